@@ -1,0 +1,37 @@
+# Everything a developer or CI runs. Needs only Python 3.11+ (with pip and venv), make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench clean
+.DEFAULT_GOAL := test
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing geval and its development tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[local]" --group dev
+	@touch $@
+
+# A real run with a real model: exit code 0 or 1 (judged, good or bad) is a working geval; anything else is not.
+demo: $(STAMP)
+	@$(BIN)/geval models pull smollm2
+	@$(BIN)/geval run examples/configs/quickstart.yaml; code=$$?; \
+	echo "geval's exit code: $$code"; \
+	if [ $$code -gt 1 ]; then exit $$code; fi
+
+test: check
+	@$(BIN)/geval models pull smollm2
+	@$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_architecture.py
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .geval .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -1,0 +1,240 @@
+"""Every exception of the product, where a problem stands in a file, and the exit codes.
+
+    GevalError(message, hint, location)
+    ├─ ConfigError(problems)            the suite is not valid; carries every problem at once
+    ├─ UsageError                       the command line asks for something that cannot be done
+    ├─ TemplateError(missing, known)    a template names something that does not exist
+    ├─ ProviderError(provider_id, ...)  a model endpoint could not answer
+    │  ├─ ProviderAuthError             key missing, refused, or out of quota: never retried
+    │  ├─ ProviderRateLimitError        too many requests; may say how long to wait
+    │  ├─ ProviderTimeoutError          no answer within the time limit
+    │  ├─ ProviderUnavailableError      network trouble or a 5xx
+    │  ├─ ProviderRequestError          the request was refused (4xx) and would be again
+    │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
+    │  └─ ProviderResponseError         a 2xx whose body has the wrong shape
+    ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
+    ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
+    │  ├─ JudgeParseError               no score can be read from the reply
+    │  └─ JudgeRangeError               the rating lies outside the score range
+    ├─ StoreError(path)                 the database cannot be read or written
+    └─ OutputError(path)                a results file cannot be written
+
+Low layers raise; `engine/case.py` turns errors into values, `cli/` turns them into exit codes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class ExitCode(IntEnum):
+    """What the process says to a shell or to CI (GEVAL.md, section 4)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_JUDGED = 3
+    BUG = 4
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a text file. `line` and `column` count from 1; `length` is the caret's width in characters."""
+
+    file: str
+    line: int
+    column: int
+    length: int = 1
+    key_path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class Severity(StrEnum):
+    """Errors stop a run before anything is sent; warnings do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a config: what, where, and what to do about it.
+
+    `hint` is short and stands beside the caret; `notes` are further lines below it.
+    """
+
+    message: str
+    location: Location | None = None
+    hint: str = ""
+    notes: tuple[str, ...] = field(default=())
+    severity: Severity = Severity.ERROR
+
+
+class GevalError(Exception):
+    """Base of all errors that geval raises on purpose. `hint` says what to do next."""
+
+    exit_code = ExitCode.NOT_JUDGED
+
+    def __init__(self, message: str, *, hint: str = "", location: Location | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.location = location
+
+
+class ConfigError(GevalError):
+    """The suite is not valid. `problems` holds all of them, in the order of the file."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'' if count == 1 else 's'} in the configuration")
+
+
+class UsageError(GevalError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = ExitCode.USAGE
+
+
+class TemplateError(GevalError):
+    """A template is broken or names something undefined. `missing` is the name, `known` those that exist."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, missing: str = "", known: Sequence[str] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.missing = missing
+        self.known = tuple(known)
+
+
+class ProviderError(GevalError):
+    """A model endpoint could not answer. `is_retryable` is what the retry layer asks."""
+
+    is_retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider_id: str,
+        status: int | None = None,
+        body: str = "",
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.provider_id = provider_id
+        self.status = status
+        self.body = body
+
+
+class ProviderAuthError(ProviderError):
+    """The key is missing or refused, or its quota is used up. Asking again cannot help."""
+
+
+class ProviderRateLimitError(ProviderError):
+    """Too many requests. `retry_after_s` is what the server asked for, if it said."""
+
+    is_retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider_id: str,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        body: str = "",
+    ) -> None:
+        super().__init__(message, provider_id=provider_id, status=status, body=body)
+        self.retry_after_s = retry_after_s
+
+
+class ProviderTimeoutError(ProviderError):
+    """No complete answer within the time limit."""
+
+    is_retryable = True
+
+
+class ProviderUnavailableError(ProviderError):
+    """The server cannot be reached, closed the connection, or answered with a 5xx."""
+
+    is_retryable = True
+
+    retry_after_s: float | None = None
+
+
+class ProviderRequestError(ProviderError):
+    """The server understood and refused; the same request would be refused again."""
+
+
+class UnsupportedParameterError(ProviderRequestError):
+    """The server refused one named request parameter (for example `temperature` or `logprobs`)."""
+
+    def __init__(self, message: str, *, parameter: str, provider_id: str, status: int, body: str) -> None:
+        super().__init__(message, provider_id=provider_id, status=status, body=body)
+        self.parameter = parameter
+
+
+class ProviderResponseError(ProviderError):
+    """A successful status with a body that is not what the protocol promises."""
+
+    is_retryable = True
+
+
+class MissingParamsError(GevalError):
+    """A metric's `evaluation_params` name what the test case does not have."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, params: Sequence[str], *, location: Location | None = None) -> None:
+        self.params = tuple(params)
+        names = ", ".join(self.params)
+        hint = "give the test case these fields, or leave them out of evaluation_params"
+        super().__init__(f"the test case lacks {names}", hint=hint, location=location)
+
+
+class JudgeError(GevalError):
+    """The judge answered, but no verdict can be taken from it. `raw_text` is the reply as it came."""
+
+    def __init__(self, message: str, *, raw_text: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.raw_text = raw_text
+
+
+class JudgeParseError(JudgeError):
+    """No score (or no steps) can be read from the reply."""
+
+
+class JudgeRangeError(JudgeError):
+    """The rating lies outside the score range. It is not clamped: a clamp would hide a judge that ignores its scale."""
+
+
+class ModelFetchError(GevalError):
+    """A local model's file could not be fetched, or is not what it should be. `model` is its short name."""
+
+    def __init__(self, message: str, *, model: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+
+
+class StoreError(GevalError):
+    """The database cannot be read or written. `path` names it."""
+
+    def __init__(self, message: str, *, path: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class OutputError(GevalError):
+    """A results file cannot be written. `path` names it; the results themselves are still in the store."""
+
+    def __init__(self, message: str, *, path: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path

@@ -1,0 +1,330 @@
+"""Frozen records that flow through a run, and their one JSON form.
+
+The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys of `-o results.json`, of the store and
+of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+JsonValue = Any
+"""A str, number, bool or None, or lists and str-keyed mappings of these."""
+
+
+class Status(StrEnum):
+    """Four outcomes, kept apart everywhere. `failed` was judged and fell short; `error` could not be judged."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    NOT_EVALUATED = "not_evaluated"
+
+
+class RunStatus(StrEnum):
+    """How a run stands. `aborted`: a budget or a fatal problem stopped it."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    ABORTED = "aborted"
+
+
+class Role(StrEnum):
+    """On whose behalf a model is called; usage is reported by it."""
+
+    GENERATION = "generation"
+    JUDGE = "judge"
+
+
+# -- model calls ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message. `content` is text, or the list of parts that chat APIs take."""
+
+    role: str
+    content: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One question to a model, for as many choices as there are `sample_indexes`.
+
+    Attributes:
+        messages: the conversation.
+        params: wire parameters of this request (temperature, max_tokens, ...); they win over the provider's config.
+            None leaves a parameter out, also one that the provider's config sets.
+        sample_indexes: which samples of this very request are wanted; part of each choice's cache identity.
+        repeat_index: which repeat of the run asks; part of the cache identity too.
+        want_logprobs: ask for token log-probabilities with as many alternatives as the server gives (at most 20).
+        response_schema: a JSON Schema that shapes the answer where the provider can; a wish, not a promise.
+        ratings: the answer should be one of these texts and nothing else; only providers that can hold their model to
+            it use them.
+    """
+
+    messages: tuple[Message, ...]
+    params: Mapping[str, JsonValue] = field(default_factory=dict)
+    sample_indexes: tuple[int, ...] = (0,)
+    repeat_index: int = 0
+    want_logprobs: bool = False
+    response_schema: Mapping[str, JsonValue] | None = None
+    ratings: tuple[str, ...] = ()
+    role: Role = Role.GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAlternative:
+    """A token that could have stood in a place, with its natural-log probability."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The token that was chosen in one place, and the alternatives that the server reported (chosen one included)."""
+
+    text: str
+    logprob: float
+    alternatives: tuple[TokenAlternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer. `token_logprobs` is None when the server gave none."""
+
+    text: str
+    finish_reason: str | None = None
+    token_logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
+
+    `requests` counts answers that were asked for, `cached_requests` those of them that the cache gave; tokens are of
+    the requests that were really sent.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_requests: int = 0
+    cost_usd: float | None = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        unknown = self.cost_usd is None or other.cost_usd is None
+        return Usage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_requests + other.cached_requests,
+            None if unknown else (self.cost_usd or 0.0) + (other.cost_usd or 0.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """The choices for one `ModelRequest`, in the order of its `sample_indexes`.
+
+    Attributes:
+        choices: may be fewer than asked for when single samples were lost after retries; never empty.
+        latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
+        cached: every choice came from the cache.
+        dropped: parameters that the server would not take and that were left out (for example "logprobs").
+        sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
+            empty: its choices are the first ones of the request's `sample_indexes`).
+    """
+
+    choices: tuple[Choice, ...]
+    usage: Usage = Usage()
+    latency_ms: float = 0.0
+    cached: bool = False
+    dropped: tuple[str, ...] = ()
+    model: str | None = None
+    request_id: str | None = None
+    sample_indexes: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+
+# -- results ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer."""
+
+    type: str
+    message: str
+    hint: str = ""
+    raw: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionResult:
+    """What one assertion said about one output. `score` is 0..1, or None when there was nothing to score."""
+
+    type: str
+    metric: str | None
+    status: Status
+    score: float | None
+    threshold: float | None = None
+    threshold_is_default: bool = False
+    weight: float = 1.0
+    reason: str | None = None
+    error: ErrorInfo | None = None
+    location: str | None = None
+    latency_ms: float = 0.0
+    usage: Usage = Usage()
+    detail: Mapping[str, JsonValue] = field(default_factory=dict)
+    assertions: tuple["AssertionResult", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """The prompt of one case. `rendered` is the text, or for chat prompts the messages as JSON text."""
+
+    id: str
+    label: str
+    rendered: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRef:
+    """Which provider answered."""
+
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """The outcome of one job: prompt x provider x test case x repeat. `column` numbers the prompt x provider pairs."""
+
+    id: str
+    test_index: int
+    repeat_index: int
+    column: int
+    description: str | None
+    prompt: RenderedPrompt
+    provider: ProviderRef
+    vars: Mapping[str, JsonValue]
+    output: JsonValue
+    status: Status
+    score: float | None
+    named_scores: Mapping[str, float] = field(default_factory=dict)
+    error: ErrorInfo | None = None
+    latency_ms: float = 0.0
+    cached: bool = False
+    usage: Mapping[Role, Usage] = field(default_factory=dict)
+    assertions: tuple[AssertionResult, ...] = ()
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in."""
+
+    id: str
+    status: RunStatus
+    started_at: str
+    finished_at: str | None
+    duration_ms: float | None
+    tool_version: str
+    config_path: str
+    config_digest: str
+    config: JsonValue
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it."""
+
+    mean: float | None
+    n: int
+    errored: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged."""
+
+    total: int = 0
+    passed: int = 0
+    failed: int = 0
+    errored: int = 0
+    not_evaluated: int = 0
+    pass_rate: float | None = None
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    usage: Mapping[Role, Usage] = field(default_factory=dict)
+
+
+# -- the JSON form ----------------------------------------------------------------------------------------------
+
+
+def to_json(value: object) -> JsonValue:
+    """The JSON form of any record: field names become keys, tuples lists, enums their text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: to_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return value
+
+
+def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
+    """A `CaseResult` from what `to_json` made of it."""
+    return CaseResult(
+        **{
+            **data,
+            "prompt": RenderedPrompt(**data["prompt"]),
+            "provider": ProviderRef(**data["provider"]),
+            "status": Status(data["status"]),
+            "error": _error_from_json(data["error"]),
+            "usage": _usage_by_role_from_json(data["usage"]),
+            "assertions": tuple(_assertion_from_json(item) for item in data["assertions"]),
+        }
+    )
+
+
+def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
+    """A `RunRecord` from what `to_json` made of it."""
+    return RunRecord(**{**data, "status": RunStatus(data["status"]), "warnings": tuple(data["warnings"])})
+
+
+def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
+    """A `RunSummary` from what `to_json` made of it."""
+    metrics = {name: MetricSummary(**item) for name, item in data["metrics"].items()}
+    return RunSummary(**{**data, "metrics": metrics, "usage": _usage_by_role_from_json(data["usage"])})
+
+
+def _assertion_from_json(data: Mapping[str, JsonValue]) -> AssertionResult:
+    return AssertionResult(
+        **{
+            **data,
+            "status": Status(data["status"]),
+            "error": _error_from_json(data["error"]),
+            "usage": Usage(**data["usage"]),
+            "assertions": tuple(_assertion_from_json(item) for item in data["assertions"]),
+        }
+    )
+
+
+def _error_from_json(data: Mapping[str, JsonValue] | None) -> ErrorInfo | None:
+    return None if data is None else ErrorInfo(**data)
+
+
+def _usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
+    return {Role(name): Usage(**item) for name, item in data.items()}

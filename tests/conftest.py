@@ -1,0 +1,26 @@
+"""Options of the whole test suite."""
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-expected",
+        action="store_true",
+        help="rewrite the files with expected output from what the program prints now; read the difference",
+    )
+
+
+@pytest.fixture
+def update_expected(request: pytest.FixtureRequest) -> bool:
+    """Whether files with expected output are to be written anew."""
+    return bool(request.config.getoption("--update-expected"))
+
+
+@pytest.fixture(autouse=True)
+def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may reach a paid service with a key that happens to be set."""
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)

@@ -1,0 +1,185 @@
+"""The rules that hold the house up: rooms import downwards only, and a few things are never written."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "geval_cli"
+
+ROOMS = (
+    {"version", "errors", "records", "events"},
+    {"config"},
+    {"templating"},
+    {"scripting"},
+    {"providers"},
+    {"store"},
+    {"gateway"},
+    {"judge"},
+    {"assertions"},
+    {"engine"},
+    {"report"},
+    {"service"},
+    {"library", "cli", "web"},
+)
+"""Lowest first. A module may import its own room and lower ones; the package's `__init__` may import anything."""
+
+THIRD_PARTY_HOMES = {
+    "typer": {"cli"},
+    "rich": {"cli", "report"},
+    "aiohttp": {"providers", "gateway"},
+    "openai": {"providers", "gateway"},
+    "yaml": {"config"},
+    "pydantic": {"config"},
+    "jinja2": {"templating", "web"},
+    "jsonschema": {"assertions", "config"},
+    "sqlite3": {"store"},
+}
+
+HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "__init__"}
+"""Rooms that import own modules inside functions, for start-up time; registries anywhere may too."""
+
+
+def level_of(room: str) -> int:
+    return next(level for level, rooms in enumerate(ROOMS) if room in rooms)
+
+
+def own_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, room) of every import from geval_cli."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the room"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "geval_cli" and len(parts) > 1:
+                yield node.lineno, parts[1]
+
+
+def upward_imports(room: str, source: str) -> list[str]:
+    if room in {"__init__", "__main__"}:
+        return []
+    level = level_of(room)
+    tree = ast.parse(source)
+    known = set().union(*ROOMS)
+    return [
+        f"line {line}: {room} imports {other}"
+        for line, other in own_imports(tree)
+        if other in known and other != room and level_of(other) >= level and other not in ROOMS[0]
+    ]
+
+
+def hidden_imports(source: str) -> list[str]:
+    return [
+        f"line {line}: {function.name} imports {other}"
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line, other in own_imports(function)
+    ]
+
+
+def third_party_strays(room: str, source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            homes = THIRD_PARTY_HOMES.get(name.split(".")[0])
+            if homes is not None and room not in homes:
+                found.append(f"line {node.lineno}: {name} is not at home in {room}")
+    return found
+
+
+def prints(source: str) -> list[str]:
+    return [
+        f"line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+
+def wide_excepts(source: str) -> list[str]:
+    """`except:` and `except Exception/BaseException` that do not raise again."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        is_wide = node.type is None or (
+            isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"}
+        )
+        reraises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
+        if is_wide and not reraises:
+            found.append(f"line {node.lineno}")
+    return found
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0].removesuffix(".py")
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+IDS = [str(path.relative_to(PACKAGE)) for path in MODULES]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_rooms_import_downwards_only(path: Path) -> None:
+    assert upward_imports(room_of(path), path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_third_party_libraries_stay_at_home(path: Path) -> None:
+    assert third_party_strays(room_of(path), path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_own_modules_are_imported_at_the_top(path: Path) -> None:
+    if room_of(path) in HIDDEN_IMPORTS_ALLOWED or path.name == "registry.py":
+        return
+    assert hidden_imports(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_only_the_command_line_prints(path: Path) -> None:
+    if room_of(path) != "cli":
+        assert prints(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_errors_are_caught_by_name_except_at_the_boundaries(path: Path) -> None:
+    if path.relative_to(PACKAGE).as_posix() not in {"engine/case.py", "cli/main.py"}:
+        assert wide_excepts(path.read_text(encoding="utf-8")) == []
+
+
+def test_every_module_belongs_to_a_room() -> None:
+    known = set().union(*ROOMS) | {"__init__"}
+    assert {room_of(path) for path in MODULES} <= known | {"__main__"}
+
+
+class TestThatTheRulesCanFail:
+    def test_planted_upward_import(self) -> None:
+        planted = "from geval_cli.engine.plan import Plan\n"
+        assert upward_imports("judge", planted) == ["line 1: judge imports engine"]
+        assert upward_imports("service", planted) == []
+
+    def test_planted_sideways_import_between_fronts(self) -> None:
+        assert upward_imports("web", "import geval_cli.cli.app\n") == ["line 1: web imports cli"]
+
+    def test_planted_hidden_import(self) -> None:
+        planted = "def load():\n    from geval_cli.store import runs\n"
+        assert hidden_imports(planted) == ["line 2: load imports store"]
+
+    def test_planted_stray_library(self) -> None:
+        assert third_party_strays("engine", "import sqlite3\n") == [
+            "line 1: sqlite3 is not at home in engine"
+        ]
+
+    def test_planted_print_and_wide_except(self) -> None:
+        assert prints("print('x')\n") == ["line 1"]
+        assert wide_excepts("try:\n    pass\nexcept Exception:\n    pass\n") == ["line 3"]
+        assert wide_excepts("try:\n    pass\nexcept Exception:\n    raise\n") == []
