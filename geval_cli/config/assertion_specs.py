@@ -1,0 +1,143 @@
+"""Assertions: the spec that `type` asks for, with the short forms of g-eval's keys written out."""
+
+from collections.abc import Callable, Mapping
+
+from geval_cli.config.place import Place
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.provider_specs import read_provider
+from geval_cli.config.rubric_specs import read_rubric
+from geval_cli.config.schema import (
+    ASSERTION_SPECS,
+    AssertionSpec,
+    IsJsonAssertionSpec,
+    RubricPromptSpec,
+    TestOptionsSpec,
+)
+from geval_cli.config.source_file import is_file_reference
+from geval_cli.config.validation import Fields, Reading, build_spec, read_fields
+from geval_cli.config.wanted import describe_value
+from geval_cli.errors import ConfigError
+from geval_cli.records import JsonValue
+
+_NEGATION = "not-"
+
+
+def read_assertions(value: JsonValue, place: Place, reading: Reading) -> tuple[AssertionSpec, ...]:
+    """The assertions of a list, in its order; those with problems are left out."""
+    if not isinstance(value, list):
+        hint = "put `- ` before each assertion" if isinstance(value, dict) else ""
+        reading.report(
+            f"`assert` must be a list of assertions, found {describe_value(value)}", place.value(), hint
+        )
+        return ()
+    found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
+    return tuple(assertion for assertion in found if assertion is not None)
+
+
+def read_assertion(value: JsonValue, place: Place, reading: Reading) -> AssertionSpec | None:
+    """One assertion, as the spec class that its type has in `ASSERTION_SPECS`; None with a problem for each mistake."""
+    if not isinstance(value, dict):
+        hint = f"write `type: {value}`" if isinstance(value, str) and _is_known(value) else ""
+        reading.report(f"an assertion must be a mapping, found {describe_value(value)}", place.value(), hint)
+        return None
+    kind = _read_type(value, place, reading)
+    if kind is None:
+        return None
+    base = kind.removeprefix(_NEGATION)
+    model = ASSERTION_SPECS[base]
+    article = "an" if base[0] in "aeiou" else "a"
+    nullable = ("value",) if model is IsJsonAssertionSpec else ()
+    fields = read_fields(model, value, place, f"{article} {base} assertion", reading, nullable=nullable)
+    if fields is None:
+        return None
+    _write_out(fields, reading)
+    if model is IsJsonAssertionSpec:
+        _load_schema(fields, reading)
+    return build_spec(model, fields, reading)
+
+
+def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestOptionsSpec | None:
+    """`options` of a test, with their short forms written out."""
+    fields = read_fields(TestOptionsSpec, value, place, "the options of a test", reading)
+    if fields is None:
+        return None
+    _write_out(fields, reading)
+    return build_spec(TestOptionsSpec, fields, reading)
+
+
+def _is_known(kind: str) -> bool:
+    return kind.removeprefix(_NEGATION) in ASSERTION_SPECS
+
+
+def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -> str | None:
+    kinds = ", ".join(ASSERTION_SPECS)
+    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is turned round")
+    if "type" not in value:
+        named = next((key for key in value if _is_known(key)), None)
+        hint = f"write `type: {named}`" if named else "add `type`"
+        reading.report("an assertion needs `type`", place.value(), hint, notes=notes)
+        return None
+    kind = value["type"]
+    if not isinstance(kind, str):
+        reading.report(f"`type` must be text, found {describe_value(kind)}", place.value("type"), notes=notes)
+        return None
+    if _is_known(kind):
+        return kind
+    prefix = _NEGATION if kind.startswith(_NEGATION) else ""
+    near = did_you_mean(kind.removeprefix(_NEGATION), ASSERTION_SPECS)
+    hint = f"did you mean `{prefix}{near}`?" if near else ""
+    reading.report(f"unknown assertion type `{kind}`", place.value("type"), hint, notes=notes)
+    return None
+
+
+def _write_out(fields: Fields, reading: Reading) -> None:
+    """Replace short forms by what they stand for; values that turn out wrong are reported and taken out."""
+    for name, read in _READERS.items():
+        if name in fields.values:
+            value = read(fields.values[name], fields.child(name), reading)
+            if value is None:
+                fields.drop(name)
+            else:
+                fields.values[name] = value
+
+
+def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+    """A text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
+    if not isinstance(value, tuple):
+        return reading.text(value, place.value())
+    texts = [reading.text(item, place.value(index)) for index, item in enumerate(value)]
+    return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
+
+
+def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+    if not isinstance(value, dict):
+        return reading.text(value, place.value())
+    fields = read_fields(RubricPromptSpec, value, place, "a rubricPrompt", reading)
+    if fields is None:
+        return None
+    for name, entry in list(fields.values.items()):
+        text = reading.text(entry, fields.child(name).value())
+        if text is None:
+            return None
+        fields.values[name] = text
+    return build_spec(RubricPromptSpec, fields, reading)
+
+
+def _load_schema(fields: Fields, reading: Reading) -> None:
+    """Put the content of a schema file in the place of its name."""
+    value = fields.values.get("value")
+    if not is_file_reference(value):
+        return
+    try:
+        fields.values["value"] = reading.files.document(value, fields.child("value").value()).value
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        fields.drop("value")
+
+
+_READERS: dict[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {
+    "criteria": _read_texts,
+    "rubric": read_rubric,
+    "provider": read_provider,
+    "rubric_prompt": _read_rubric_prompt,
+}

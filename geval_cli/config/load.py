@@ -1,0 +1,227 @@
+"""From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_cli.config.digest import JSON_LINES_SUFFIXES, suite_digest
+from geval_cli.config.document import Document
+from geval_cli.config.env import EnvValues, gather_env
+from geval_cli.config.masking import mask_snapshot
+from geval_cli.config.place import Place
+from geval_cli.config.problems import sort_problems
+from geval_cli.config.prompt_specs import NO_PROMPT, read_prompts
+from geval_cli.config.provider_specs import read_providers
+from geval_cli.config.schema import PromptSpec, RunOptionsSpec, SuiteSpec, TestSpec
+from geval_cli.config.source_file import SourceFiles, is_file_reference, open_problem, read_document
+from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.config.test_source import HeldRows, JsonLinesRows, RowSource, SuiteTests
+from geval_cli.config.test_specs import read_test
+from geval_cli.config.validation import Fields, Reading, build_spec, read_fields, read_spec
+from geval_cli.config.wanted import describe_value
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.records import JsonValue
+
+_LITERAL_KEYS = frozenset({"env", "$schema"})
+_NO_OVERRIDES = SuiteOverrides()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSuite:
+    """A suite as far as it could be read, and the problems found on the way.
+
+    The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
+    suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
+    """
+
+    suite: Suite
+    problems: tuple[Problem, ...]
+
+
+def load_suite(
+    path: Path,
+    *,
+    env: Mapping[str, str],
+    env_file: Path | None = None,
+    overrides: SuiteOverrides = _NO_OVERRIDES,
+) -> Suite:
+    """The suite that a config file describes.
+
+    Args:
+        path: the config; `file://` in it is relative to its folder.
+        env: the process environment.
+        env_file: more environment values; must exist.
+        overrides: what the command line says about the suite.
+
+    Raises:
+        ConfigError: something outside the tests is wrong; it carries the problems of the tests too. When only tests
+            are wrong, the first pass over `Suite.tests` raises.
+    """
+    opened = open_suite(path, env=env, env_file=env_file, overrides=overrides)
+    if not opened.problems:
+        return opened.suite
+    problems = list(opened.problems)
+    try:
+        for _ in opened.suite.tests:
+            pass
+    except ConfigError as error:
+        problems += error.problems
+    raise ConfigError(sort_problems(problems))
+
+
+def open_suite(
+    path: Path,
+    *,
+    env: Mapping[str, str],
+    env_file: Path | None = None,
+    overrides: SuiteOverrides = _NO_OVERRIDES,
+) -> OpenedSuite:
+    """The suite as far as it can be read, for callers that look for more problems before they report any.
+
+    Raises:
+        ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
+    """
+    document = read_document(path)
+    raw = _top_mapping(document)
+    values = gather_env(env, base_dir=path.parent, env_file=env_file) | _literal_env(raw)
+    reading = Reading(SourceFiles(path.parent), EnvValues(values))
+    filled = _fill_env(raw, document, reading)
+    snapshot = mask_snapshot(raw)
+    fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
+    if fields is None:  # a mapping, as was checked
+        raise ConfigError(reading.problems)
+    suite = Suite(
+        path=path,
+        base_dir=path.parent,
+        prompts=_prompts(fields, reading),
+        providers=read_providers(fields.values["providers"], fields.child("providers"), reading)
+        if "providers" in fields.values
+        else (),
+        tests=_tests(fields, reading, overrides),
+        options=_options(fields, reading),
+        digest=suite_digest(snapshot, filled, path.parent, overrides.vars),
+        snapshot=snapshot,
+        description=_check_rest(fields, reading),
+        env=values,
+    )
+    return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
+
+
+def _top_mapping(document: Document) -> dict[str, JsonValue]:
+    if isinstance(document.value, dict):
+        return document.value
+    hint = (
+        "write `tests:` above the list"
+        if isinstance(document.value, list)
+        else "write `tests:`, then the tests"
+    )
+    message = (
+        f"a config must be a mapping of prompts, providers and tests, found {describe_value(document.value)}"
+    )
+    raise ConfigError([Problem(message, document.place.value(), hint)])
+
+
+def _literal_env(raw: Mapping[str, JsonValue]) -> dict[str, str]:
+    """`env:` of the config, as far as it is well-formed; what is not is reported with the other keys."""
+    values = raw.get("env")
+    if not isinstance(values, dict):
+        return {}
+    return {name: value for name, value in values.items() if isinstance(value, str)}
+
+
+def _fill_env(raw: dict[str, JsonValue], document: Document, reading: Reading) -> dict[str, JsonValue]:
+    if not document.may_use_env:
+        return raw
+    return {
+        key: value
+        if key in _LITERAL_KEYS
+        else reading.env.fill(value, document.place.child(key), reading.problems)
+        for key, value in raw.items()
+    }
+
+
+def _prompts(fields: Fields, reading: Reading) -> tuple[PromptSpec, ...]:
+    if "prompts" not in fields.values:
+        return (NO_PROMPT,)
+    return read_prompts(fields.values["prompts"], fields.child("prompts"), reading) or (NO_PROMPT,)
+
+
+def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
+    if "options" not in fields.values:
+        return RunOptionsSpec()
+    place = fields.child("options")
+    found = read_spec(RunOptionsSpec, fields.values["options"], place, "the options of the run", reading)
+    return found or RunOptionsSpec()
+
+
+def _check_rest(fields: Fields, reading: Reading) -> str | None:
+    """Check the keys that need no reader of their own; gives the description."""
+    names = ("description", "dialect", "env", "schema_uri")
+    plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
+    if plain.get("dialect") == "promptfoo":
+        hint = "leave `dialect` out and follow geval's own rules"
+        reading.report("the promptfoo dialect is not built yet", fields.place.value("dialect"), hint)
+        del plain["dialect"]
+    spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
+    return spec.description if spec else None
+
+
+def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> SuiteTests:
+    default: TestSpec | None = None
+    if "default_test" in fields.values:
+        place = fields.child("default_test")
+        default = read_test(fields.values["default_test"], place, "defaultTest", reading)
+    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars))
+
+
+def _rows(fields: Fields, reading: Reading) -> RowSource:
+    nothing = HeldRows((), ())
+    place = fields.child("tests")
+    if "tests" not in fields.written:
+        if "prompts" in fields.written or "default_test" in fields.written:
+            return HeldRows(({},), (fields.place.child("defaultTest"),))
+        hint = "add `tests`, or `prompts` and `providers`"
+        reading.report("the config has nothing to run", fields.place.value(), hint)
+        return nothing
+    value = fields.values.get("tests")
+    if is_file_reference(value):
+        return _file_rows(value, place.value(), reading) or nothing
+    if isinstance(value, list):
+        return _held_rows(value, place, reading)
+    if value is not None:
+        hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
+        reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
+    return nothing
+
+
+def _held_rows(items: list[JsonValue], place: Place, reading: Reading) -> HeldRows:
+    if not items:
+        reading.report("`tests` has no entries", place.value(), "add a test")
+    return HeldRows.of_list(items, place)
+
+
+def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> RowSource | None:
+    try:
+        path = reading.files.resolve(reference, asked_at)
+        if path.suffix.lower() in JSON_LINES_SUFFIXES:
+            return _line_rows(path, asked_at)
+        document = read_document(path, asked_at=asked_at, prefix="tests")
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return None
+    if not isinstance(document.value, list):
+        message = f"a file of tests must hold a list of tests, found {describe_value(document.value)}"
+        reading.report(message, document.place.value())
+        return None
+    items = document.value
+    if document.may_use_env:
+        items = reading.env.fill(items, document.place, reading.problems)
+    return _held_rows(items, document.place, reading)
+
+
+def _line_rows(path: Path, asked_at: Location | None) -> JsonLinesRows:
+    try:
+        with path.open("rb"):
+            return JsonLinesRows(path, asked_at)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error

@@ -1,0 +1,146 @@
+"""Problems as the user reads them: place, source line, caret, hint, notes. Plain text; colours belong to the CLI."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from geval_cli.config.source_line import draw_source_line
+from geval_cli.config.spots import split_lines
+from geval_cli.errors import Location, Problem
+
+LineReader = Callable[[Location], str | None]
+
+# What could make a terminal act or lie: control characters and marks of text direction.
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Larger files (they can only be tests) are reported without their lines, to keep memory flat.
+_MAX_SHOWN_FILE = 64 * 1024 * 1024
+
+_SHORT_WORD = 5
+_MEDIUM_WORD = 9
+_MIN_PREFIX = 3
+_MIN_GUTTER = 3
+
+
+def render_problems(problems: Iterable[Problem], *, read_line: LineReader | None = None) -> str:
+    """All problems as text, sorted by file, line and column, each once, with a blank line between them.
+
+    Args:
+        problems: in any order.
+        read_line: gives the source line of a location; the file on disk when left out.
+    """
+    reader = read_line or _FileLines()
+    return "\n\n".join(render_problem(problem, read_line=reader) for problem in sort_problems(problems))
+
+
+def render_problem(problem: Problem, *, read_line: LineReader | None = None) -> str:
+    """One problem as text, without a line break at its end."""
+    location = problem.location
+    lines = [f"{problem.severity.value}: {problem.message}"]
+    if location is None:
+        notes = (problem.hint, *problem.notes) if problem.hint else problem.notes
+        return _CONTROL.sub("�", "\n".join([*lines, *(f"    = {note}" for note in notes)]))
+    width = max(_MIN_GUTTER, len(str(location.line)))
+    path = f"   {location.key_path}" if location.key_path else ""
+    lines.append(f"{' ' * (width - 1)}--> {location}{path}")
+    source = (read_line or _FileLines())(location) if location.length else None
+    notes = problem.notes
+    if source is None:
+        notes = (problem.hint, *notes) if problem.hint else notes
+    else:
+        shown, caret = draw_source_line(source, column=location.column, length=location.length)
+        lines.append(f"{' ' * width} |")
+        lines.append(f"{location.line:>{width}} | {shown}".rstrip())
+        lines.append(f"{' ' * width} | {caret} {problem.hint}".rstrip())
+    lines += [f"{' ' * width} = {note}" for note in notes]
+    return _CONTROL.sub("�", "\n".join(lines))
+
+
+def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems in the order of files, lines and columns; those without a place first; copies once.
+
+    What is wrong in a part that several aliases stand for is wrong once.
+    """
+    unique: dict[tuple[object, ...], Problem] = {}
+    for problem in problems:
+        unique.setdefault((*_order(problem), problem.severity, problem.message), problem)
+    return sorted(unique.values(), key=_order)
+
+
+def _order(problem: Problem) -> tuple[str, int, int]:
+    place = problem.location
+    return (place.file, place.line, place.column) if place else ("", 0, 0)
+
+
+class _FileLines:
+    """Source lines from disk, the last file kept: problems come sorted by file."""
+
+    def __init__(self) -> None:
+        self._file = ""
+        self._lines: list[str] = []
+
+    def __call__(self, location: Location) -> str | None:
+        if location.file != self._file:
+            self._file, self._lines = location.file, _read_lines(location.file)
+        index = location.line - 1
+        return self._lines[index] if 0 <= index < len(self._lines) else None
+
+
+def _read_lines(file: str) -> list[str]:
+    try:
+        # Newlines must stay as they are: text mode would turn a lone "\r" in the middle of a JSON line into a break.
+        path = Path(file)
+        if path.stat().st_size > _MAX_SHOWN_FILE:
+            return []
+        return split_lines(path.read_bytes().decode("utf-8-sig", errors="replace"))
+    except (OSError, ValueError):
+        return []
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word that `word` was most likely meant to be, or None when nothing is near.
+
+    Spellings that differ in case, hyphens and underscores match; so do one or two slips of a finger, swapped
+    neighbours among them, and unambiguous beginnings.
+    """
+    candidates = list(dict.fromkeys(allowed))
+    plain = _plain(word)
+    if not plain:
+        return None
+    distances = [(_distance(plain, _plain(candidate)), candidate) for candidate in candidates]
+    near = [(far, candidate) for far, candidate in distances if far <= _tolerance(plain, _plain(candidate))]
+    if near:
+        return min(near, key=lambda pair: (pair[0], -_similarity(plain, _plain(pair[1]))))[1]
+    longer = [candidate for candidate in candidates if _plain(candidate).startswith(plain)]
+    is_clear = len({_plain(candidate) for candidate in longer}) == 1 and len(plain) >= _MIN_PREFIX
+    return longer[0] if is_clear else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+def _tolerance(word: str, candidate: str) -> int:
+    longest = max(len(word), len(candidate))
+    if longest <= _SHORT_WORD:
+        return 1 if longest > 1 else 0
+    return 2 if longest <= _MEDIUM_WORD else 3
+
+
+def _similarity(word: str, candidate: str) -> float:
+    return SequenceMatcher(None, word, candidate).ratio()
+
+
+def _distance(first: str, second: str) -> int:
+    """Optimal string alignment distance: insertions, deletions, changes and swaps of neighbours cost one each."""
+    before: Sequence[int] = []
+    above: Sequence[int] = range(len(second) + 1)
+    for row, left in enumerate(first, start=1):
+        current = [row]
+        for column, right in enumerate(second, start=1):
+            cost = min(above[column] + 1, current[-1] + 1, above[column - 1] + (left != right))
+            if row > 1 and column > 1 and left == second[column - 2] and first[row - 2] == right:
+                cost = min(cost, before[column - 2] + 1)
+            current.append(cost)
+        before, above = above, current
+    return above[len(second)]

@@ -1,0 +1,40 @@
+"""Providers in every form that a config may write them: a name, `{id, label, config}`, or a list of these."""
+
+from geval_cli.config.place import Place
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.config.validation import Reading, build_spec, read_fields
+from geval_cli.config.wanted import describe_value
+from geval_cli.records import JsonValue
+
+
+def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[ProviderSpec, ...]:
+    """The providers under test, in the order of the file; those with problems are left out."""
+    if not isinstance(value, list):
+        provider = read_provider(value, place, reading)
+        return () if provider is None else (provider,)
+    if not value:
+        reading.report("`providers` has no entries", place.value(), "add one, or leave the key out")
+    found = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
+    return tuple(provider for provider in found if provider is not None)
+
+
+def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+    """One provider; its label is its id unless given."""
+    if isinstance(value, str):
+        value = {"id": value}
+    elif not isinstance(value, dict):
+        message = f"a provider must be text or a mapping, found {describe_value(value)}"
+        reading.report(message, place.value(), "write its id, for example openai:gpt-4.1")
+        return None
+    fields = read_fields(ProviderSpec, value, place, "a provider", reading)
+    if fields is None:
+        return None
+    name = fields.values.get("id")
+    if isinstance(name, str):
+        if not name.strip():
+            reading.report(
+                "a provider's id is empty", fields.child("id").value(), "for example openai:gpt-4.1"
+            )
+            return None
+        fields.values.setdefault("label", name)
+    return build_spec(ProviderSpec, fields, reading)

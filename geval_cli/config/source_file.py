@@ -1,0 +1,159 @@
+"""Reading files that a config names: every way in which that fails becomes a problem with a place and a way out."""
+
+import hashlib
+from collections import OrderedDict
+from pathlib import Path
+from typing import TypeGuard
+
+from geval_cli.config.document import Document
+from geval_cli.config.json_source import read_json
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.errors import ConfigError, Location, Problem
+
+FILE_PREFIX = "file://"
+
+MAX_CONFIG_BYTES = 64 * 1024 * 1024
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+_KEPT_FILES = 64
+_KEPT_CHARACTERS = 4 * 1024 * 1024
+_HASH_CHUNK = 1024 * 1024
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def is_file_reference(value: object) -> TypeGuard[str]:
+    """Whether a config value asks for the content of a file."""
+    return isinstance(value, str) and value.startswith(FILE_PREFIX)
+
+
+def read_document(path: Path, *, asked_at: Location | None = None, prefix: str = "") -> Document:
+    """The content of a YAML or (by its name) JSON file, with positions.
+
+    Raises:
+        ConfigError: the file cannot be read (placed at `asked_at`) or its content is broken.
+    """
+    text = read_text(path, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES)
+    if path.suffix.lower() == ".json":
+        return read_json(text, str(path), prefix=prefix)
+    return read_yaml(text, str(path), prefix=prefix)
+
+
+def read_text(path: Path, *, asked_at: Location | None = None, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The UTF-8 text of a file, without a byte order mark.
+
+    Raises:
+        ConfigError: one problem, placed at `asked_at`, or in the file itself when nothing asked for it.
+    """
+    content = _read_bytes(path, asked_at, max_bytes)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError([_not_utf8(path, content, error.start, asked_at)]) from error
+
+
+def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Problem:
+    """Why a file could not be opened, with what to do about it."""
+    if isinstance(error, FileNotFoundError):
+        return Problem(f"there is no file `{path}`", asked_at, _missing_hint(path))
+    if isinstance(error, IsADirectoryError):
+        return Problem(f"`{path}` is a folder, not a file", asked_at, "name a file in it")
+    if isinstance(error, PermissionError):
+        return Problem(f"`{path}` may not be read", asked_at, "check the file's permissions")
+    return Problem(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}", asked_at)
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+class SourceFiles:
+    """The files that one config names, relative to its folder; the last used ones are kept in memory."""
+
+    def __init__(self, base_dir: Path) -> None:
+        self.base_dir = base_dir
+        self._texts: OrderedDict[Path, str] = OrderedDict()
+        self._documents: OrderedDict[Path, Document] = OrderedDict()
+
+    def resolve(self, reference: str, asked_at: Location | None) -> Path:
+        """The path that a `file://` reference means.
+
+        Raises:
+            ConfigError: the path is empty or is made by a template, which is not known before the run.
+        """
+        name = reference.removeprefix(FILE_PREFIX)
+        if not name.strip() or "\0" in name:
+            raise ConfigError(
+                [Problem("`file://` is followed by no path", asked_at, "write file://name.txt")]
+            )
+        if "{{" in name:
+            hint = "only `{{ env.NAME }}` is known when files are read"
+            raise ConfigError([Problem("a file:// path cannot contain a template", asked_at, hint)])
+        return self.base_dir / name
+
+    def text(self, reference: str, asked_at: Location | None) -> str:
+        """The text of a `file://` reference, without the line break at its end.
+
+        Raises:
+            ConfigError: one problem, placed at `asked_at`.
+        """
+        path = self.resolve(reference, asked_at)
+        if path in self._texts:
+            self._texts.move_to_end(path)
+            return self._texts[path]
+        text = read_text(path, asked_at=asked_at)
+        text = text.removesuffix("\n").removesuffix("\r")
+        self._texts[path] = text
+        while len(self._texts) > _KEPT_FILES or sum(map(len, self._texts.values())) > _KEPT_CHARACTERS:
+            self._texts.popitem(last=False)
+        return text
+
+    def document(self, reference: str, asked_at: Location | None) -> Document:
+        """The content of a YAML or JSON file that is named by a `file://` reference.
+
+        Raises:
+            ConfigError: the file cannot be read, or its content is broken.
+        """
+        path = self.resolve(reference, asked_at)
+        if path not in self._documents:
+            self._documents[path] = read_document(path, asked_at=asked_at)
+            while len(self._documents) > _KEPT_FILES:
+                self._documents.popitem(last=False)
+        return self._documents[path]
+
+
+def _read_bytes(path: Path, asked_at: Location | None, max_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error
+    if len(content) > max_bytes:
+        limit = f"{max_bytes // (1024 * 1024)} MB"
+        hint = "large test sets belong into a .jsonl file" if asked_at is None else "name a smaller file"
+        raise ConfigError([Problem(f"`{path}` is larger than {limit}", asked_at, hint)])
+    return content
+
+
+def _not_utf8(path: Path, content: bytes, offset: int, asked_at: Location | None) -> Problem:
+    looks = "it looks like UTF-16; " if content.startswith(_UTF16_MARKS) else ""
+    hint = f"{looks}save it as UTF-8"
+    message = f"`{path}` is not UTF-8 text: byte 0x{content[offset]:02X} at offset {offset}"
+    if asked_at is not None:
+        return Problem(message, asked_at, hint)
+    before = content[:offset].decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    return Problem(message, Location(str(path), before.count("\n") + 1, column, length=0), hint)
+
+
+def _missing_hint(path: Path) -> str:
+    try:
+        siblings = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return f"there is no folder `{path.parent}` either"
+    near = did_you_mean(path.name, siblings)
+    return f"did you mean `{near}`?" if near else "paths are relative to the folder of the config file"

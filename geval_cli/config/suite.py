@@ -1,0 +1,98 @@
+"""The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from geval_cli.config.place import Place
+from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec, RunOptionsSpec, TestOptionsSpec
+from geval_cli.errors import Problem
+from geval_cli.records import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class TestCase:
+    """One test with `defaultTest` merged into it.
+
+    `options` and `default_options` stay apart because the command line stands between them (GEVAL.md, sections 2, 3).
+    `output` counts only when `has_output`; None is a value that can be judged as it is.
+    """
+
+    __test__ = False
+
+    index: int
+    place: Place
+    description: str | None = None
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    input: str | None = None
+    has_output: bool = False
+    output: JsonValue = None
+    expected_output: str | None = None
+    context: str | tuple[str, ...] | None = None
+    retrieval_context: str | tuple[str, ...] | None = None
+    assertions: tuple[AssertionSpec, ...] = ()
+    threshold: float | None = None
+    options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
+    default_options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, JsonValue]:
+        """What templates see: the test's own fields under their names, and `vars`, which win over them."""
+        own = {
+            "input": self.input,
+            "expected_output": self.expected_output,
+            "context": self.context,
+            "retrieval_context": self.retrieval_context,
+        }
+        return {**{name: value for name, value in own.items() if value is not None}, **self.vars}
+
+
+class TestSource(Protocol):
+    """Tests that can be gone through again and again without being held all at once."""
+
+    def __iter__(self) -> Iterator[TestCase]:
+        """Every test in the file's order.
+
+        Raises:
+            ConfigError: on the first pass, with every problem of every test, after the last test was yielded.
+        """
+        ...
+
+
+TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteOverrides:
+    """What the command line says about the suite itself. `vars` win over every test's own variables."""
+
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A loaded config.
+
+    Attributes:
+        path: the config file; `base_dir` is its folder, to which `file://` is relative.
+        prompts: never empty; without `prompts` there is one with the id "none" and an empty text.
+        providers: may be empty: then every test must bring its `output`.
+        tests: iterable again and again; each pass yields equal tests.
+        digest: of everything that decides the results: the config, the files it names.
+        snapshot: the config as data, before env values are put in; what the run record keeps.
+        warnings: problems that do not stop a run.
+    """
+
+    path: Path
+    base_dir: Path
+    prompts: tuple[PromptSpec, ...]
+    providers: tuple[ProviderSpec, ...]
+    tests: TestSource
+    options: RunOptionsSpec
+    digest: str
+    snapshot: JsonValue
+    description: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warnings: tuple[Problem, ...] = ()

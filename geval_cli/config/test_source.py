@@ -1,0 +1,147 @@
+"""Where tests come from: a list in the config, a YAML or JSON file, or a JSON Lines file that is read line by line."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from geval_cli.config.document import ENV_MARK, MAX_DEPTH
+from geval_cli.config.json_source import json_line_positions, read_json
+from geval_cli.config.place import Place
+from geval_cli.config.problems import sort_problems
+from geval_cli.config.schema import TestSpec
+from geval_cli.config.source_file import open_problem
+from geval_cli.config.suite import TestCase
+from geval_cli.config.test_specs import merge_test, read_test
+from geval_cli.config.validation import Reading
+from geval_cli.errors import ConfigError, Location
+from geval_cli.records import JsonValue
+
+MAX_PROBLEMS = 1000
+"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class RowSource(Protocol):
+    """Tests as they stand in a file, one after the other, each with its place."""
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        """All rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows of a list that is in memory anyway. Env values are already in them."""
+
+    items: tuple[JsonValue, ...]
+    places: tuple[Place, ...]
+
+    @classmethod
+    def of_list(cls, items: list[JsonValue], place: Place) -> "HeldRows":
+        return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        yield from zip(self.items, self.places, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLinesRows:
+    """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
+
+    `asked_at` is where the config names the file.
+    """
+
+    path: Path
+    asked_at: Location | None
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        index = 0
+        try:
+            with self.path.open("rb") as stream:
+                for number, raw in enumerate(stream, start=1):
+                    content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
+                    if content.strip():
+                        row = self._read_line(content, number, index, reading)
+                        index += 1
+                        if row is not None:
+                            yield row
+        except OSError as error:
+            reading.problems.append(open_problem(self.path, error, self.asked_at))
+            return
+        if index == 0:
+            reading.report(
+                f"`{self.path}` holds no tests", self.asked_at, "write one JSON object in each line"
+            )
+
+    def _read_line(
+        self, raw: bytes, number: int, index: int, reading: Reading
+    ) -> tuple[JsonValue, Place] | None:
+        file, prefix = str(self.path), f"tests[{index}]"
+        try:
+            text = raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            where = Location(file, number, len(raw[: error.start].decode()) + 1, length=0, key_path=prefix)
+            message = f"this line is not UTF-8 text: byte 0x{raw[error.start]:02X} at offset {error.start} of the line"
+            reading.report(message, where, "save the file as UTF-8")
+            return None
+        try:
+            value = _decode(text)
+        except ValueError:
+            try:
+                value = read_json(text, file, first_line=number, prefix=prefix).value
+            except ConfigError as error:
+                reading.problems.extend(error.problems)
+                return None
+        place = Place(json_line_positions(text, file, line=number, prefix=prefix))
+        return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTests:
+    """The tests of a suite; each pass reads its rows anew and yields equal tests.
+
+    `default` is None when there is no defaultTest, or when it has problems of its own.
+    """
+
+    source: RowSource
+    reading: Reading
+    default: TestSpec | None
+    overrides: Mapping[str, JsonValue]
+
+    def __iter__(self) -> Iterator[TestCase]:
+        reading = self.reading.with_problems([])
+        for index, (value, place) in enumerate(self.source.rows(reading)):
+            spec = read_test(value, place, "a test", reading)
+            if spec is not None:
+                yield merge_test(index, spec, self.default, self.overrides)
+            if len(reading.problems) >= MAX_PROBLEMS:
+                reading.report(
+                    f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind tests[{index}]", None
+                )
+                break
+        if reading.problems:
+            raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
+
+
+def _decode(text: str) -> JsonValue:
+    """One line as `json.loads` reads it; ValueError for anything that `read_json` refuses or has to look at closely."""
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        raise ValueError("possibly nested too deep")
+    return _DECODER.decode(text)
+
+
+def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is given twice")
+    return entries
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)

@@ -1,0 +1,62 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geval_cli.config.json_source import json_line_positions, read_json
+from geval_cli.config.place import Place
+from geval_cli.errors import ConfigError
+
+TEXT = st.text(st.characters(codec="utf-8"))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.booleans(), st.sampled_from([None, 2]))
+@settings(max_examples=80, deadline=None)
+def test_values_are_those_of_the_standard_library(value: Any, ascii_only: bool, indent: int | None) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    assert read_json(text, "x.json").value == value
+
+
+@given(st.text(st.sampled_from('{}[]",:0123.eE+-\\untrfals \n')))
+@settings(max_examples=150, deadline=None)
+def test_what_json_loads_refuses_is_refused_with_a_place(text: str) -> None:
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        with pytest.raises(ConfigError) as caught:
+            read_json(text, "x.json")
+        assert all(problem.location is not None for problem in caught.value.problems)
+        return
+    if text.count('"') < 4:  # duplicate keys are fine with json.loads
+        assert read_json(text, "x.json").value == expected
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "1e999", "-Infinity"])
+def test_hostile_json_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_json(text, "x.json")
+
+
+def test_positions_point_at_keys_and_values() -> None:
+    place = Place(read_json('{\n "a": [1, {"é": "x"}]\n}', "x.json").positions)
+    assert str(place.key("a")) == "x.json:2:2"
+    location = place.value("a", 1, "é")
+    assert (str(location), location and location.length, location and location.key_path) == (
+        "x.json:2:17",
+        3,
+        "a[1].é",
+    )
+
+
+def test_positions_in_a_line_know_the_line_and_the_test() -> None:
+    place = Place(json_line_positions('{"vars": {"a": 1}}', "t.jsonl", line=7, prefix="tests[4]"))
+    location = place.value("vars", "a")
+    assert location is not None
+    assert (str(location), location.key_path) == ("t.jsonl:7:16", "tests[4].vars.a")

@@ -1,0 +1,141 @@
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from geval_cli.config.load import load_suite, open_suite
+from geval_cli.config.schema import GEvalAssertionSpec
+from geval_cli.config.starter import STARTER_CONFIG
+from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.errors import ConfigError
+
+
+def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(path: Path, **variables: str) -> Suite:
+    return load_suite(path, env={"HOME": "/"}, overrides=SuiteOverrides(vars=variables))
+
+
+def test_a_missing_config_is_one_problem(tmp_path: Path) -> None:
+    write(tmp_path, "prompts: x", "gevalconfig.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "gevalconfg.yaml")
+    assert [problem.hint for problem in caught.value.problems] == ["did you mean `gevalconfig.yaml`?"]
+
+
+def test_problems_of_the_tests_alone_come_with_the_first_pass(tmp_path: Path) -> None:
+    suite = load(write(tmp_path, "prompts: x\ntests: [{}, {asert: 1}, {}, {treshold: 1}]"))
+    seen = []
+    with pytest.raises(ConfigError) as caught:
+        seen.extend(test.index for test in suite.tests)
+    assert seen == [0, 1, 2, 3]
+    assert len(caught.value.problems) == 2
+
+
+def test_an_opened_suite_gives_what_can_be_read_and_all_problems(tmp_path: Path) -> None:
+    opened = open_suite(
+        write(tmp_path, "prompts: [a, 5]\nproviders: [echo, 7]\ntests: [{}]\nenvs: 1"), env={}
+    )
+    assert [prompt.raw for prompt in opened.suite.prompts] == ["a"]
+    assert [provider.id for provider in opened.suite.providers] == ["echo"]
+    assert len(list(opened.suite.tests)) == 1
+    assert len(opened.problems) == 3
+
+
+def test_vars_of_the_command_line_win_over_all(tmp_path: Path) -> None:
+    path = write(tmp_path, "prompts: x\ndefaultTest: {vars: {a: 1, b: 1}}\ntests: [{vars: {a: 2, c: 2}}]")
+    assert [test.vars for test in load(path, a="9").tests] == [{"a": "9", "b": 1, "c": 2}]
+
+
+def test_a_suite_without_prompts_has_the_empty_one(tmp_path: Path) -> None:
+    suite = load(write(tmp_path, "tests: [{output: fine}]"))
+    assert [(prompt.id, prompt.raw) for prompt in suite.prompts] == [("none", "")]
+    assert suite.providers == ()
+
+
+def test_other_rooms_find_positions_by_field_name(tmp_path: Path) -> None:
+    text = "prompts: x\ntests:\n  - assert:\n      - type: g-eval\n        value: good\n        rubricPrompt: y\n"
+    (test,) = load(write(tmp_path, text)).tests
+    (assertion,) = test.assertions
+    assert isinstance(assertion, GEvalAssertionSpec)
+    assert [
+        location and (location.line, location.column, location.key_path)
+        for location in (
+            assertion.place.value("criteria"),
+            assertion.place.key("rubric_prompt"),
+            assertion.place.value("threshold"),
+        )
+    ] == [(5, 16, "tests[0].assert[0].value"), (6, 9, "tests[0].assert[0]"), (4, 9, "tests[0].assert[0]")]
+
+
+def digest_of(folder: Path, config: str, **variables: str) -> str:
+    return load(write(folder, config), **variables).digest
+
+
+def test_the_digest_changes_with_all_that_decides_results(tmp_path: Path) -> None:
+    config = "prompts: file://p.txt\nproviders: scripted:r.yaml\ntests: file://t.jsonl\n"
+    files = {"p.txt": "hi", "r.yaml": "a", "t.jsonl": '{"vars": {"a": "file://v.txt"}}\n', "v.txt": "v"}
+    for name, content in files.items():
+        write(tmp_path, content, name)
+    digests = {digest_of(tmp_path, config)}
+    for name, content in files.items():
+        write(tmp_path, content + " ", name)
+        digests.add(digest_of(tmp_path, config))
+    digests.add(digest_of(tmp_path, config, a="1"))
+    digests.add(digest_of(tmp_path, config + "description: new\n"))
+    assert len(digests) == 1 + len(files) + 2
+
+
+def test_the_digest_ignores_comments_layout_and_keys(tmp_path: Path) -> None:
+    one = "prompts: x\nproviders: {id: a, config: {apiKey: one}}"
+    two = "# hello\nproviders:\n  config: {apiKey: two}\n  id: a\nprompts: 'x'"
+    assert digest_of(tmp_path, one) == digest_of(tmp_path, two)
+
+
+def test_keys_appear_in_no_repr(tmp_path: Path) -> None:
+    path = write(tmp_path, "prompts: x\nproviders: {id: a, config: {apiKey: '{{ env.KEY }}'}}")
+    suite = load_suite(path, env={"KEY": "very-secret-key"})
+    assert suite.providers[0].config == {"apiKey": "very-secret-key"}
+    assert "very-secret" not in repr(suite)
+    assert "very-secret" not in json.dumps(suite.snapshot)
+
+
+def test_tests_of_a_json_lines_file_are_never_held(tmp_path: Path) -> None:
+    row = json.dumps({"vars": {"a": "x" * 1000}, "assert": [{"type": "contains", "value": "x"}]})
+    write(tmp_path, f"{row}\n" * 5000, "t.jsonl")
+    suite = load(write(tmp_path, "prompts: x\ntests: file://t.jsonl"))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in suite.tests) == 5000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_a_pass_gives_up_after_a_thousand_problems(tmp_path: Path) -> None:
+    write(tmp_path, '{"asert": 1}\n' * 3000, "t.jsonl")
+    suite = load(write(tmp_path, "prompts: x\ntests: file://t.jsonl"))
+    with pytest.raises(ConfigError) as caught:
+        list(suite.tests)
+    assert len(caught.value.problems) == 1001
+    assert "behind tests[999]" in caught.value.problems[0].message
+
+
+def test_an_empty_json_lines_file_is_a_problem(tmp_path: Path) -> None:
+    write(tmp_path, "\n\n", "t.jsonl")
+    with pytest.raises(ConfigError) as caught:
+        list(load(write(tmp_path, "prompts: x\ntests: file://t.jsonl")).tests)
+    assert "holds no tests" in caught.value.problems[0].message
+
+
+def test_the_starter_config_loads_and_is_explained(tmp_path: Path) -> None:
+    suite = load(write(tmp_path, STARTER_CONFIG))
+    assert [provider.id for provider in suite.providers] == ["local:smollm2"]
+    assert [len(test.assertions) for test in suite.tests] == [2, 1]
+    assert STARTER_CONFIG.startswith("# yaml-language-server: $schema=")
