@@ -1,0 +1,69 @@
+import pytest
+
+from geval_cli.errors import Location, TemplateError
+from geval_cli.templating import Templates, template_problem
+
+TEMPLATES = Templates()
+
+
+def test_text_without_template_marks_is_returned_as_it_is() -> None:
+    assert TEMPLATES.render("100 % { sure }", {}) == "100 % { sure }"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("a", "a"), (3, "3"), (True, "true"), (None, ""), ([1, "é"], '[1, "é"]'), ({"a": None}, '{"a": null}')],
+)
+def test_values_are_written_as_prompts_want_them(value: object, text: str) -> None:
+    assert TEMPLATES.render("{{ x }}", {"x": value}) == text
+
+
+def test_a_trailing_line_break_is_kept() -> None:
+    assert TEMPLATES.render("{{ x }}\n", {"x": "a"}) == "a\n"
+
+
+def test_an_undefined_name_is_an_error_that_knows_the_names_that_exist() -> None:
+    with pytest.raises(TemplateError) as caught:
+        TEMPLATES.render("{{ topc }}", {"topic": 1, "other": 2})
+    assert (caught.value.missing, caught.value.known) == ("topc", ("other", "topic"))
+
+
+def test_a_misspelt_attribute_is_an_error_too() -> None:
+    with pytest.raises(TemplateError, match="has no attribute 'nmae'"):
+        TEMPLATES.render("{{ user.nmae }}", {"user": {"name": "x"}})
+
+
+def test_values_are_not_rendered_again() -> None:
+    assert TEMPLATES.render("{{ x }}", {"x": "{{ 7 * 7 }}"}) == "{{ 7 * 7 }}"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ x.__init__.__globals__ }}",
+        "{% include '/etc/passwd' %}",
+        "{{ lipsum.__globals__ }}",
+        "{{ cycler }}",
+        "{% for a in range(1000000000) %}x{% endfor %}",
+    ],
+)
+def test_the_sandbox_holds(hostile: str) -> None:
+    with pytest.raises(TemplateError):
+        TEMPLATES.render(hostile, {"x": "text"})
+
+
+@pytest.mark.parametrize(
+    "broken", ["{{ x", "{% if %}", "{{ x | nofilter }}", "{% for %}", "{{ 1 / 0 }}", "{{ 'a' + 1 }}"]
+)
+def test_a_broken_template_is_an_error_of_our_own(broken: str) -> None:
+    with pytest.raises(TemplateError):
+        TEMPLATES.render(broken, {"x": 1})
+
+
+def test_the_problem_of_an_undefined_name_suggests_the_nearest() -> None:
+    error = TemplateError("undefined variable `topc`", missing="topc", known=("other", "topic"))
+    problem = template_problem(error, where="in prompt `p` for test 3", location=Location("c.yaml", 2, 5))
+    assert problem.message == "undefined variable `topc` (in prompt `p` for test 3)"
+    assert problem.hint == "did you mean `topic`?"
+    assert problem.notes == ("defined here: other, topic",)
