@@ -1,0 +1,1 @@
+"""Model endpoints: one module a vendor or kind; `registry` builds them from a config."""

@@ -1,0 +1,140 @@
+"""Anthropic's Messages API."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.refusals import CallContext, HttpReply
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.transport import HttpCall, Transport, response_error
+from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
+
+DEFAULT_MAX_TOKENS = 4096
+"""The API demands `max_tokens`; this is used when neither the config nor the request has it."""
+
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+_FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class AnthropicProvider:
+    """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so."""
+
+    is_cacheable = True
+
+    def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
+        self._endpoint = endpoint
+        self.identity: ProviderIdentity = endpoint.identity
+        self._transport = transport or Transport()
+
+    def __repr__(self) -> str:
+        return f"AnthropicProvider({self._endpoint!r})"
+
+    @property
+    def id(self) -> str:
+        return self._endpoint.id
+
+    @property
+    def label(self) -> str:
+        return self._endpoint.label
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self._endpoint.limits
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        payload = _payload(endpoint, request)
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        body, reply = await self._transport.post_json(call, payload, context)
+        choice = _choice(body, reply, context)
+        input_tokens, output_tokens = _token_counts(body)
+        return ModelResponse(
+            choices=(choice,),
+            usage=endpoint.usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens),
+            latency_ms=reply.latency_ms,
+            dropped=_dropped(request),
+            model=body.get("model"),
+            request_id=reply.headers.get("request-id") or body.get("id"),
+        )
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+def build(source: ProviderSource) -> AnthropicProvider:
+    """The provider that a checked `source` describes."""
+    return AnthropicProvider(endpoint_of(source))
+
+
+def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
+    system, messages = _split_instructions(request.messages)
+    payload: dict[str, Any] = {"model": endpoint.model, "messages": messages}
+    if system:
+        payload["system"] = system
+    payload.update(endpoint.wire)
+    payload.update(request.params)
+    limit = payload.pop("max_completion_tokens", None)
+    if payload.get("max_tokens") is None:
+        payload["max_tokens"] = limit or DEFAULT_MAX_TOKENS
+    stop = payload.pop("stop", None)
+    if stop is not None:
+        payload["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    # What judges ask of every model and this API does not know; `dropped` reports it.
+    for name in ("logprobs", "top_logprobs", "response_format", "seed"):
+        payload.pop(name, None)
+    return {name: value for name, value in payload.items() if value is not None}
+
+
+def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:
+    """The system text, and the other messages; a conversation of system messages only is asked as the user."""
+    instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
+    others = [
+        {"role": item.role, "content": item.content}
+        for item in messages
+        if item.role not in _INSTRUCTION_ROLES
+    ]
+    if not others:
+        return "", [{"role": "user", "content": "\n\n".join(instructions)}]
+    return "\n\n".join(instructions), others
+
+
+def _dropped(request: ModelRequest) -> tuple[str, ...]:
+    wished = {
+        "logprobs": request.want_logprobs,
+        "n": len(request.sample_indexes) > 1,
+        "response_format": request.response_schema is not None,
+        "seed": "seed" in request.params,
+    }
+    return tuple(name for name, is_wished in wished.items() if is_wished)
+
+
+def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+    blocks = body.get("content") if isinstance(body, dict) else None
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise response_error("an answer without content", reply, context)
+    text = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+    calls = [block for block in blocks if block.get("type") == "tool_use"]
+    if not text and calls:
+        text = json.dumps(calls, ensure_ascii=False)
+    reason = body.get("stop_reason")
+    return Choice(text, _FINISH_REASONS.get(reason, reason) if isinstance(reason, str) else None)
+
+
+def _token_counts(body: Mapping[str, Any]) -> tuple[int, int]:
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return 0, 0
+    # Cached input is counted apart by this API; it is input all the same.
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return sum(int(usage.get(name) or 0) for name in names), int(usage.get("output_tokens") or 0)

@@ -1,0 +1,67 @@
+"""What every provider offers to the gateway: one request out, one answer back, errors classified."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLimits:
+    """Hard caps for one provider; None means no cap. Times in seconds."""
+
+    timeout_s: float = 300.0
+    max_retries: int = 4
+    max_concurrency: int | None = None
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderIdentity:
+    """Everything about a provider that changes its answers, and nothing else: it goes into the cache key.
+
+    `endpoint` has no credentials; `params` are the wire parameters from the config.
+    """
+
+    kind: str
+    model: str
+    endpoint: str
+    params: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+class Provider(Protocol):
+    """A configured model endpoint, under test or judging. Instances belong to one event loop."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def identity(self) -> ProviderIdentity: ...
+
+    @property
+    def limits(self) -> ProviderLimits: ...
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether an equal request may be answered from the cache; False where answers are free (echo)."""
+        ...
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Send `request` once, without retries.
+
+        Returns:
+            At least one choice; a server that gives fewer choices than asked for is not an error here.
+
+        Raises:
+            ProviderError: one of its subclasses, by what went wrong.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections, processes and models. Safe to call twice."""
+        ...

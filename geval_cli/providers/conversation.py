@@ -1,0 +1,32 @@
+"""Text views of a conversation, for providers that take one text instead of messages."""
+
+import json
+from collections.abc import Sequence
+
+from geval_cli.providers.chat_reply import content_text
+from geval_cli.records import Message
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """The text of the last user message, else of the last message, else ""."""
+    for message in reversed(messages):
+        if message.role == "user":
+            return content_text(message.content)
+    return content_text(messages[-1].content) if messages else ""
+
+
+def whole_text(messages: Sequence[Message]) -> str:
+    """The texts of all messages, a blank line between them."""
+    return "\n\n".join(content_text(message.content) for message in messages)
+
+
+def prompt_text(messages: Sequence[Message]) -> str:
+    """The text of a prompt that is one user message; longer conversations as the JSON text of their messages."""
+    if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
+        return messages[0].content
+    return json.dumps(message_list(messages), ensure_ascii=False)
+
+
+def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """The messages as chat APIs write them."""
+    return [{"role": message.role, "content": message.content} for message in messages]

@@ -1,0 +1,38 @@
+"""`echo`: answers with the prompt's own text. Free, instant, and the same every time."""
+
+from geval_cli.errors import Problem
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.conversation import last_user_text
+from geval_cli.providers.source import ProviderSource
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+
+
+class EchoProvider:
+    """Gives back the last user message."""
+
+    is_cacheable = False
+
+    def __init__(self, *, provider_id: str = "echo", label: str = "echo") -> None:
+        self.id = provider_id
+        self.label = label
+        self.identity = ProviderIdentity("echo", "", "")
+        self.limits = ProviderLimits()
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        text = last_user_text(request.messages)
+        choices = tuple(Choice(text, "stop") for _ in request.sample_indexes)
+        return ModelResponse(choices, Usage(requests=len(choices)))
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """Nothing can be wrong with an echo; `source` is for the common form."""
+    del source
+    return []
+
+
+def build(source: ProviderSource) -> EchoProvider:
+    """The provider that `source` describes."""
+    return EchoProvider(provider_id=source.spec.id, label=source.label)

@@ -1,0 +1,61 @@
+"""A resolved model endpoint: where to send, with which credentials, limits and parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.redaction import Secrets, is_secret_name, public_url
+from geval_cli.records import Usage
+
+_TOKENS_PER_PRICE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input_usd: float
+    output_usd: float
+
+    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input_usd + output_tokens * self.output_usd) / _TOKENS_PER_PRICE
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Everything that a provider over HTTP needs.
+
+    Attributes:
+        url: the full address that requests are sent to.
+        headers: sent with each request; they hold the key.
+        key_source: where the key came from, in words for an error message; empty without a key.
+        wire: parameters of each request, from the config.
+        price: None when unknown.
+        max_choices: how many choices one request may ask for; None: as many as are wanted.
+    """
+
+    id: str
+    label: str
+    kind: str
+    model: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
+    key_source: str = ""
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+    wire: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    price: Price | None = None
+    max_choices: int | None = None
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """For the cache key. Headers that hold no credential count: some servers choose the model by them."""
+        plain = {name.lower(): value for name, value in self.headers.items() if not is_secret_name(name)}
+        params = {**self.wire, "headers": plain} if plain else self.wire
+        return ProviderIdentity(self.kind, self.model, public_url(self.url), params)
+
+    def usage(self, *, requests: int, input_tokens: int, output_tokens: int) -> Usage:
+        """What a call cost; `cost_usd` is None when there is no price."""
+        cost = None if self.price is None else self.price.cost_usd(input_tokens, output_tokens)
+        return Usage(requests, input_tokens, output_tokens, cost_usd=cost)

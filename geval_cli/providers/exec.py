@@ -1,0 +1,134 @@
+"""`exec:command args`: a program that gets the prompt as its last argument and prints the answer. No shell."""
+
+import asyncio
+import shlex
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.errors import (
+    Problem,
+    ProviderRequestError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.conversation import prompt_text
+from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.source import ProviderSource
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.scripting.child import kill_child
+
+
+@dataclass(frozen=True, slots=True)
+class ExecTarget:
+    """The program, its fixed arguments, and the folder that it runs in."""
+
+    id: str
+    label: str
+    command: tuple[str, ...]
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+
+
+class ExecProvider:
+    """Answers with what the program prints. Not cached: the program may change without anybody seeing it."""
+
+    is_cacheable = False
+
+    def __init__(self, target: ExecTarget) -> None:
+        self.id = target.id
+        self.label = target.label
+        self.limits = target.limits
+        self.identity = ProviderIdentity("exec", shlex.join(target.command), str(target.folder))
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"ExecProvider({self.id!r})"
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """One answer, whatever number is asked for."""
+        started = time.perf_counter()
+        child = await self._start(prompt_text(request.messages))
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                output, complaint = await child.communicate()
+        except TimeoutError as error:
+            message = f"{self.id} gave no answer within {self.limits.timeout_s:g} s"
+            hint = "raise `timeout_s` in the provider's config if it needs longer"
+            raise ProviderTimeoutError(message, provider_id=self.id, hint=hint) from error
+        finally:
+            await kill_child(child)
+        latency_ms = (time.perf_counter() - started) * 1000
+        if child.returncode:
+            body = Secrets().excerpt(complaint.decode("utf-8", "replace").strip())
+            message = f"{self.id} ended with status {child.returncode}" + (f": {body}" if body else "")
+            raise ProviderUnavailableError(message, provider_id=self.id, body=body)
+        text = output.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+        dropped = ("logprobs",) if request.want_logprobs else ()
+        return ModelResponse((Choice(text),), Usage(1, cost_usd=None), latency_ms, dropped=dropped)
+
+    async def aclose(self) -> None:
+        """Every call ends its own process."""
+
+    async def _start(self, prompt: str) -> asyncio.subprocess.Process:
+        target = self._target
+        try:
+            return await asyncio.create_subprocess_exec(
+                *target.command,
+                prompt,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=target.folder,
+                env=dict(target.env) or None,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            message = f"{self.id} cannot be started: {reason}"
+            hint = (
+                "check that the program exists and may be executed; a prompt can be too long for an argument"
+            )
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """What is wrong with the command and the config of an exec provider."""
+    problems = check_settings(source, LIMIT_KEYS)
+    try:
+        command = shlex.split(source.name)
+    except ValueError as error:
+        return [*problems, source.problem(f"the command cannot be read: {error}", hint="check its quotes")]
+    if not command:
+        hint = "write it after the colon: `exec:./answer.sh --short`"
+        problems.append(source.problem("the exec provider names no command", hint=hint))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """Whether the program is there."""
+    program = shlex.split(source.name)[0]
+    here = source.base_dir / program
+    if ("/" in program and here.exists()) or shutil.which(program, path=source.env.get("PATH")):
+        return []
+    hint = f"paths are relative to {source.base_dir}"
+    return [source.problem(f"the program `{program}` was not found", hint=hint)]
+
+
+def build(source: ProviderSource) -> ExecProvider:
+    """The provider that a checked `source` describes."""
+    return ExecProvider(
+        ExecTarget(
+            id=source.spec.id,
+            label=source.label,
+            command=tuple(shlex.split(source.name)),
+            folder=source.base_dir.resolve(),
+            env=source.env,
+            limits=limits_of(own_settings(source.spec.config, LIMIT_KEYS)),
+        )
+    )

@@ -1,0 +1,46 @@
+"""A small path into JSON: `choices[0].message.content`."""
+
+import re
+from typing import Any
+
+_STEP = re.compile(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+_ROOTS = ("json", "$")
+
+PathStep = str | int
+
+
+def parse_path(path: str) -> tuple[PathStep, ...]:
+    """The keys and indexes of `path`. A leading `json` or `$` stands for the whole document.
+
+    Raises:
+        ValueError: it is not such a path.
+    """
+    steps: list[PathStep] = []
+    position = 0
+    while position < len(path):
+        found = _STEP.match(path, position)
+        if found is None:
+            raise ValueError(f"not a path at {path[position:]!r}")
+        name, index, *quoted = found.groups()
+        steps.append(int(index) if index is not None else next(k for k in (name, *quoted) if k is not None))
+        position = found.end()
+    return tuple(steps[1:] if steps and steps[0] in _ROOTS else steps)
+
+
+def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
+    """What stands at the end of the path in `value`.
+
+    Raises:
+        LookupError: the path leads nowhere; the text names the step.
+    """
+    for step in steps:
+        if not _has_step(value, step):
+            raise LookupError(f"there is no {step!r} in it")
+        value = value[step]
+    return value
+
+
+def _has_step(value: Any, step: PathStep) -> bool:
+    if isinstance(step, int):
+        return isinstance(value, list) and -len(value) <= step < len(value)
+    return isinstance(value, dict) and step in value

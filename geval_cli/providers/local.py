@@ -1,0 +1,201 @@
+"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, asked like any OpenAI-compatible server."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.conversation import whole_text
+from geval_cli.providers.endpoint import Endpoint, Price
+from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings, start_llama_server
+from geval_cli.providers.local_models import (
+    EXTRA_HINT,
+    KNOWN_MODELS,
+    LOCAL_KEYS,
+    FetchControl,
+    Progress,
+    model_path,
+)
+from geval_cli.providers.local_shaping import shape_request, shape_response
+from geval_cli.providers.model_fetch import ensure
+from geval_cli.providers.openai_compatible import OpenAICompatibleProvider
+from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.token_budget import TokenBudget
+from geval_cli.records import ModelRequest, ModelResponse
+
+_TIMEOUT_S = 900.0
+"""A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
+
+_CONTEXT_FULL = "Context size has been exceeded"
+_BYTES_PER_TOKEN = 3
+_TEMPLATE_TOKENS = 64
+_LIKELY_ANSWER_TOKENS = 1024
+
+# Models live in the process, not in a run: whoever names the same file shares the one copy in memory.
+_LOADED = LlamaPool(start_llama_server)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """What a local provider runs: the file at `path`, or the known model `name` when there is none."""
+
+    id: str
+    label: str
+    name: str
+    path: Path | None
+    settings: Mapping[str, Any]
+    wire: Mapping[str, Any]
+    env: Mapping[str, str]
+
+    @property
+    def llama(self) -> LlamaSettings:
+        """How to load the model, without its path."""
+        names = ("n_ctx", "n_parallel", "n_threads")
+        given = {name: self.settings[name] for name in names if name in self.settings}
+        return LlamaSettings(self.path or Path(), **given)
+
+
+class LocalProvider:
+    """A llama.cpp model. It is loaded (and fetched, if need be) by the first request, in a thread."""
+
+    is_cacheable = True
+
+    def __init__(
+        self, source: LocalSource, *, progress: Progress | None = None, pool: LlamaPool = _LOADED
+    ) -> None:
+        self.id = source.id
+        self.label = source.label
+        self._source = source
+        self._pool = pool
+        self._control = FetchControl(progress, threading.Event())
+        self._starting: asyncio.Task[LlamaSettings] | None = None
+        self._inner: OpenAICompatibleProvider | None = None
+        self._budget: TokenBudget | None = None
+
+    def __repr__(self) -> str:
+        return f"LocalProvider({self.id!r})"
+
+    @property
+    def limits(self) -> ProviderLimits:
+        parallel = self._source.llama.n_parallel
+        return limits_of(self._source.settings, timeout_s=_TIMEOUT_S, max_concurrency=parallel)
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """The model by its content: the known SHA-256, else the file's path, size and time."""
+        path = self._source.path
+        if path is None:
+            return ProviderIdentity(
+                "local",
+                self._source.name,
+                f"sha256:{KNOWN_MODELS[self._source.name].sha256}",
+                self._source.wire,
+            )
+        try:
+            stat = path.stat()
+        except OSError:
+            return ProviderIdentity("local", self._source.name, str(path), self._source.wire)
+        endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
+        return ProviderIdentity("local", self._source.name, endpoint, self._source.wire)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        asked, request = request, shape_request(request, self._source.wire)
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
+        if self._inner is None or self._budget is None:
+            raise ProviderRequestError(f"{self.id} is closed", provider_id=self.id)
+        try:
+            async with self._budget.hold(self._estimate_tokens(request)):
+                response = await self._inner.complete(request)
+        except ProviderUnavailableError as error:
+            if _CONTEXT_FULL not in error.body:
+                raise
+            # Answers at once were longer than estimated and filled the context together: now one, and alone.
+            async with self._budget.hold(self._budget.capacity):
+                alone = replace(request, sample_indexes=request.sample_indexes[:1])
+                response = await self._inner.complete(alone)
+        return replace(shape_response(asked, response), model=self._source.name)
+
+    async def aclose(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting is None:
+            return
+        if self._control.cancel is not None:
+            self._control.cancel.set()
+        settings = None
+        with suppress(GevalError):
+            settings = await starting
+        inner, self._inner = self._inner, None
+        if inner is not None and settings is not None:
+            await inner.aclose()
+            del inner
+            await asyncio.to_thread(self._pool.release, settings)
+
+    def _estimate_tokens(self, request: ModelRequest) -> int:
+        params = {**self._source.wire, **request.params}
+        limits = [
+            params[name] for name in ("max_tokens", "max_completion_tokens") if is_count(params.get(name))
+        ]
+        answer_tokens = min([*limits, _LIKELY_ANSWER_TOKENS]) if limits else _LIKELY_ANSWER_TOKENS
+        prompt_bytes = len(whole_text(request.messages).encode("utf-8", "replace"))
+        answers = min(len(request.sample_indexes), self._source.llama.n_parallel)
+        return prompt_bytes // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS + answers * answer_tokens
+
+    async def _start(self) -> LlamaSettings:
+        settings, server = await asyncio.to_thread(self._load)
+        self._budget = server.budget
+        self._inner = OpenAICompatibleProvider(
+            Endpoint(
+                id=self.id,
+                label=self.label,
+                kind="local",
+                model=self._source.name,
+                url=f"{server.url}/v1/chat/completions",
+                headers={"authorization": f"Bearer {server.key}"},
+                secrets=Secrets([server.key]),
+                limits=self.limits,
+                wire=self._source.wire,
+                price=Price(0.0, 0.0),
+                max_choices=settings.n_parallel,
+            )
+        )
+        return settings
+
+    def _load(self) -> tuple[LlamaSettings, LlamaServer]:
+        try:
+            path = self._source.path or ensure(self._source.name, env=self._source.env, control=self._control)
+            settings = replace(self._source.llama, path=path.resolve())
+            return settings, self._pool.acquire(settings)
+        except ModelFetchError as error:
+            raise ProviderRequestError(error.message, provider_id=self.id, hint=error.hint) from error
+        except ImportError as error:
+            message = f"{self.id} needs the package xllamacpp: {error}"
+            raise ProviderRequestError(message, provider_id=self.id, hint=EXTRA_HINT) from error
+        except (RuntimeError, OSError) as error:
+            message = f"llama.cpp cannot load the model of {self.id}: {error}"
+            hint = "is it a complete .gguf file, and is there enough memory?"
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+
+
+def build(source: ProviderSource) -> LocalProvider:
+    """The provider that a checked `source` describes; nothing is loaded yet."""
+    config = source.spec.config
+    return LocalProvider(
+        LocalSource(
+            id=source.spec.id,
+            label=source.label,
+            name=source.name,
+            path=model_path(source),
+            settings=own_settings(config, LOCAL_KEYS),
+            wire=wire_parameters(config, LOCAL_KEYS),
+            env=source.env,
+        )
+    )

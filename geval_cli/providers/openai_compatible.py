@@ -1,0 +1,148 @@
+"""OpenAI's chat API, as spoken by OpenAI, Azure, vLLM, llama.cpp, Ollama, OpenRouter and many others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from geval_cli.errors import UnsupportedParameterError
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.chat_reply import parse_choices, token_counts
+from geval_cli.providers.conversation import message_list
+from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.strict_schema import is_strict_safe
+from geval_cli.providers.transport import HttpCall, Transport, response_error
+from geval_cli.providers.unsupported import find_cap
+from geval_cli.records import ModelRequest, ModelResponse
+
+MAX_TOP_LOGPROBS = 20
+"""The most alternatives a token that OpenAI gives; servers that give fewer say so, then are asked for those."""
+
+_CAPPED = ("n", "top_logprobs")
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+class OpenAICompatibleProvider:
+    """A model behind the chat API.
+
+    `request.params` win over the config; a value of None leaves the parameter out, also when the config has it.
+    A limit on new tokens is sent under the name that it was given: when a server refuses `max_tokens` in favour
+    of `max_completion_tokens`, the error names `max_tokens`, and the caller asks again with the other name in
+    `request.params`, which then replaces it.
+    """
+
+    def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
+        self._endpoint = endpoint
+        self.identity: ProviderIdentity = endpoint.identity
+        self._transport = transport or Transport()
+        # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
+        self._caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
+        if endpoint.max_choices is not None:
+            self._caps["n"] = endpoint.max_choices
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatibleProvider({self._endpoint!r})"
+
+    @property
+    def id(self) -> str:
+        return self._endpoint.id
+
+    @property
+    def label(self) -> str:
+        return self._endpoint.label
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self._endpoint.limits
+
+    @property
+    def is_cacheable(self) -> bool:
+        return True
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        payload = self._payload(request)
+        try:
+            return await self._ask(payload, request)
+        except UnsupportedParameterError as error:
+            if not self._learn_cap(error, payload):
+                raise
+        return await self._ask(self._payload(request), request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        body, reply = await self._transport.post_json(call, payload, context)
+        _refuse_error_body(body, reply, context)
+        choices = parse_choices(body)[: len(request.sample_indexes)]
+        if not choices:
+            raise response_error("an answer without choices", reply, context)
+        input_tokens, output_tokens = token_counts(body)
+        return ModelResponse(
+            choices=choices,
+            usage=endpoint.usage(
+                requests=len(choices), input_tokens=input_tokens, output_tokens=output_tokens
+            ),
+            latency_ms=reply.latency_ms,
+            model=body.get("model") if isinstance(body.get("model"), str) else None,
+            request_id=reply.headers.get("x-request-id") or str(body.get("id") or "") or None,
+        )
+
+    def _payload(self, request: ModelRequest) -> dict[str, Any]:
+        payload: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "messages": message_list(request.messages),
+        }
+        if request.response_schema is not None:
+            payload["response_format"] = _response_format(request.response_schema)
+        payload.update(self._endpoint.wire)
+        for name in _TOKEN_LIMITS:
+            if request.params.get(name) is not None:
+                for other in _TOKEN_LIMITS:
+                    payload.pop(other, None)
+        payload.update(request.params)
+        wanted = len(request.sample_indexes)
+        if wanted > 1:
+            payload["n"] = min(wanted, self._caps.get("n", wanted))
+        if request.want_logprobs:
+            payload["logprobs"] = True
+            payload["top_logprobs"] = self._caps["top_logprobs"]
+        return {name: value for name, value in payload.items() if value is not None}
+
+    def _learn_cap(self, error: UnsupportedParameterError, payload: Mapping[str, Any]) -> bool:
+        """Whether the refusal told how much would be taken, so that asking for that much may succeed."""
+        name = "top_logprobs" if error.parameter == "logprobs" else error.parameter
+        if name not in _CAPPED or name not in payload:
+            return False
+        cap = find_cap(error.body)
+        if cap is None or not 1 <= cap < payload[name]:
+            return False
+        self._caps[name] = cap
+        return True
+
+
+def build(source: ProviderSource) -> OpenAICompatibleProvider:
+    """The provider that a checked `source` describes."""
+    return OpenAICompatibleProvider(endpoint_of(source))
+
+
+def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    named = {"name": "answer", "strict": is_strict_safe(schema), "schema": schema}
+    return {"type": "json_schema", "json_schema": named}
+
+
+def _refuse_error_body(body: Any, reply: HttpReply, context: CallContext) -> None:
+    """Raise for a 2xx that is no JSON object, or that holds an error (some gateways send those with a 200)."""
+    if not isinstance(body, dict):
+        raise response_error("JSON that is not an object", reply, context)
+    error = body.get("error")
+    if not error or body.get("choices"):
+        return
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
+        raise refusal_error(HttpReply(code, reply.headers, reply.body), context, now_s=0.0)
+    raise response_error("an error instead of an answer", reply, context)

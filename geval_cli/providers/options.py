@@ -1,0 +1,137 @@
+"""geval's own keys in a provider's config: spellings, types and meaning. All other keys go to the wire."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from geval_cli.errors import Problem, Severity
+from geval_cli.providers.base import ProviderLimits
+from geval_cli.providers.source import ProviderSource
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKey:
+    """A config key that is ours. The first of its `spellings` is the name that code uses."""
+
+    spellings: tuple[str, ...]
+    expected: str
+    is_valid: Callable[[Any], bool]
+
+
+def is_text(value: Any) -> bool:
+    """Whether `value` is a text that is not empty."""
+    return isinstance(value, str) and value != ""
+
+
+def is_positive(value: Any) -> bool:
+    """Whether `value` is a number above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def is_count(value: Any) -> bool:
+    """Whether `value` is a whole number from 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def is_text_mapping(value: Any) -> bool:
+    """Whether `value` maps names to texts or numbers."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(item, str | int | float) for name, item in value.items()
+    )
+
+
+def is_price(value: Any) -> bool:
+    """Whether `value` is a mapping of exactly `input` and `output` to amounts from 0."""
+    return (
+        isinstance(value, dict)
+        and set(value) == {"input", "output"}
+        and all(is_positive(item) or item == 0 for item in value.values())
+    )
+
+
+def _is_retry_count(value: Any) -> bool:
+    return is_count(value) or (value == 0 and not isinstance(value, bool))
+
+
+def _is_http_url(value: Any) -> bool:
+    if not is_text(value):
+        return False
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != -1
+    except ValueError:
+        return False
+
+
+LIMIT_KEYS = (
+    OwnKey(("timeout_s", "timeoutS"), "a number of seconds above 0", is_positive),
+    OwnKey(("max_retries", "maxRetries"), "a whole number from 0", _is_retry_count),
+    OwnKey(("max_concurrency", "maxConcurrency"), "a whole number from 1", is_count),
+    OwnKey(("requests_per_minute", "requestsPerMinute"), "a number above 0", is_positive),
+    OwnKey(("tokens_per_minute", "tokensPerMinute"), "a number above 0", is_positive),
+    OwnKey(("price",), "a mapping of `input` and `output`, US dollars per million tokens", is_price),
+)
+ENDPOINT_KEYS = (
+    OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
+    OwnKey(("api_host", "apiHost"), "a host name", is_text),
+    OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
+    OwnKey(("api_key", "apiKey"), "a text", is_text),
+    OwnKey(("api_version", "apiVersion"), "a text", is_text),
+    OwnKey(("organization",), "a text", is_text),
+    OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
+    OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict)),
+    *LIMIT_KEYS,
+)
+
+_SET_BY_GEVAL = {
+    "n": "how many samples are asked for follows from `samples` and `repeat`",
+    "stream": "answers are read whole",
+    "messages": "the prompt comes from `prompts`",
+    "model": "the model is a part of the provider's id",
+}
+
+
+def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
+    """The values of our own `keys` in `config` that are there and not null, by their first spelling."""
+    settings: dict[str, Any] = {}
+    for key in keys:
+        for spelling in key.spellings:
+            if config.get(spelling) is not None:
+                settings.setdefault(key.spellings[0], config[spelling])
+    return settings
+
+
+def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
+    """What of `config` goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
+    ours = {spelling for key in keys for spelling in key.spellings} | set(_SET_BY_GEVAL)
+    wire = {name: value for name, value in config.items() if name not in ours and value is not None}
+    return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire
+
+
+def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
+    """The limits that `settings` name, over `defaults`, over those of `ProviderLimits`."""
+    named = {name: settings[name] for name in ProviderLimits.__dataclass_fields__ if name in settings}
+    return ProviderLimits(**{**defaults, **named})
+
+
+def check_settings(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:
+    """A problem for each own key of a wrong type or written twice, a warning for each that geval sets itself."""
+    config = source.spec.config
+    problems = []
+    for key in keys:
+        present = [spelling for spelling in key.spellings if config.get(spelling) is not None]
+        problems += [
+            source.problem(f"`{spelling}` must be {key.expected}", key=spelling)
+            for spelling in present
+            if not key.is_valid(config[spelling])
+        ]
+        if len(present) > 1:
+            both = " and ".join(f"`{spelling}`" for spelling in present)
+            problems.append(source.problem(f"{both} mean the same: keep one", key=present[1]))
+    problems += [
+        source.problem(f"`{name}` is ignored: {why}", key=name, severity=Severity.WARNING)
+        for name, why in _SET_BY_GEVAL.items()
+        if name in config
+    ]
+    return problems

@@ -1,0 +1,272 @@
+"""Known model servers as data, and how a config, the environment and a preset become an `Endpoint`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from geval_cli.errors import Problem
+from geval_cli.providers.endpoint import Endpoint, Price
+from geval_cli.providers.options import (
+    ENDPOINT_KEYS,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
+from geval_cli.providers.redaction import Secrets, secret_values
+from geval_cli.providers.source import ProviderSource
+
+WireFormat = Literal["openai", "azure", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A model server that geval knows.
+
+    Attributes:
+        title: its name for people.
+        base_url: where its API begins; empty when every user has another.
+        key_envs: the variables that may hold the key, the usual one first.
+        base_url_envs: the variables that may hold another `base_url`.
+        example: an id to copy.
+        needs_key: False where a key is sent only if there is one.
+    """
+
+    title: str
+    base_url: str
+    key_envs: tuple[str, ...]
+    example: str
+    base_url_envs: tuple[str, ...] = ()
+    wire_format: WireFormat = "openai"
+    needs_key: bool = True
+
+
+PRESETS: Mapping[str, Preset] = {
+    "openai": Preset(
+        "OpenAI, and every server that speaks its chat API (set base_url)",
+        "https://api.openai.com/v1",
+        ("OPENAI_API_KEY",),
+        "openai:gpt-4.1",
+        ("OPENAI_BASE_URL", "OPENAI_API_BASE_URL"),
+    ),
+    "anthropic": Preset(
+        "Anthropic",
+        "https://api.anthropic.com",
+        ("ANTHROPIC_API_KEY",),
+        "anthropic:claude-sonnet-4-5",
+        ("ANTHROPIC_BASE_URL",),
+        "anthropic",
+    ),
+    "azure": Preset(
+        "Azure OpenAI (the id names the deployment)",
+        "",
+        ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
+        "azure:my-deployment",
+        ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE_URL", "AZURE_API_HOST"),
+        "azure",
+    ),
+    "ollama": Preset(
+        "Ollama on this machine",
+        "http://localhost:11434/v1",
+        ("OLLAMA_API_KEY",),
+        "ollama:llama3.2",
+        ("OLLAMA_BASE_URL",),
+        needs_key=False,
+    ),
+    "vllm": Preset(
+        "vLLM",
+        "http://localhost:8000/v1",
+        ("VLLM_API_KEY",),
+        "vllm:meta-llama/Llama-3.1-8B-Instruct",
+        ("VLLM_BASE_URL",),
+        needs_key=False,
+    ),
+    "openrouter": Preset(
+        "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter:openai/gpt-4.1"
+    ),
+    "groq": Preset(
+        "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "groq:llama-3.3-70b-versatile"
+    ),
+    "deepseek": Preset(
+        "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek:deepseek-chat"
+    ),
+    "mistral": Preset(
+        "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral:mistral-large-latest"
+    ),
+    "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4"),
+    "together": Preset(
+        "Together AI",
+        "https://api.together.xyz/v1",
+        ("TOGETHER_API_KEY",),
+        "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
+    ),
+    "fireworks": Preset(
+        "Fireworks AI",
+        "https://api.fireworks.ai/inference/v1",
+        ("FIREWORKS_API_KEY",),
+        "fireworks:accounts/fireworks/models/llama-v3p1-8b-instruct",
+    ),
+}
+
+KIND_ALIASES: Mapping[str, str] = {"togetherai": "together", "azureopenai": "azure"}
+
+AZURE_API_VERSION = "2024-10-21"
+"""The newest version of Azure's deployment API that is not a preview."""
+
+ANTHROPIC_VERSION = "2023-06-01"
+
+_MODES = ("chat:", "messages:")
+_OTHER_MODES = ("responses", "embedding", "embeddings", "completion", "image", "moderation", "realtime")
+
+
+def preset_of(source: ProviderSource) -> Preset:
+    """The preset that the id of `source` begins with; KeyError when there is none."""
+    return PRESETS[KIND_ALIASES.get(source.kind, source.kind)]
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """What is wrong with the config of a provider that a preset describes."""
+    problems = check_settings(source, ENDPOINT_KEYS)
+    mode, separator, _ = source.name.partition(":")
+    if not _model_name(source):
+        hint = f"write it after the colon, for example `{preset_of(source).example}`"
+        problems.append(source.problem(f"`{source.spec.id}` names no model", hint=hint))
+    elif source.kind == "openai" and separator and mode in _OTHER_MODES:
+        hint = f"geval speaks the chat API: write `openai:{_after(source.name)}`"
+        problems.append(source.problem(f"`openai:{mode}:` is not supported", hint=hint))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """What is missing before the provider can be asked: its key, or its address."""
+    settings = own_settings(source.spec.config, ENDPOINT_KEYS)
+    problems = []
+    if not _base_url(source, settings):
+        names = " or ".join(preset_of(source).base_url_envs)
+        hint = f"set `base_url` in its config, or the variable {names}"
+        problems.append(source.problem(f"{source.spec.id} has no address", hint=hint))
+    key, _ = _find_key(source, settings)
+    if key is None and _needs_key(source, settings):
+        variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
+        problems.append(
+            source.problem(
+                f"no key for {source.spec.id}: the environment variable {variable} is not set",
+                key="api_key_env" if "api_key_env" in source.spec.config else None,
+                hint=f"set {variable}, or use another provider",
+                notes=(
+                    "a judge can be chosen with --grader PROVIDER",
+                    "local:smollm2 runs on this machine and needs no key",
+                ),
+            )
+        )
+    return problems
+
+
+def endpoint_of(source: ProviderSource) -> Endpoint:
+    """The endpoint that `source` describes. It is assumed to be checked; a missing key is no error here."""
+    preset = preset_of(source)
+    settings = own_settings(source.spec.config, ENDPOINT_KEYS)
+    base_url = _base_url(source, settings)
+    key, key_source = _find_key(source, settings)
+    headers = {**_credentials(preset, settings, key), **_own_headers(settings)}
+    model = _model_name(source)
+    price = settings.get("price")
+    return Endpoint(
+        id=source.spec.id,
+        label=source.label,
+        kind=preset.wire_format,
+        model=model,
+        url=_request_url(preset, base_url, model, _api_version(source, settings)),
+        headers=headers,
+        secrets=Secrets([key, *secret_values(headers, base_url)]),
+        key_source=key_source,
+        limits=limits_of(settings),
+        wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
+        price=None if price is None else Price(float(price["input"]), float(price["output"])),
+    )
+
+
+def join_url(base_url: str, path: str) -> str:
+    """`base_url` with `path` at the end of its path, once; its query stays."""
+    parts = urlsplit(base_url)
+    own_path = parts.path.rstrip("/")
+    full = own_path if own_path.endswith(path) else f"{own_path}{path}"
+    return urlunsplit((parts.scheme, parts.netloc, full, parts.query, ""))
+
+
+def _after(text: str) -> str:
+    return text.partition(":")[2]
+
+
+def _model_name(source: ProviderSource) -> str:
+    for mode in _MODES:
+        if source.name.startswith(mode):
+            return source.name.removeprefix(mode)
+    return source.name
+
+
+def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    preset = preset_of(source)
+    named = settings.get("base_url") or settings.get("api_host")
+    if not named:
+        named = next((source.env[name] for name in preset.base_url_envs if source.env.get(name)), "")
+    url = str(named or preset.base_url)
+    if url and "://" not in url:
+        url = f"https://{url}" + ("/v1" if preset.wire_format == "openai" else "")
+    if url and preset.base_url.endswith("/v1") and not preset.needs_key and urlsplit(url).path in {"", "/"}:
+        url = f"{url.rstrip('/')}/v1"
+    return url
+
+
+def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The key, and in words where it came from."""
+    if "api_key" in settings:
+        return settings["api_key"], "`apiKey` in the config"
+    named = settings.get("api_key_env")
+    for variable in (named,) if named else preset_of(source).key_envs:
+        if source.env.get(variable):
+            return source.env[variable].strip(), f"the environment variable {variable}"
+    return None, ""
+
+
+def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:
+    if "api_key_env" in settings:
+        return True
+    preset = preset_of(source)
+    if not preset.needs_key or secret_values(_own_headers(settings)):
+        return False
+    if preset.wire_format == "azure":
+        return True
+    # A server of the user's own may well be open: it will say so itself when it wants a key.
+    return _base_url(source, settings) == preset.base_url
+
+
+def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -> dict[str, str]:
+    headers = {}
+    if preset.wire_format == "anthropic":
+        headers["anthropic-version"] = str(settings.get("api_version", ANTHROPIC_VERSION))
+    if key:
+        name = {"anthropic": "x-api-key", "azure": "api-key"}.get(preset.wire_format)
+        headers.update({name: key} if name else {"authorization": f"Bearer {key}"})
+    if "organization" in settings:
+        headers["openai-organization"] = settings["organization"]
+    return headers
+
+
+def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
+
+
+def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    named = settings.get("api_version") or source.env.get("OPENAI_API_VERSION")
+    return str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
+
+
+def _request_url(preset: Preset, base_url: str, model: str, api_version: str) -> str:
+    if preset.wire_format == "anthropic":
+        return join_url(base_url, "/messages" if base_url.rstrip("/").endswith("/v1") else "/v1/messages")
+    if preset.wire_format == "openai" or urlsplit(base_url).path.rstrip("/").endswith("/openai/v1"):
+        return join_url(base_url, "/chat/completions")
+    url = join_url(base_url, f"/openai/deployments/{model}/chat/completions")
+    return url if "api-version=" in url else f"{url}?api-version={api_version}"

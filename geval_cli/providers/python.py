@@ -1,0 +1,172 @@
+"""`python:file.py:function`: a user's function, called with (prompt, options, context) in another process."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import (
+    Problem,
+    ProviderRequestError,
+    ProviderResponseError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.conversation import message_list, prompt_text
+from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.source import ProviderSource
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.scripting.python_process import (
+    PythonProcess,
+    ScriptCrashError,
+    ScriptError,
+    ScriptTimeoutError,
+)
+
+DEFAULT_FUNCTION = "call_api"
+
+_COUNT_NAMES = {
+    "input": ("prompt", "input", "prompt_tokens"),
+    "output": ("completion", "output", "output_tokens"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTarget:
+    """The function to call, and the config that it gets as `options["config"]`."""
+
+    id: str
+    label: str
+    path: Path
+    function: str = DEFAULT_FUNCTION
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+
+
+class PythonProvider:
+    """Answers with what the function returns: a text, or a mapping with `output`, `token_usage` and `error`.
+
+    One call runs at a time. Answers are not cached: the function may use code that nobody sees change.
+    """
+
+    is_cacheable = False
+
+    def __init__(self, target: PythonTarget, *, env: Mapping[str, str] | None = None) -> None:
+        self.id = target.id
+        self.label = target.label
+        self.limits = target.limits
+        self.identity = ProviderIdentity("python", target.function, str(target.path), target.config)
+        self._target = target
+        self._process = PythonProcess(target.path, env=env)
+
+    def __repr__(self) -> str:
+        return f"PythonProvider({self.id!r})"
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """One answer, whatever number is asked for."""
+        target = self._target
+        options = {"id": self.id, "config": dict(target.config)}
+        context = {
+            "messages": message_list(request.messages),
+            "params": dict(request.params),
+            "sample_index": request.sample_indexes[0],
+            "repeat_index": request.repeat_index,
+            "vars": {},
+        }
+        arguments = [prompt_text(request.messages), options, context]
+        started = time.perf_counter()
+        result = await self._call(arguments)
+        latency_ms = (time.perf_counter() - started) * 1000
+        text, usage = self._read(result)
+        dropped = ("logprobs",) if request.want_logprobs else ()
+        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
+
+    async def aclose(self) -> None:
+        await self._process.aclose()
+
+    async def _call(self, arguments: list[Any]) -> Any:
+        limit_s = self.limits.timeout_s
+        try:
+            return await self._process.call(self._target.function, arguments, timeout_s=limit_s)
+        except ScriptTimeoutError as error:
+            hint = "raise `timeout_s` in the provider's config if it needs longer"
+            raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+        except ScriptCrashError as error:
+            body = Secrets().excerpt(error.detail)
+            message = f"{self.id}: {error}" + (f"; its last words:\n{body}" if body else "")
+            raise ProviderUnavailableError(message, provider_id=self.id, body=body) from error
+        except ScriptError as error:
+            message = Secrets().excerpt(f"{self.id} raised {error}")
+            body = Secrets().excerpt(error.detail)
+            raise ProviderRequestError(message, provider_id=self.id, body=body) from error
+
+    def _read(self, result: Any) -> tuple[str, Usage]:
+        if isinstance(result, str):
+            return result, Usage(requests=1, cost_usd=None)
+        if isinstance(result, dict) and result.get("error"):
+            message = Secrets().excerpt(f"{self.id} reported an error: {result['error']}")
+            raise ProviderRequestError(message, provider_id=self.id)
+        if not isinstance(result, dict) or "output" not in result:
+            message = f"{self.id} returned {type(result).__name__}, not a text or a mapping with `output`"
+            body = Secrets().excerpt(str(result))
+            raise ProviderResponseError(message, provider_id=self.id, body=body)
+        output = result["output"]
+        counts = result.get("token_usage") or result.get("tokenUsage") or {}
+        cost = result.get("cost")
+        usage = Usage(
+            requests=1,
+            input_tokens=_count(counts, "input"),
+            output_tokens=_count(counts, "output"),
+            cost_usd=float(cost) if isinstance(cost, int | float) else None,
+        )
+        return output if isinstance(output, str) else _json_text(output), usage
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """What is wrong with the id and the config of a Python provider."""
+    problems = check_settings(source, LIMIT_KEYS)
+    path, _ = _split_target(source)
+    if path.suffix != ".py":
+        hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"
+        problems.append(source.problem(f"`{source.spec.id}` names no Python file", hint=hint))
+    elif not path.is_file():
+        problems.append(source.problem(f"the file {path} does not exist", hint="check the path"))
+    return problems
+
+
+def build(source: ProviderSource) -> PythonProvider:
+    """The provider that a checked `source` describes; the process starts with the first request."""
+    path, function = _split_target(source)
+    config = source.spec.config
+    target = PythonTarget(
+        id=source.spec.id,
+        label=source.label,
+        path=path,
+        function=function,
+        config=wire_parameters(config, LIMIT_KEYS),
+        limits=limits_of(own_settings(config, LIMIT_KEYS), max_concurrency=1),
+    )
+    return PythonProvider(target, env=source.env or None)
+
+
+def _split_target(source: ProviderSource) -> tuple[Path, str]:
+    named = source.name.removeprefix("file:").removeprefix("//")
+    file, separator, function = named.rpartition(":")
+    if separator and function.isidentifier():
+        return (source.base_dir / file).resolve(), function
+    return (source.base_dir / named).resolve(), DEFAULT_FUNCTION
+
+
+def _count(counts: Any, which: str) -> int:
+    if not isinstance(counts, dict):
+        return 0
+    found = (counts[name] for name in _COUNT_NAMES[which] if isinstance(counts.get(name), int))
+    return next(found, 0)
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,134 @@
+"""Which provider kinds exist, and how a part of a config is checked and becomes a provider.
+
+The module of a kind is imported on its first use.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.providers.base import Provider
+from geval_cli.providers.presets import KIND_ALIASES, PRESETS
+from geval_cli.providers.source import ProviderSource
+
+NONE_PROVIDER = "none"
+"""Not a provider: it says that the tests bring their outputs, and the engine deals with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderKind:
+    """A kind of provider.
+
+    Attributes:
+        checks: the module whose `check` finds problems in the config and whose `check_ready`, if it has one, finds
+            what is missing on this machine. It imports nothing heavy.
+        builds: the module whose `build` makes the provider.
+        title: what it is, for people.
+        example: an id to copy.
+        key_env: the variable that usually holds the key; empty when none is needed.
+        base_url: where requests go by default; empty when the id or the config says it.
+    """
+
+    checks: str
+    builds: str
+    title: str
+    example: str
+    key_env: str = ""
+    base_url: str = ""
+
+
+_HERE = "geval_cli.providers"
+
+OWN_KINDS: Mapping[str, ProviderKind] = {
+    "local": ProviderKind(
+        f"{_HERE}.local_models", f"{_HERE}.local", "a model in this process (llama.cpp)", "local:smollm2"
+    ),
+    "echo": ProviderKind(f"{_HERE}.echo", f"{_HERE}.echo", "answers with the prompt itself", "echo"),
+    "scripted": ProviderKind(
+        f"{_HERE}.scripted", f"{_HERE}.scripted", "answers from a file", "scripted:replies.yaml"
+    ),
+    "http": ProviderKind(f"{_HERE}.http", f"{_HERE}.http", "any HTTP API", "http://localhost:8080/answer"),
+    "https": ProviderKind(f"{_HERE}.http", f"{_HERE}.http", "any HTTP API", "https://example.com/answer"),
+    "python": ProviderKind(
+        f"{_HERE}.python", f"{_HERE}.python", "a Python function", "python:provider.py:call_api"
+    ),
+    "file": ProviderKind(
+        f"{_HERE}.python", f"{_HERE}.python", "a Python function", "file://provider.py:call_api"
+    ),
+    "exec": ProviderKind(f"{_HERE}.exec", f"{_HERE}.exec", "a program's output", "exec:./answer.sh"),
+}
+
+
+def provider_kinds() -> dict[str, ProviderKind]:
+    """All kinds by the word that an id begins with."""
+    presets = {
+        name: ProviderKind(
+            f"{_HERE}.presets",
+            f"{_HERE}.{'anthropic' if preset.wire_format == 'anthropic' else 'openai_compatible'}",
+            preset.title,
+            preset.example,
+            preset.key_envs[0] if preset.needs_key else "",
+            preset.base_url,
+        )
+        for name, preset in PRESETS.items()
+    }
+    return {**presets, **OWN_KINDS}
+
+
+def check_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
+    """What is wrong with a provider's id and config; nothing is sent and no key is needed."""
+    source = ProviderSource(spec, env, base_dir)
+    if spec.id == NONE_PROVIDER:
+        return []
+    kind = _find_kind(source)
+    if kind is None:
+        return [_unknown_kind(source)]
+    problems: list[Problem] = import_module(kind.checks).check(source)
+    return problems
+
+
+def check_ready(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
+    """What a valid provider lacks before it can answer: a key, an extra package, a model file."""
+    source = ProviderSource(spec, env, base_dir)
+    kind = _find_kind(source)
+    check: Any = getattr(import_module(kind.checks), "check_ready", None) if kind else None
+    problems: list[Problem] = check(source) if check else []
+    return problems
+
+
+def build_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> Provider:
+    """The provider that `spec` describes. It opens nothing before its first request.
+
+    Raises:
+        ConfigError: the kind is unknown, or a file that the provider needs is broken.
+    """
+    source = ProviderSource(spec, env, base_dir)
+    kind = _find_kind(source)
+    if kind is None:
+        raise ConfigError([_unknown_kind(source)])
+    provider: Provider = import_module(kind.builds).build(source)
+    return provider
+
+
+def _find_kind(source: ProviderSource) -> ProviderKind | None:
+    return provider_kinds().get(KIND_ALIASES.get(source.kind, source.kind))
+
+
+def _unknown_kind(source: ProviderSource) -> Problem:
+    kinds = provider_kinds()
+    close = get_close_matches(source.kind, kinds, n=1)
+    if close:
+        rest = f":{source.name}" if source.name else ""
+        hint = f"did you mean `{close[0]}{rest}`?"
+    elif ":" not in source.spec.id:
+        hint = f"write the kind before the model, for example `openai:{source.spec.id}`"
+    else:
+        hint = "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"
+    return source.problem(
+        f"unknown provider `{source.spec.id}`", hint=hint, notes=(f"known kinds: {', '.join(kinds)}",)
+    )

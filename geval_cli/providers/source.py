@@ -1,0 +1,45 @@
+"""What a provider is built from: its part of the config, the environment, and the config's folder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.errors import Problem, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSource:
+    """One provider of a config. The config and `env` may hold keys, so `repr` leaves them out."""
+
+    spec: ProviderSpec = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    base_dir: Path
+
+    @property
+    def kind(self) -> str:
+        """What stands before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
+        return self.spec.id.partition(":")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """What stands after the first colon of the id: a model, a path, a command."""
+        return self.spec.id.partition(":")[2]
+
+    @property
+    def label(self) -> str:
+        return self.spec.label or self.spec.id
+
+    def problem(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        hint: str = "",
+        notes: tuple[str, ...] = (),
+        severity: Severity = Severity.ERROR,
+    ) -> Problem:
+        """A problem with this provider, pointing at `key` of its config, or else at the provider itself."""
+        place = self.spec.place
+        location = place.value("id") if key is None else place.value("config", key)
+        return Problem(message, location, hint, notes, severity)

@@ -1,0 +1,1 @@
+"""Code from a config, run in processes of its own."""

@@ -1,0 +1,139 @@
+"""A user's Python file in a process of its own, which is started on the first call and again after it broke."""
+
+import asyncio
+import json
+import sys
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from geval_cli.scripting.child import kill_child
+
+_WORKER = Path(__file__).with_name("python_worker.py")
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+_STDERR_LINES = 20
+_LAST_WORDS_S = 0.5
+
+
+class ScriptError(Exception):
+    """The user's code raised, or gave back what is no JSON. `detail` is its traceback."""
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class ScriptCrashError(ScriptError):
+    """The process ended instead of answering. `detail` is the end of what it wrote to stderr."""
+
+
+class ScriptTimeoutError(ScriptError):
+    """The call took longer than it may; the process was killed."""
+
+
+class PythonProcess:
+    """Calls functions of one Python file, one call at a time. Belongs to the event loop of its first call."""
+
+    def __init__(self, path: Path, *, env: Mapping[str, str] | None = None) -> None:
+        self._path = path
+        self._env = env
+        self._child: asyncio.subprocess.Process | None = None
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._listening: asyncio.Task[None] | None = None
+        self._busy = asyncio.Lock()
+
+    async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
+        """What `function` returns; it gets as many of `arguments` as it takes, and may be async.
+
+        The time runs from when the call's turn comes.
+
+        Raises:
+            ScriptError: the function raised, does not exist, or returned what is no JSON.
+            ScriptCrashError: the process ended.
+            ScriptTimeoutError: no answer within `timeout_s`.
+        """
+        async with self._busy:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    answer = await self._exchange({"function": function, "arguments": arguments})
+            except TimeoutError as error:
+                await self._stop()
+                raise ScriptTimeoutError(f"{self._path.name} took longer than {timeout_s:g} s") from error
+            except BaseException:
+                # After a crash or a cancelled call the process is in an unknown state: the next call gets a new one.
+                await self._stop()
+                raise
+        if "error" in answer:
+            raise ScriptError(answer["error"], detail=answer.get("traceback", ""))
+        return answer["result"]
+
+    async def aclose(self) -> None:
+        """End the process. Safe to call twice."""
+        await self._stop()
+
+    async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        child = self._child or await self._start()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(ConnectionError):
+            child.stdin.write(json.dumps(request).encode() + b"\n")
+            await child.stdin.drain()
+        line = b""
+        with suppress(ConnectionError):
+            line = await child.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise await self._crash(child)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        self._child = child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-X",
+            "utf8",
+            str(_WORKER),
+            str(self._path),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=None if self._env is None else dict(self._env),
+            cwd=self._path.parent,
+            limit=_MAX_LINE_BYTES,
+            start_new_session=True,
+        )
+        self._stderr.clear()
+        assert child.stderr is not None
+        self._listening = asyncio.create_task(self._listen(child.stderr))
+        return child
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while part := await stream.read(4096):
+            lines = part.decode("utf-8", "replace").splitlines(keepends=True)
+            if self._stderr and not self._stderr[-1].endswith("\n"):
+                lines[0] = self._stderr.pop() + lines[0]
+            self._stderr.extend(lines)
+
+    async def _crash(self, child: asyncio.subprocess.Process) -> ScriptCrashError:
+        status: int | None = None
+        with suppress(TimeoutError):
+            status = await asyncio.wait_for(child.wait(), _LAST_WORDS_S)
+        if self._listening is not None:
+            await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
+        how = "" if status is None else f" with status {status}"
+        return ScriptCrashError(
+            f"{self._path.name} ended{how} instead of answering", detail="".join(self._stderr)
+        )
+
+    async def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await kill_child(child)
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening

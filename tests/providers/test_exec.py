@@ -1,0 +1,67 @@
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from support.calls import answer, ask, provider, run
+
+from geval_cli.errors import (
+    ProviderError,
+    ProviderRequestError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+
+PYTHON = shlex.quote(sys.executable)
+
+
+def call(command: str, folder: Path, text: str = "Say hi.", *, timeout_s: float = 30) -> str:
+    model = provider(f"exec:{command}", {"timeout_s": timeout_s}, env=os.environ, base_dir=folder)
+    [response] = run(answer(model, ask(text)))
+    return response.text
+
+
+def failure(command: str, folder: Path, text: str = "x", *, timeout_s: float = 30) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        call(command, folder, text, timeout_s=timeout_s)
+    return caught.value
+
+
+def test_the_prompt_is_one_argument_and_no_shell_sees_it(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    prompt = "a b; echo $HOME `id` \"q\"\n'x'"
+    assert call(f"{PYTHON} show.py --mode 'two words'", tmp_path, prompt) == str(
+        ["--mode", "two words", prompt]
+    )
+
+
+def test_only_the_last_line_break_is_cut(tmp_path: Path) -> None:
+    assert call(f"{PYTHON} -c 'print(\"  a\\n\")'", tmp_path) == "  a\n"
+
+
+def test_a_failing_program_is_an_error_with_its_complaint(tmp_path: Path) -> None:
+    code = 'import sys; sys.exit("broken: sk-0123456789abcdef")'
+    error = failure(f"{PYTHON} -c {shlex.quote(code)}", tmp_path)
+    assert isinstance(error, ProviderUnavailableError)
+    assert "status 1" in error.message
+    assert "broken: ***" in error.message
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('pid', 'w').write(str(child.pid))\n"
+        "time.sleep(600)\n"
+    )
+    (tmp_path / "slow.py").write_text(code, encoding="utf-8")
+    assert isinstance(failure(f"{PYTHON} slow.py", tmp_path, timeout_s=0.5), ProviderTimeoutError)
+    pid = (tmp_path / "pid").read_text(encoding="utf-8")
+    status = Path(f"/proc/{pid}/stat")
+    assert not status.exists() or status.read_text(encoding="utf-8").split(")")[1].split()[0] == "Z"
+
+
+def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert isinstance(failure("./no-such-program", tmp_path), ProviderRequestError)
+    assert isinstance(failure(f"{PYTHON} -c pass", tmp_path, "nul \0 byte"), ProviderRequestError)

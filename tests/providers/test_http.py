@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.calls import answer, ask, provider, run
+from support.loopback import LoopbackServer, RecordedRequest, Reply
+
+from geval_cli.errors import ProviderResponseError
+from geval_cli.providers.json_path import follow_path, parse_path
+from geval_cli.records import Message, ModelRequest, ModelResponse
+
+TRICKY = 'He said "no"\nand \\left {{ messages }}'
+
+
+def exchange(
+    config: dict[str, Any], reply: Any = "ok", *, request: ModelRequest | None = None, path: str = "/ask"
+) -> tuple[ModelResponse, RecordedRequest]:
+    with LoopbackServer(Reply(body=reply)) as server:
+        model = provider(f"{server.url}{path}", config, base_dir=Path())
+        [response] = run(answer(model, request or ask(TRICKY)))
+    return response, server.requests[0]
+
+
+def test_without_a_body_the_prompt_is_sent_as_json() -> None:
+    response, sent = exchange({})
+    assert sent.method == "POST"
+    assert sent.json == {"prompt": TRICKY}
+    assert response.text == "ok"
+
+
+def test_a_body_of_data_is_filled_at_any_depth() -> None:
+    body = {"q": [{"text": "Q: {{prompt}}"}], "messages": "{{ messages }}", "k": 3}
+    _, sent = exchange({"body": body})
+    assert sent.json == {
+        "q": [{"text": f"Q: {TRICKY}"}],
+        "messages": [{"role": "user", "content": TRICKY}],
+        "k": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"q": "{{ prompt }}"}', '{"q": {{ prompt | dump }}}', '{"q": {{ prompt }}}'],
+)
+def test_a_body_of_json_text_stays_json_whatever_the_prompt(body: str) -> None:
+    _, sent = exchange({"body": body})
+    assert sent.json == {"q": TRICKY}
+    assert sent.headers["content-type"] == "application/json"
+
+
+def test_messages_in_json_text_are_a_list() -> None:
+    _, sent = exchange({"body": '{"m": {{ messages }}}'})
+    assert sent.json == {"m": [{"role": "user", "content": TRICKY}]}
+
+
+def test_another_text_is_sent_as_text() -> None:
+    _, sent = exchange({"body": "Q: {{ prompt }}", "headers": {"Content-Type": "text/x-question"}})
+    assert sent.body.decode() == f"Q: {TRICKY}"
+    assert sent.headers["content-type"] == "text/x-question"
+
+
+def test_a_prompt_in_the_address_is_encoded_and_makes_it_a_get() -> None:
+    _, sent = exchange({}, path="/ask?q={{ prompt }}", request=ask("a b&c=d"))
+    assert (sent.method, sent.path) == ("GET", "/ask?q=a%20b%26c%3Dd")
+    assert sent.body == b""
+
+
+def test_a_chat_prompt_is_sent_as_the_json_text_of_its_messages() -> None:
+    request = ModelRequest((Message("system", "s"), Message("user", "u")))
+    _, sent = exchange({}, request=request)
+    assert json.loads(sent.json["prompt"]) == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "path", "text"),
+    [
+        ({"a": {"b": ["x", "y"]}}, "a.b[1]", "y"),
+        ({"a": {"b": ["x", "y"]}}, "json.a.b[-1]", "y"),
+        ({"a b": {"c": 1.5}}, "$['a b'].c", "1.5"),
+        ({"a": {"b": True}}, "a", '{"b": true}'),
+        (["x"], "[0]", "x"),
+        ({"answer": "known"}, None, "known"),
+        ({"choices": [{"message": {"content": "chat"}}]}, None, "chat"),
+        ({"unknown": 1}, None, '{"unknown": 1}'),
+        ("plain text", None, "plain text"),
+        ('"a JSON string"', None, "a JSON string"),
+    ],
+)
+def test_the_answer_is_taken_from_its_place(reply: Any, path: str | None, text: str) -> None:
+    response, _ = exchange({} if path is None else {"response_path": path}, reply)
+    assert response.text == text
+
+
+def test_a_path_that_leads_nowhere_names_the_step() -> None:
+    with pytest.raises(ProviderResponseError, match="there is no 'c' in it"):
+        exchange({"response_path": "a.c"}, {"a": {"b": 1}})
+
+
+def test_what_is_not_supported_is_reported_as_dropped() -> None:
+    response, _ = exchange({}, request=ask(want_logprobs=True, sample_indexes=(0, 1)))
+    assert response.dropped == ("logprobs", "n")
+    assert len(response.choices) == 1
+
+
+@pytest.mark.parametrize("path", ["a..b", "a[", "a[x]", "a b", "[0"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not a path"):
+        parse_path(path)
+
+
+@pytest.mark.parametrize("value", [{"a": []}, {"a": {"0": 1}}, {"a": "text"}, {"a": None}, []])
+def test_steps_fit_only_their_kind_of_value(value: Any) -> None:
+    with pytest.raises(LookupError):
+        follow_path(value, parse_path("a[0]"))

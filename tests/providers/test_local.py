@@ -1,0 +1,134 @@
+"""The real llama.cpp with the real small model; the fast tests below need neither."""
+
+import asyncio
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from support.calls import answer, ask, provider, run
+
+from geval_cli.errors import ProviderRequestError
+from geval_cli.providers.base import Provider
+from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings
+from geval_cli.providers.token_budget import TokenBudget
+from geval_cli.records import Message, ModelRequest
+
+SCORE_SCHEMA = {
+    "type": "object",
+    "properties": {"score": {"type": "integer"}},
+    "required": ["score"],
+    "additionalProperties": False,
+}
+
+
+def smollm2() -> Provider:
+    return provider("local:smollm2", {"temperature": 0, "max_tokens": 12}, env=os.environ)
+
+
+@pytest.mark.local_model
+def test_the_local_model_keeps_the_promises_of_a_provider(capfd: pytest.CaptureFixture[str]) -> None:
+    async def body() -> None:
+        model, twin = smollm2(), smollm2()
+        try:
+            plain, again = await asyncio.gather(model.complete(ask()), twin.complete(ask()))
+            assert plain.text == again.text != ""
+            assert plain.model == "smollm2"
+            assert plain.usage.input_tokens > 0
+            assert plain.usage.cost_usd == 0
+
+            await logprobs_are_distributions(model)
+            await many_samples_are_given_in_portions(model)
+            await the_schema_shapes_the_answer(model)
+            await a_prompt_beyond_the_context_is_refused(model)
+
+            await twin.aclose()
+            assert (await model.complete(ask())).text == plain.text
+        finally:
+            await model.aclose()
+            await twin.aclose()
+
+    run(body())
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+async def logprobs_are_distributions(model: Provider) -> None:
+    response = await model.complete(ask("Rate this from 1 to 5.", want_logprobs=True))
+    tokens = response.choices[0].token_logprobs or ()
+    assert "".join(token.text for token in tokens).strip() == response.text.strip()
+    assert len(tokens[0].alternatives) == 20
+    assert 0.3 < sum(math.exp(item.logprob) for item in tokens[0].alternatives) <= 1.0001
+
+
+async def many_samples_are_given_in_portions(model: Provider) -> None:
+    response = await model.complete(ask(sample_indexes=tuple(range(20)), params={"max_tokens": 1}))
+    assert len(response.choices) == 4
+
+
+async def the_schema_shapes_the_answer(model: Provider) -> None:
+    request = ask("Rate this: good.", response_schema=SCORE_SCHEMA, params={"max_tokens": 30})
+    assert isinstance(json.loads((await model.complete(request)).text)["score"], int)
+
+
+async def a_prompt_beyond_the_context_is_refused(model: Provider) -> None:
+    with pytest.raises(ProviderRequestError) as caught:
+        await model.complete(ModelRequest((Message("user", "word " * 9000),)))
+    assert "shorten it" in caught.value.hint
+
+
+@pytest.mark.local_model
+def test_answers_that_overfill_the_context_together_are_given_alone() -> None:
+    config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 110, "ignore_eos": True}
+    model = provider("local:smollm2", config, env=os.environ)
+    [response] = run(answer(model, ask("alpha " * 20, sample_indexes=(0, 1))))
+    assert [response.usage.output_tokens, len(response.choices)] == [110, 1]
+
+
+@pytest.mark.local_model
+def test_a_file_that_is_no_model_is_refused_and_stays_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF but no more")
+    model = provider("local:broken.gguf", base_dir=tmp_path)
+    for _ in range(2):
+        with pytest.raises(ProviderRequestError, match="cannot load"):
+            run(answer(provider("local:broken.gguf", base_dir=tmp_path)))
+    run(model.aclose())
+
+
+def test_the_identity_follows_the_content_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"one")
+    before = provider("local:m.gguf", base_dir=tmp_path).identity
+    path.write_bytes(b"other")
+    assert provider("local:m.gguf", base_dir=tmp_path).identity != before
+    assert provider("local:smollm2").identity.endpoint.startswith("sha256:b179c952")
+
+
+def test_a_model_is_loaded_once_and_freed_with_its_last_user() -> None:
+    loads: list[LlamaSettings] = []
+
+    def load(settings: LlamaSettings) -> LlamaServer:
+        loads.append(settings)
+        return LlamaServer("http://127.0.0.1:1", "key", TokenBudget(1), object())
+
+    pool = LlamaPool(load)
+    settings = LlamaSettings(Path("m.gguf"))
+    assert pool.acquire(settings) is pool.acquire(settings)
+    pool.release(settings)
+    pool.acquire(settings)
+    assert len(loads) == 1
+    pool.release(settings)
+    pool.release(settings)
+    pool.acquire(settings)
+    assert len(loads) == 2
+
+
+def test_a_failed_load_is_tried_again_by_the_next_user() -> None:
+    def load(settings: LlamaSettings) -> LlamaServer:
+        raise RuntimeError("no memory")
+
+    pool = LlamaPool(load)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            pool.acquire(LlamaSettings(Path("m.gguf")))

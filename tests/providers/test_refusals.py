@@ -1,0 +1,102 @@
+import json
+
+import pytest
+
+from geval_cli.errors import ProviderAuthError, ProviderRequestError, UnsupportedParameterError
+from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, retry_after_s
+
+NOW_S = 1_700_000_000.0
+
+
+def wait(headers: dict[str, str], body: str = "") -> float | None:
+    return retry_after_s(HttpReply(429, headers, body.encode()), now_s=NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "Tue, 14 Nov 2023 22:13:50 GMT"}, 30.0),
+        ({"retry-after": "Tue, 14 Nov 2023 22:00:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "1500", "retry-after": "60"}, 1.5),
+        ({"x-ratelimit-reset-requests": "1m30s"}, 90.0),
+        ({"x-ratelimit-reset-tokens": "20ms"}, 0.02),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6s"}, 6.0),
+        (
+            {
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-tokens": "6s",
+                "x-ratelimit-remaining-tokens": "900",
+            },
+            1.0,
+        ),
+        ({"x-ratelimit-reset": "1700000012"}, 12.0),
+        ({"x-ratelimit-reset": "1700000012500"}, 12.5),
+        ({"anthropic-ratelimit-requests-reset": "2023-11-14T22:13:25Z"}, 5.0),
+    ],
+)
+def test_the_wait_is_read_from_every_kind_of_header(headers: dict[str, str], expected: float | None) -> None:
+    assert wait(headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("Rate limit reached. Please try again in 2.5s.", 2.5),
+        ("Please retry after 7 seconds", 7.0),
+        ("Please try again in 250ms.", 0.25),
+        ("Please try again in 1m30.5s. Visit us.", 90.5),
+        ("Please slow down.", None),
+    ],
+)
+def test_the_wait_is_read_from_the_words_when_no_header_says_it(body: str, expected: float | None) -> None:
+    assert wait({}, body) == expected
+
+
+def error_of(status: int, body: object, *, key_source: str = "") -> Exception:
+    context = CallContext(
+        "openai:gpt-4.1", key_source=key_source, sent_parameters={"temperature", "logprobs"}
+    )
+    return refusal_error(HttpReply(status, {}, json.dumps(body).encode()), context, now_s=NOW_S)
+
+
+def test_the_hint_names_where_the_key_came_from() -> None:
+    error = error_of(401, {"error": {"message": "bad key"}}, key_source="the environment variable MY_KEY")
+    assert isinstance(error, ProviderAuthError)
+    assert "MY_KEY" in error.hint
+
+
+def test_without_a_key_the_hint_says_that_none_was_sent() -> None:
+    error = error_of(401, {"error": {"message": "no key"}})
+    assert isinstance(error, ProviderAuthError)
+    assert "no key was sent" in error.hint
+
+
+def test_payment_required_is_an_auth_error() -> None:
+    assert isinstance(error_of(402, {"error": {"message": "Insufficient Balance"}}), ProviderAuthError)
+
+
+def test_a_403_about_a_parameter_is_not_about_the_key() -> None:
+    message = "You are not allowed to request logprobs from this model"
+    error = error_of(403, {"error": {"message": message, "param": None}})
+    assert isinstance(error, UnsupportedParameterError)
+    assert error.parameter == "logprobs"
+
+
+def test_a_prompt_that_is_too_long_gets_a_hint() -> None:
+    body = {"error": {"type": "exceed_context_size_error", "message": "exceeds the available context size"}}
+    error = error_of(400, body)
+    assert isinstance(error, ProviderRequestError)
+    assert "shorten it" in error.hint
+
+
+def test_a_web_page_is_not_quoted_in_the_message() -> None:
+    context = CallContext("openai:gpt-4.1")
+    error = refusal_error(HttpReply(404, {}, b"<!doctype html><html>..."), context, now_s=NOW_S)
+    assert "HTML page" in error.message
+    assert "base_url" in error.hint

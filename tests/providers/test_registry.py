@@ -1,0 +1,218 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.calls import provider
+
+from geval_cli.config.place import Place, Positions
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.providers.local import LocalProvider
+from geval_cli.providers.registry import build_provider, check_provider, check_ready, provider_kinds
+
+
+def problems(
+    provider_id: str, config: dict[str, Any] | None = None, base_dir: Path = Path()
+) -> list[Problem]:
+    return check_provider(ProviderSpec(id=provider_id, config=config or {}), env={}, base_dir=base_dir)
+
+
+def missing(provider_id: str, config: dict[str, Any] | None = None, **env: str) -> list[Problem]:
+    spec = ProviderSpec(id=provider_id, config=config or {})
+    return check_ready(spec, env=env, base_dir=Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "kind", [name for name in provider_kinds() if name not in {"file", "python", "scripted"}]
+)
+def test_the_example_of_every_kind_is_valid_and_can_be_built(kind: str) -> None:
+    example = provider_kinds()[kind].example
+    assert problems(example) == []
+    config = {"base_url": "https://x.example"} if kind == "azure" else {}
+    assert provider(example, config).label == example
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "hint"),
+    [
+        ("opnai:gpt-4.1", "did you mean `openai:gpt-4.1`?"),
+        ("gpt-4.1", "write the kind before the model, for example `openai:gpt-4.1`"),
+        ("eco", "did you mean `echo`?"),
+        ("bedrock:x", "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"),
+    ],
+)
+def test_an_unknown_kind_gets_a_way_out(provider_id: str, hint: str) -> None:
+    [problem] = problems(provider_id)
+    assert problem.hint == hint
+    assert "openai" in problem.notes[0]
+    with pytest.raises(ConfigError):
+        build_provider(ProviderSpec(id=provider_id), env={}, base_dir=Path())
+
+
+def test_none_is_no_problem() -> None:
+    assert problems("none") == []
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "config", "words"),
+    [
+        ("openai:m", {"base_url": "localhost:8000"}, "`base_url` must be an http:// or https:// address"),
+        ("openai:m", {"timeout_s": "60"}, "`timeout_s` must be a number of seconds above 0"),
+        ("openai:m", {"max_retries": -1}, "`max_retries` must be a whole number from 0"),
+        ("openai:m", {"maxConcurrency": True}, "`maxConcurrency` must be a whole number from 1"),
+        ("openai:m", {"price": 3}, "`price` must be a mapping"),
+        ("openai:m", {"headers": ["x"]}, "`headers` must be a mapping"),
+        ("openai:m", {"apiKeyEnvar": "A", "api_key_env": "B"}, "mean the same"),
+        ("openai:", {}, "names no model"),
+        ("openai:responses:gpt-5", {}, "is not supported"),
+        ("local:smolm2", {}, "there is no local model `smolm2`"),
+        ("local:smollm2", {"n_ctx": 0}, "`n_ctx` must be"),
+        ("http://x.example", {"method": "FETCH"}, "`method` must be one of"),
+        ("http://x.example", {"response_path": "a..b"}, "`response_path` must be a path"),
+        ("scripted:", {}, "names no file"),
+        ("scripted:nowhere.yaml", {}, "cannot be read"),
+        ("python:nowhere.py", {}, "does not exist"),
+        ("file://custom.js", {}, "names no Python file"),
+        ("exec:", {}, "names no command"),
+        ("exec:a 'b", {}, "cannot be read"),
+    ],
+)
+def test_a_wrong_config_is_one_problem_that_says_what(
+    provider_id: str, config: dict[str, Any], words: str
+) -> None:
+    [problem] = problems(provider_id, config)
+    assert words in problem.message
+
+
+def test_a_key_that_geval_sets_itself_gets_a_warning() -> None:
+    [problem] = problems("openai:m", {"n": 3})
+    assert problem.severity is Severity.WARNING
+
+
+def test_a_problem_points_at_its_key() -> None:
+    here = Location("c.yaml", 4, 7)
+    positions = Positions("c.yaml", values={(): Location("c.yaml", 1, 1), ("config", "timeout_s"): here})
+    spec = ProviderSpec(id="openai:m", config={"timeout_s": 0}, place=Place(positions))
+    [problem] = check_provider(spec, env={}, base_dir=Path())
+    assert problem.location == here
+
+
+def test_a_missing_key_is_named_with_the_ways_out() -> None:
+    [problem] = missing("openai:gpt-4.1")
+    assert "OPENAI_API_KEY is not set" in problem.message
+    assert "OPENAI_API_KEY" in problem.hint
+    assert any("--grader" in note for note in problem.notes)
+    assert any("local:smollm2" in note for note in problem.notes)
+
+
+def test_the_configured_variable_is_named() -> None:
+    [problem] = missing("openai:gpt-4.1", {"api_key_env": "TEAM_KEY", "base_url": "http://localhost:1/v1"})
+    assert "TEAM_KEY is not set" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "config", "env"),
+    [
+        ("openai:m", {}, {"OPENAI_API_KEY": "k"}),
+        ("openai:m", {"apiKey": "k"}, {}),
+        ("openai:m", {"base_url": "http://localhost:8000/v1"}, {}),
+        ("openai:m", {"base_url": "https://models.example/v1"}, {}),
+        ("openai:m", {}, {"OPENAI_BASE_URL": "http://localhost:8000/v1"}),
+        ("openai:m", {"headers": {"Authorization": "Bearer k"}}, {}),
+        ("ollama:llama3.2", {}, {}),
+        ("azure:d", {"apiHost": "x.openai.azure.com"}, {"AZURE_API_KEY": "k"}),
+        ("echo", {}, {}),
+    ],
+)
+def test_a_provider_with_its_key_or_without_need_of_one_is_ready(
+    provider_id: str, config: dict[str, Any], env: dict[str, str]
+) -> None:
+    assert missing(provider_id, config, **env) == []
+
+
+def test_an_empty_variable_counts_as_missing() -> None:
+    assert len(missing("groq:llama", GROQ_API_KEY="")) == 1
+
+
+def test_azure_without_an_address_says_where_to_put_it() -> None:
+    [problem] = missing("azure:d", AZURE_API_KEY="k")
+    assert "AZURE_OPENAI_ENDPOINT" in problem.hint
+
+
+def test_a_missing_model_file_and_program_are_found() -> None:
+    assert "does not exist" in missing("local:models/x.gguf")[0].message
+    assert "`no-such-program-here`" in missing("exec:no-such-program-here", PATH="/bin")[0].message
+
+
+def test_the_key_is_in_no_repr() -> None:
+    key = "sk-0123456789abcdef"
+    spec_config = {"apiKey": key, "headers": {"X-Api-Key": "abcdefgh"}}
+    shown = repr(provider("openai:m", spec_config, env={"OPENAI_API_KEY": key}))
+    assert key not in shown
+    assert "abcdefgh" not in shown
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "config", "env", "endpoint"),
+    [
+        ("openai:m", {}, {}, "https://api.openai.com/v1/chat/completions"),
+        ("openai:chat:m", {"apiHost": "x.example"}, {}, "https://x.example/v1/chat/completions"),
+        (
+            "openai:m",
+            {"apiBaseUrl": "https://u:p@x.example/v1/"},
+            {},
+            "https://x.example/v1/chat/completions",
+        ),
+        (
+            "openai:m",
+            {"base_url": "https://x.example/v1?api-key=abcd&v=2"},
+            {},
+            "https://x.example/v1/chat/completions?v=2",
+        ),
+        (
+            "openai:m",
+            {"base_url": "https://x.example/v1/chat/completions"},
+            {},
+            "https://x.example/v1/chat/completions",
+        ),
+        (
+            "ollama:m",
+            {},
+            {"OLLAMA_BASE_URL": "http://box:11434"},
+            "http://box:11434/v1/chat/completions",
+        ),
+        (
+            "azure:chat:d",
+            {"base_url": "https://x.example", "apiVersion": "2025-01-01"},
+            {},
+            "https://x.example/openai/deployments/d/chat/completions?api-version=2025-01-01",
+        ),
+        (
+            "azure:d",
+            {"base_url": "https://x.example/openai/v1"},
+            {},
+            "https://x.example/openai/v1/chat/completions",
+        ),
+        ("anthropic:messages:c", {}, {}, "https://api.anthropic.com/v1/messages"),
+        ("anthropic:c", {"base_url": "https://x.example/v1"}, {}, "https://x.example/v1/messages"),
+    ],
+)
+def test_the_endpoint_follows_from_config_and_environment(
+    provider_id: str, config: dict[str, Any], env: dict[str, str], endpoint: str
+) -> None:
+    built = provider(provider_id, config, env=env)
+    assert built.identity.endpoint == endpoint
+    assert built.identity.model in {"m", "d", "c"}
+
+
+def test_limits_come_from_the_config() -> None:
+    config = {"timeout_s": 5, "maxRetries": 0, "max_concurrency": 2, "requests_per_minute": 30}
+    limits = provider("openai:m", config).limits
+    assert (limits.timeout_s, limits.max_retries, limits.max_concurrency) == (5, 0, 2)
+    assert (limits.requests_per_minute, limits.tokens_per_minute) == (30, None)
+
+
+def test_a_local_model_answers_as_many_at_once_as_it_has_slots() -> None:
+    built = provider("local:smollm2", {"n_parallel": 2})
+    assert isinstance(built, LocalProvider)
+    assert built.limits.max_concurrency == 2

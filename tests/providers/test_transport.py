@@ -1,0 +1,117 @@
+import asyncio
+
+import pytest
+from support.calls import run
+from support.loopback import LoopbackServer, Reply
+
+from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.providers import transport
+from geval_cli.providers.redaction import Secrets, public_url, secret_values
+from geval_cli.providers.refusals import CallContext
+from geval_cli.providers.transport import HttpCall, Transport, is_loopback, proxy_for
+
+CONTEXT = CallContext("p")
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+def test_proxies_of_the_environment_are_used_but_not_for_this_machine(no_proxies: pytest.MonkeyPatch) -> None:
+    no_proxies.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    no_proxies.setenv("NO_PROXY", "internal.example")
+    assert proxy_for("https://api.openai.com/v1") == "http://proxy.example:3128"
+    assert proxy_for("http://api.openai.com/v1") is None
+    assert proxy_for("https://internal.example/v1") is None
+    assert proxy_for("https://127.0.0.1:8000/v1") is None
+
+
+def test_requests_go_through_the_proxy(no_proxies: pytest.MonkeyPatch) -> None:
+    async def body() -> bytes:
+        client = Transport()
+        try:
+            return (await client.send(HttpCall("http://models.invalid/v1/x"), CONTEXT)).body
+        finally:
+            await client.aclose()
+
+    with LoopbackServer(Reply(body="through the proxy")) as proxy:
+        no_proxies.setenv("HTTP_PROXY", proxy.url)
+        assert run(body()) == b"through the proxy"
+    assert proxy.requests[0].path == "http://models.invalid/v1/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://localhost:1/v1", True),
+        ("http://127.8.9.1", True),
+        ("http://[::1]:8000/", True),
+        ("http://localhost.example", False),
+        ("http://10.0.0.1", False),
+    ],
+)
+def test_loopback_addresses_are_known(url: str, expected: bool) -> None:
+    assert is_loopback(url) is expected
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, gzipped: bool) -> None:
+    async def body(url: str) -> None:
+        client = Transport()
+        try:
+            await client.send(HttpCall(url), CONTEXT)
+        finally:
+            await client.aclose()
+
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 1024 * 1024)
+    with (
+        LoopbackServer(Reply(body=b"0" * 3_000_000, gzipped=gzipped)) as server,
+        pytest.raises(ProviderResponseError, match="more than 1 MiB"),
+    ):
+        run(body(server.url))
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    async def body() -> None:
+        client = Transport()
+        try:
+            await client.send(HttpCall("http://user:hunter2000@:99999999/"), CONTEXT)
+        finally:
+            await client.aclose()
+
+    with pytest.raises(ProviderRequestError) as caught:
+        run(body())
+    assert "hunter2000" not in str(caught.value)
+
+
+def test_many_requests_share_few_connections_once_they_are_open() -> None:
+    async def body(url: str) -> None:
+        client = Transport()
+        try:
+            for _ in range(3):
+                await asyncio.gather(*[client.send(HttpCall(url), CONTEXT) for _ in range(20)])
+        finally:
+            await client.aclose()
+
+    with LoopbackServer(respond=lambda *_: "ok") as server:
+        run(body(server.url))
+    assert len(server.requests) == 60
+    assert server.connections <= 20
+
+
+def test_secrets_are_masked_in_every_spelling() -> None:
+    secrets = Secrets(["pa/ss+word", "longer-pa/ss+word", None, "x"])
+    text = "pa/ss+word, longer-pa/ss+word, pa%2Fss%2Bword, x, sk-abcdef123456, Bearer abc.def"
+    assert secrets.redact(text) == "***, ***, ***, x, ***, Bearer ***"
+    assert "pa/ss" not in repr(secrets)
+
+
+def test_secrets_of_headers_and_address_are_found() -> None:
+    headers = {"authorization": "Bearer abc", "x-team": "blue", "x-api-key": "def"}
+    values = secret_values(headers, "https://u:pw@x.example/?api_key=ghi&v=1")
+    assert values == ["Bearer abc", "abc", "def", "def", "ghi", "pw"]
+    assert public_url("https://u:pw@x.example/p?api_key=ghi&v=1#f") == "https://x.example/p?v=1"
