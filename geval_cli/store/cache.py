@@ -1,0 +1,219 @@
+"""The response cache: what models answered, found again by what they were asked."""
+
+import contextlib
+import json
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
+from geval_cli.store.database import Database, open_database
+from geval_cli.store.migrations import CACHE
+from geval_cli.store.writer import DatabaseThread
+
+CACHE_FILE = "cache.db"
+DEFAULT_TTL_S = 14 * 24 * 3600.0
+
+# Most answers are short and stay readable with any SQLite tool; token probabilities shrink to a third.
+_DEFLATE_FROM_BYTES = 2048
+_KEYS_PER_QUERY = 500
+
+_INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer) VALUES (?, ?, ?)"
+_STATS = """
+    SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
+           coalesce(sum(created_at < ?), 0)
+    FROM choices
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChoice:
+    """One answer as the cache keeps it.
+
+    Attributes:
+        usage: its share of what the request cost when it was sent.
+        latency_ms: of the request that it came with.
+    """
+
+    choice: Choice
+    usage: Usage = Usage(requests=1)
+    latency_ms: float = 0.0
+    model: str | None = None
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What is in the cache. `expired` entries are not read any more. Times in seconds since 1970, None if empty."""
+
+    path: Path
+    entries: int
+    expired: int
+    answer_bytes: int
+    file_bytes: int
+    oldest: float | None
+    newest: float | None
+
+
+class ResponseCache:
+    """Answers by content-addressed key. Safe for several processes at once.
+
+    Attributes:
+        warnings: what the user should know about opening it (a damaged file that was moved aside).
+        ttl_s: how long an answer is good for, in seconds; None for ever.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        ttl_s: float | None = DEFAULT_TTL_S,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.warnings = database.warnings
+        self.ttl_s = ttl_s
+        self.now = now
+        self._database = database
+        self._reader = DatabaseThread(database, writes=False)
+        self._writer = DatabaseThread(database)
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, ttl_s: float | None = DEFAULT_TTL_S, now: Callable[[], float] = time.time
+    ) -> "ResponseCache":
+        """The cache in `folder`, made if it is not there. `now` is seconds since 1970.
+
+        Raises:
+            StoreError: the folder or the file cannot be used; the hint says what to do.
+        """
+        return cls(open_database(folder / CACHE_FILE, CACHE), ttl_s=ttl_s, now=now)
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is a cache in `folder`; asking creates nothing."""
+        return (folder / CACHE_FILE).is_file()
+
+    async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
+        """Those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
+
+        Raises:
+            StoreError: the cache cannot be read.
+        """
+        oldest = max(self._expiry(), since or 0.0)
+        rows = await self._reader.run(lambda connection: _select(connection, keys, oldest))
+        return {key: _decode(answer) for key, answer in rows}
+
+    async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
+        """Keep `choices`, in the place of older ones. They are committed when this returns, after milliseconds.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        created_at = self.now()
+        rows = [(bytes.fromhex(key), created_at, _encode(stored)) for key, stored in choices.items()]
+        await self._writer.run(lambda connection: _insert(connection, rows))
+
+    async def stats(self) -> CacheStats:
+        """Counts and sizes.
+
+        Raises:
+            StoreError: the cache cannot be read.
+        """
+        expiry = self._expiry()
+        row = await self._reader.run(lambda connection: connection.execute(_STATS, (expiry,)).fetchone())
+        entries, answer_bytes, oldest, newest, expired = row
+        path = self._database.path
+        return CacheStats(path, entries, expired, answer_bytes, path.stat().st_size, oldest, newest)
+
+    async def clear(self) -> int:
+        """Remove every answer and give the space back. Returns how many there were.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        return await self._remove("DELETE FROM choices", ())
+
+    async def prune(self) -> int:
+        """Remove expired answers and give the space back. Returns how many there were.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        return await self._remove("DELETE FROM choices WHERE created_at < ?", (self._expiry(),))
+
+    def close(self) -> None:
+        """Commit what was put and release the file. Safe to call twice."""
+        self._reader.close()
+        self._writer.close()
+
+    def _expiry(self) -> float:
+        return 0.0 if self.ttl_s is None else self.now() - self.ttl_s
+
+    async def _remove(self, statement: str, arguments: tuple[float, ...]) -> int:
+        removed = await self._writer.run(lambda connection: connection.execute(statement, arguments).rowcount)
+        await self._reader.run(_shrink)
+        return removed
+
+
+def _select(
+    connection: sqlite3.Connection, keys: Sequence[str], oldest: float
+) -> list[tuple[str, str | bytes]]:
+    rows: list[tuple[str, str | bytes]] = []
+    for start in range(0, len(keys), _KEYS_PER_QUERY):
+        some = [bytes.fromhex(key) for key in keys[start : start + _KEYS_PER_QUERY]]
+        marks = ",".join("?" * len(some))
+        statement = f"SELECT key, answer FROM choices WHERE key IN ({marks}) AND created_at >= ?"
+        found = connection.execute(statement, (*some, oldest))
+        rows.extend((key.hex(), answer) for key, answer in found)
+    return rows
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, float, str | bytes]]) -> None:
+    connection.executemany(_INSERT, rows)
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    """Give free pages back to the disk; if another process is busy with it or it is full, they are used again later."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _encode(stored: StoredChoice) -> str | bytes:
+    choice, usage = stored.choice, stored.usage
+    answer: dict[str, JsonValue] = {
+        "text": choice.text,
+        "finish_reason": choice.finish_reason,
+        "usage": [usage.input_tokens, usage.output_tokens, usage.cost_usd],
+        "latency_ms": stored.latency_ms,
+        "model": stored.model,
+        "dropped": stored.dropped,
+    }
+    if choice.token_logprobs is not None:
+        answer["logprobs"] = [
+            [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
+            for token in choice.token_logprobs
+        ]
+    text = json.dumps(answer, separators=(",", ":"))
+    return text if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text.encode("ascii"), 1)
+
+
+def _decode(answer: str | bytes) -> StoredChoice:
+    data = json.loads(answer if isinstance(answer, str) else zlib.decompress(answer))
+    logprobs = data.get("logprobs")
+    input_tokens, output_tokens, cost_usd = data["usage"]
+    tokens = None if logprobs is None else tuple(_token(*token) for token in logprobs)
+    return StoredChoice(
+        choice=Choice(data["text"], data["finish_reason"], tokens),
+        usage=Usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd),
+        latency_ms=data["latency_ms"],
+        model=data["model"],
+        dropped=tuple(data["dropped"]),
+    )
+
+
+def _token(text: str, logprob: float, alternatives: list[list[JsonValue]]) -> TokenLogprob:
+    return TokenLogprob(text, logprob, tuple(TokenAlternative(*other) for other in alternatives))

@@ -1,0 +1,36 @@
+"""The folder that geval keeps its state in: which one it is, and making it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from geval_cli.errors import StoreError
+
+HOME_VARIABLE = "GEVAL_HOME"
+DEFAULT_HOME = ".geval"
+
+
+def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
+    """Where state lives: `explicit` (`--home`), else GEVAL_HOME, else `.geval` in `cwd`. Nothing is created."""
+    named = explicit or (Path(env[HOME_VARIABLE]) if env.get(HOME_VARIABLE) else Path(DEFAULT_HOME))
+    return cwd / named.expanduser()
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` if it is not there, with a .gitignore so that no state is committed by accident.
+
+    A folder that was there before is left as it is: a cache that a team commits has no .gitignore on purpose.
+
+    Raises:
+        StoreError: it cannot be created, or something else has its name.
+    """
+    if folder.is_dir():
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"the folder {folder} cannot be created: {error.strerror or error}",
+            path=str(folder),
+            hint="give a folder that can be written to with --home or GEVAL_HOME",
+        ) from error

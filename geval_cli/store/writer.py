@@ -1,0 +1,159 @@
+"""One thread that owns one connection: work is handed to it, gathered for a moment and committed together."""
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from geval_cli.errors import StoreError
+from geval_cli.store.database import Database, transaction
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+GATHER_S = 0.002
+"""How long a batch is gathered: long enough that many waiters share a commit, short beside any model call."""
+
+# What running prepared SQL can raise: SQLite's own errors, a number too large, text that is not Unicode.
+_FAILURES = (sqlite3.Error, ValueError, ArithmeticError)
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work[Any]
+    waiter: "asyncio.Future[Any] | Future[Any]"
+    loop: asyncio.AbstractEventLoop | None
+    result: Any = None
+    error: Exception | None = None
+
+    def settle(self) -> None:
+        if self.waiter.done():
+            return
+        if self.error is not None:
+            self.waiter.set_exception(self.error)
+        else:
+            self.waiter.set_result(self.result)
+
+
+class DatabaseThread:
+    """Runs work on a connection of its own, in the order given, off the event loop.
+
+    With `writes`, work is gathered for `gather_s` seconds into one transaction, and everybody who waits is
+    released by its commit. A job that fails takes no other with it: the batch is rolled back and done again
+    one by one.
+    """
+
+    def __init__(self, database: Database, *, writes: bool = True, gather_s: float = GATHER_S) -> None:
+        self._database = database
+        self._connection = database.connect()
+        self._writes = writes
+        self._gather_s = gather_s if writes else 0.0
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"geval {database.schema.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work[T]) -> "Future[T]":
+        """Hand `work` over and go on; the future holds its result once it is committed."""
+        waiter: Future[T] = Future()
+        self._put(_Job(work, waiter, None))
+        return waiter
+
+    async def run(self, work: Work[T]) -> T:
+        """The result of `work`, once it is committed. If the caller is cancelled, it is done all the same.
+
+        Raises:
+            StoreError: the database could not be read or written.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[T] = loop.create_future()
+        self._put(_Job(work, waiter, loop))
+        return await waiter
+
+    def close(self) -> None:
+        """Finish what was handed over, then release the file. Safe to call twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._jobs.put(None)
+        self._thread.join()
+
+    def _put(self, job: _Job) -> None:
+        if self._is_closed:
+            path = str(self._database.path)
+            raise StoreError(f"the {self._database.schema.name} {path} is closed already", path=path)
+        self._jobs.put(job)
+
+    def _serve(self) -> None:
+        is_open = True
+        while is_open:
+            first = self._jobs.get()
+            if first is not None and self._gather_s > 0:
+                time.sleep(self._gather_s)
+            batch, is_open = self._drain(first)
+            self._run_batch(batch)
+            _release(batch)
+        self._connection.close()
+
+    def _drain(self, first: _Job | None) -> tuple[list[_Job], bool]:
+        """Everything that is waiting, and whether more may come."""
+        batch: list[_Job] = []
+        job = first
+        while job is not None:
+            batch.append(job)
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return batch, True
+        return batch, False
+
+    def _run_batch(self, batch: list[_Job]) -> None:
+        if not self._writes or len(batch) == 1:
+            for job in batch:
+                self._run_alone(job)
+            return
+        try:
+            with transaction(self._connection):
+                for job in batch:
+                    job.result = job.work(self._connection)
+        except _FAILURES as error:
+            for job in batch:
+                # With a locked or full disk each would fail alike, each after its own wait.
+                if self._database.is_to_blame(error):
+                    self._fail(job, error)
+                else:
+                    self._run_alone(job)
+
+    def _run_alone(self, job: _Job) -> None:
+        try:
+            with transaction(self._connection) if self._writes else contextlib.nullcontext():
+                job.result = job.work(self._connection)
+        except _FAILURES as error:
+            self._fail(job, error)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        job.error = self._database.error(error)
+        job.error.__cause__ = error
+
+
+def _release(batch: Iterable[_Job]) -> None:
+    """Wake everybody who waits, with one call per event loop: waking a loop costs a system call."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in batch:
+        if job.loop is None:
+            job.settle()
+        else:
+            by_loop.setdefault(job.loop, []).append(job)
+    for loop, jobs in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(_settle, jobs)
+
+
+def _settle(jobs: list[_Job]) -> None:
+    for job in jobs:
+        job.settle()
