@@ -1,0 +1,64 @@
+"""What travels through the layers of the gateway, and the world they live in."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from geval_cli.providers.base import Provider
+from geval_cli.records import ModelRequest, ModelResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request to one provider. `keys`: the cache keys of its samples, empty when it is not to be cached."""
+
+    provider: Provider
+    request: ModelRequest
+    keys: tuple[str, ...] = ()
+
+    def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
+        """The same call for some of its samples only."""
+        if sample_indexes == self.request.sample_indexes:
+            return self
+        key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
+        keys = tuple(key_of[index] for index in sample_indexes) if key_of else ()
+        return ModelCall(self.provider, replace(self.request, sample_indexes=sample_indexes), keys)
+
+    @property
+    def server(self) -> "Server":
+        """What answers the call."""
+        identity = self.provider.identity
+        return Server(identity.kind, identity.endpoint, identity.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A model at an endpoint. All providers that lead there share its pauses and what was found out about it."""
+
+    kind: str
+    endpoint: str
+    model: str
+
+
+Handler = Callable[[ModelCall], Awaitable[ModelResponse]]
+"""One layer of the stack, seen from the one above it."""
+
+Notice = Callable[[str], None]
+"""Tells the user something once; the text is a whole sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Time and chance, replaceable in tests.
+
+    Attributes:
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
+        random: uniform in [0, 1).
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    random: Callable[[], float] = random.random

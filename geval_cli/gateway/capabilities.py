@@ -1,0 +1,167 @@
+"""Capabilities: a parameter that a server does not take is left out or replaced, remembered, and told once."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from geval_cli.errors import UnsupportedParameterError
+from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
+from geval_cli.gateway.discovery import Discovery
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse
+
+LOGPROBS = "logprobs"
+RESPONSE_FORMAT = "response_format"
+JSON_SCHEMA = "json_schema"
+
+_REPLACED_BY = {"max_tokens": "max_completion_tokens"}
+_ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the fan-out's business
+
+# What the first call finds out while others wait. Servers refuse the latter two before they generate anything, so
+# nobody waits for a long answer on their account.
+_PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
+_PATIENCE_S = 2.0
+
+
+@dataclass(slots=True)
+class _Capabilities:
+    """What one server was found to take."""
+
+    discovery: Discovery = field(default_factory=Discovery)
+    left_out: set[str] = field(default_factory=set)
+    replaced: set[str] = field(default_factory=set)
+    schema_forms: list[str] = field(default_factory=lambda: [JSON_SCHEMA, "json_object"])
+    gives_logprobs: bool = False
+
+    @property
+    def has_limits(self) -> bool:
+        takes_schema = JSON_SCHEMA in self.schema_forms
+        return bool(self.left_out or self.replaced or not takes_schema)
+
+    def adapt(
+        self, request: ModelRequest, config: Mapping[str, JsonValue]
+    ) -> tuple[ModelRequest, tuple[str, ...]]:
+        """`request` as this server takes it, and what had to be left out for that. None in params leaves one out."""
+        if not self.has_limits:
+            return request, ()
+        params = dict(request.params)
+        dropped: list[str] = []
+        self._adapt_params(params, config, dropped)
+        schema = request.response_schema
+        if schema is not None and JSON_SCHEMA not in self.schema_forms:
+            schema = None
+            dropped.append(JSON_SCHEMA if self.schema_forms else RESPONSE_FORMAT)
+            if self.schema_forms:
+                params[RESPONSE_FORMAT] = {"type": self.schema_forms[0]}
+        wants = request.want_logprobs
+        if wants and LOGPROBS in self.left_out:
+            wants = False
+            dropped.append(LOGPROBS)
+        adapted = replace(request, params=params, response_schema=schema, want_logprobs=wants)
+        return adapted, tuple(dict.fromkeys(dropped))
+
+    def _adapt_params(
+        self, params: dict[str, JsonValue], config: Mapping[str, JsonValue], dropped: list[str]
+    ) -> None:
+        for name in self.replaced:
+            value = params.get(name, config.get(name))
+            if value is not None:
+                params[name] = None
+                params[_REPLACED_BY[name]] = value
+        for name in sorted(self.left_out):
+            if params.get(name, config.get(name)) is not None:
+                params[name] = None
+                dropped.append(name)
+
+    def refuse(self, parameter: str, sent: ModelRequest) -> str:
+        """Remember that `sent` was refused because of `parameter`. Returns what the user is told, in words."""
+        if parameter in _REPLACED_BY and parameter not in self.replaced:
+            self.replaced.add(parameter)
+            return f"takes `{_REPLACED_BY[parameter]}` instead of `{parameter}`"
+        if parameter == RESPONSE_FORMAT and (sent.response_schema or sent.params.get(RESPONSE_FORMAT)):
+            return self._refuse_schema_form(sent)
+        if parameter in {LOGPROBS, "top_logprobs"}:
+            self.left_out.update((LOGPROBS, "top_logprobs"))
+            return "gives no token log-probabilities"
+        self.left_out.add(parameter)
+        return f"does not take `{parameter}`, which is left out from now on"
+
+    def _refuse_schema_form(self, sent: ModelRequest) -> str:
+        refused = JSON_SCHEMA if sent.response_schema else "json_object"
+        if refused in self.schema_forms:
+            self.schema_forms.remove(refused)
+        if self.schema_forms:
+            return "takes no JSON Schema for its answers; plain JSON is asked for"
+        return "takes no response format; the prompt alone asks for JSON"
+
+
+class CapabilityLayer:
+    """A layer: asks as the server was found to take it, and finds that out with the first call that needs it."""
+
+    def __init__(self, following: Handler, notice: Notice, *, patience_s: float = _PATIENCE_S) -> None:
+        self._following = following
+        self._notice = notice
+        self._patience_s = patience_s
+        self._servers: defaultdict[Server, _Capabilities] = defaultdict(_Capabilities)
+
+    async def __call__(self, call: ModelCall) -> ModelResponse:
+        server = self._servers[call.server]
+        needed = _features(call)
+        patience_s = self._patience_s if needed <= _PARAMETERS_FOUND_OUT else None
+        claimed = await server.discovery.claim(needed, patience_s=patience_s)
+        if not claimed:
+            return await self._ask(call, server)
+        known: frozenset[str] = frozenset()
+        try:
+            response = await self._ask(call, server)
+            is_open = not (server.gives_logprobs or LOGPROBS in server.left_out)
+            known = claimed - {LOGPROBS} if is_open else claimed
+        finally:
+            server.discovery.settle(claimed, known=known)
+        return response
+
+    async def _ask(self, call: ModelCall, server: _Capabilities) -> ModelResponse:
+        config = call.provider.identity.params
+        while True:
+            request, dropped = server.adapt(call.request, config)
+            try:
+                response = await self._following(replace(call, request=request))
+            except UnsupportedParameterError as error:
+                if error.parameter in _ALWAYS_NEEDED:
+                    raise
+                # If it differs now, another call has learned since this one was sent.
+                if server.adapt(call.request, config)[0] == request:
+                    finding = server.refuse(error.parameter, request)
+                    if server.adapt(call.request, config)[0] == request:
+                        raise
+                    self._notice(f"{call.provider.label} {finding}")
+                continue
+            dropped = (*dropped, *self._missing_logprobs(call, request, response))
+            return replace(response, dropped=tuple(dict.fromkeys((*response.dropped, *dropped))))
+
+    def _missing_logprobs(
+        self, call: ModelCall, sent: ModelRequest, response: ModelResponse
+    ) -> tuple[str, ...]:
+        """Notices a server that accepts the wish for log-probabilities and ignores it."""
+        server = self._servers[call.server]
+        if not sent.want_logprobs or server.gives_logprobs:
+            return ()
+        if any(choice.token_logprobs is not None for choice in response.choices):
+            server.gives_logprobs = True
+            return ()
+        if not any(choice.text for choice in response.choices):
+            return ()  # an empty answer has no tokens to speak of
+        if LOGPROBS not in server.left_out:
+            self._notice(f"{call.provider.label} {server.refuse(LOGPROBS, sent)}")
+        return (LOGPROBS,)
+
+
+def _features(call: ModelCall) -> frozenset[str]:
+    request, config = call.request, call.provider.identity.params
+    features = {
+        name for name in _PARAMETERS_FOUND_OUT if request.params.get(name, config.get(name)) is not None
+    }
+    if request.want_logprobs:
+        features.add(LOGPROBS)
+    if request.response_schema is not None:
+        features.add(RESPONSE_FORMAT)
+    return frozenset(features)

@@ -1,0 +1,130 @@
+"""Fan-out: many samples in one request where the server takes it, in as few requests as it allows where not."""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, UnsupportedParameterError
+from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
+from geval_cli.gateway.discovery import Discovery
+from geval_cli.gateway.responses import join
+from geval_cli.records import ModelResponse
+
+_FEATURE = "n"
+
+# The parameter `n` in an error text, under the names that servers give it; not the end of an escaped line break.
+_NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Width:
+    """How many choices a server gives at a time: `most` it ever gave, a limit once it gave fewer than asked for."""
+
+    discovery: Discovery = field(default_factory=Discovery)
+    most: int = 1
+    is_limited: bool = False
+
+    def learn(self, *, asked: int, given: int) -> None:
+        self.most = max(self.most, given)
+        self.is_limited = self.is_limited or given < asked
+
+    def refuse(self) -> None:
+        self.most, self.is_limited = 1, True
+
+    def chunks(self, indexes: Sequence[int]) -> list[tuple[int, ...]]:
+        size = self.most if self.is_limited else len(indexes)
+        return [tuple(indexes[start : start + size]) for start in range(0, len(indexes), size)]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What has come so far for one call. A sample whose request failed for good is lost: it is not asked for again."""
+
+    parts: list[ModelResponse] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+    error: ProviderError | None = None
+
+    def missing(self, wanted: Sequence[int]) -> list[int]:
+        given = {index for part in self.parts for index in part.sample_indexes}
+        return [index for index in wanted if index not in given and index not in self.lost]
+
+
+class FanOut:
+    """A layer: the samples of a call in one request or several, and what came of them as one response."""
+
+    def __init__(self, following: Handler, notice: Notice) -> None:
+        self._following = following
+        self._notice = notice
+        self._widths: defaultdict[Server, _Width] = defaultdict(_Width)
+
+    async def __call__(self, call: ModelCall) -> ModelResponse:
+        wanted = call.request.sample_indexes
+        if len(wanted) == 1:
+            return await self._following(call)
+        width = self._widths[call.server]
+        gathered = _Gathered()
+        claimed = await width.discovery.claim({_FEATURE})
+        if claimed:
+            await self._find_out(call, width, gathered)
+        while missing := gathered.missing(wanted):
+            await self._ask(call, width.chunks(missing), gathered)
+        if not gathered.parts and gathered.error is not None:
+            raise gathered.error
+        return join(gathered.parts, wanted)
+
+    async def _find_out(self, call: ModelCall, width: _Width, gathered: _Gathered) -> None:
+        known: frozenset[str] = frozenset()
+        try:
+            response = await self._send(call, width)
+            known = frozenset({_FEATURE})
+            if response is not None:
+                gathered.parts.append(response)
+        finally:
+            width.discovery.settle({_FEATURE}, known=known)
+
+    async def _ask(self, call: ModelCall, chunks: Sequence[tuple[int, ...]], gathered: _Gathered) -> None:
+        width = self._widths[call.server]
+        answers = await asyncio.gather(
+            *(self._send(call.for_samples(chunk), width) for chunk in chunks), return_exceptions=True
+        )
+        for chunk, answer in zip(chunks, answers, strict=True):
+            if isinstance(answer, ModelResponse):
+                gathered.parts.append(answer)
+            elif isinstance(answer, ProviderError) and not isinstance(answer, ProviderAuthError):
+                gathered.lost.update(chunk)
+                gathered.error = gathered.error or answer
+            elif isinstance(answer, BaseException):
+                raise answer
+
+    async def _send(self, call: ModelCall, width: _Width) -> ModelResponse | None:
+        """The answer, or None when the server refuses to give several choices at once."""
+        asked = len(call.request.sample_indexes)
+        try:
+            response = await self._following(call)
+        except ProviderRequestError as error:
+            if asked == 1 or not _refuses_n(error):
+                raise
+            if not width.is_limited or width.most > 1:
+                width.refuse()
+                self._tell(call)
+            return None
+        if asked > 1:
+            was_wide = not width.is_limited
+            width.learn(asked=asked, given=len(response.choices))
+            if was_wide and width.is_limited and width.most == 1:
+                self._tell(call)
+        return response
+
+    def _tell(self, call: ModelCall) -> None:
+        label = call.provider.label
+        self._notice(
+            f"{label} gives one answer per request; several samples are asked for in parallel requests"
+        )
+
+
+def _refuses_n(error: ProviderRequestError) -> bool:
+    if isinstance(error, UnsupportedParameterError):
+        return error.parameter == _FEATURE
+    return _NAMES_N.search(error.body) is not None

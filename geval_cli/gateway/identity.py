@@ -1,0 +1,56 @@
+"""The cache key: a hash of everything that changes an answer, and of nothing else."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from geval_cli.providers.base import ProviderIdentity
+from geval_cli.records import JsonValue, ModelRequest
+
+_VERSION = 1
+"""Raised when the meaning of a stored answer changes, so that older ones are asked for again."""
+
+
+def choice_key(identity: ProviderIdentity, request: ModelRequest, sample_index: int) -> str:
+    """The key of one sample of `request`: 64 hexadecimal digits, the same on every machine and in every process.
+
+    How many samples are asked for together does not change it, nor on whose behalf they are asked for.
+    """
+    return _sample_key(_question_hash(identity, request), sample_index)
+
+
+def choice_keys(identity: ProviderIdentity, request: ModelRequest) -> tuple[str, ...]:
+    """The keys of all samples of `request`, in the order of its `sample_indexes`."""
+    question = _question_hash(identity, request)
+    return tuple(_sample_key(question, index) for index in request.sample_indexes)
+
+
+def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashlib._Hash":
+    params = {**identity.params, **request.params}
+    question = [
+        _VERSION,
+        identity.kind,
+        identity.model,
+        identity.endpoint,
+        # Sorted at this level only: inside a value (a JSON Schema, say) order can change what a model writes.
+        sorted((name, value) for name, value in params.items() if name != "n" and value is not None),
+        [[message.role, message.content] for message in request.messages],
+        request.want_logprobs,
+        request.response_schema,
+        request.repeat_index,
+        *request.ratings,
+    ]
+    text = json.dumps(question, separators=(",", ":"), default=_plain)
+    return hashlib.sha256(text.encode("ascii"))
+
+
+def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
+    digest = question.copy()
+    digest.update(f"#{sample_index}".encode("ascii"))
+    return digest.hexdigest()
+
+
+def _plain(value: object) -> JsonValue:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a request to a model holds {type(value).__name__}, which has no JSON form")

@@ -1,0 +1,181 @@
+"""Limits: how many requests may be on the wire at once, and how many, and how many tokens, in a minute."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
+from geval_cli.gateway.pauses import Pauses
+from geval_cli.providers.base import Provider, ProviderLimits
+from geval_cli.records import ModelRequest, ModelResponse
+
+_MINUTE_S = 60.0
+_CHARACTERS_PER_TOKEN = 4
+# Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
+_LONGEST_SLEEP_S = 1.0
+
+
+@dataclass(slots=True)
+class Taken:
+    """An amount that was taken from a `Window`; corrected when the true amount is known."""
+
+    at: float
+    amount: float
+    has_left: bool = False
+
+
+class Window:
+    """A cap per minute: what was taken within the last 60 seconds never adds up to more than it.
+
+    A single amount above the cap is let through when nothing else was taken. A cap below 1 is one per longer span.
+    """
+
+    def __init__(self, per_minute: float) -> None:
+        self._capacity = max(per_minute, 1.0)
+        self._span_s = _MINUTE_S * self._capacity / per_minute
+        self._taken: deque[Taken] = deque()
+        self._total = 0.0
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """How long from `now` until `amount` may be taken, in seconds; 0 when it may be at once."""
+        while self._taken and self._taken[0].at + self._span_s <= now:
+            left = self._taken.popleft()
+            left.has_left = True
+            self._total -= left.amount
+        excess = self._total + amount - self._capacity
+        wait_s = 0.0
+        for taken in self._taken:
+            if excess <= 0:
+                break
+            excess -= taken.amount
+            wait_s = taken.at + self._span_s - now
+        return wait_s
+
+    def take(self, amount: float, now: float) -> Taken:
+        taken = Taken(now, amount)
+        self._taken.append(taken)
+        self._total += amount
+        return taken
+
+    def correct(self, taken: Taken, amount: float) -> None:
+        """Count `amount` for `taken` from now on, unless its span is over anyway."""
+        if not taken.has_left:
+            self._total += amount - taken.amount
+            taken.amount = amount
+
+
+@dataclass(slots=True)
+class _Slots:
+    """Semaphores that a request holds all of while it is on the wire."""
+
+    semaphores: tuple[asyncio.Semaphore, ...]
+
+    async def acquire(self) -> None:
+        held: list[asyncio.Semaphore] = []
+        try:
+            for semaphore in self.semaphores:
+                await semaphore.acquire()
+                held.append(semaphore)
+        except BaseException:
+            for semaphore in held:
+                semaphore.release()
+            raise
+
+    def release(self) -> None:
+        for semaphore in self.semaphores:
+            semaphore.release()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Admission to one server under one set of limits: calls enter one by one, in the order they came."""
+
+    server: Server
+    slots: _Slots
+    requests: Window | None
+    tokens: Window | None
+    turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def wait_s(self, tokens: float, now: float) -> float:
+        by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
+        by_tokens = self.tokens.wait_s(tokens, now) if self.tokens else 0.0
+        return max(by_requests, by_tokens)
+
+
+class Limits:
+    """A layer: lets a call through when its server may be asked, it fits the limits and has a slot.
+
+    Only the first call in a lane's line waits for anything but the line; nobody holds a slot while waiting for time to
+    pass. A slot limit that follows the server's answers belongs into `_Slots`.
+    """
+
+    def __init__(
+        self,
+        following: Handler,
+        *,
+        pauses: Pauses,
+        check: Callable[[Provider], None],
+        runtime: Runtime,
+        max_concurrency: int | None,
+    ) -> None:
+        self._following = following
+        self._pauses = pauses
+        self._check = check
+        self._runtime = runtime
+        self._overall = () if max_concurrency is None else (asyncio.Semaphore(max_concurrency),)
+        self._lanes: dict[tuple[Server, ProviderLimits], _Lane] = {}
+
+    async def __call__(self, call: ModelCall) -> ModelResponse:
+        lane = self._lane(call)
+        estimate = _estimated_tokens(call.request) if lane.tokens else 0.0
+        async with lane.turnstile:
+            taken = await self._admit(lane, call.provider, estimate)
+        try:
+            response = await self._following(call)
+        finally:
+            lane.slots.release()
+        if lane.tokens and taken:
+            actual = response.usage.input_tokens + response.usage.output_tokens
+            lane.tokens.correct(taken, actual or estimate)
+        return response
+
+    async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> Taken | None:
+        """Returns with the lane's slots held."""
+        while True:
+            self._check(provider)
+            if wait_s := self._wait_s(lane, estimate):
+                await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
+                continue
+            await lane.slots.acquire()
+            # Getting a slot may have taken long enough for a pause to begin, or for the key to be refused.
+            if not self._wait_s(lane, estimate):
+                break
+            lane.slots.release()
+        now = self._runtime.clock()
+        if lane.requests:
+            lane.requests.take(1, now)
+        return lane.tokens.take(estimate, now) if lane.tokens else None
+
+    def _wait_s(self, lane: _Lane, estimate: float) -> float:
+        by_limits = lane.wait_s(estimate, self._runtime.clock())
+        return max(by_limits, self._pauses.remaining_s(lane.server))
+
+    def _lane(self, call: ModelCall) -> _Lane:
+        limits = call.provider.limits
+        lane = self._lanes.get((call.server, limits))
+        if lane is None:
+            own = () if limits.max_concurrency is None else (asyncio.Semaphore(limits.max_concurrency),)
+            lane = self._lanes[call.server, limits] = _Lane(
+                server=call.server,
+                slots=_Slots((*own, *self._overall)),
+                requests=None if limits.requests_per_minute is None else Window(limits.requests_per_minute),
+                tokens=None if limits.tokens_per_minute is None else Window(limits.tokens_per_minute),
+            )
+        return lane
+
+
+def _estimated_tokens(request: ModelRequest) -> float:
+    """What the messages may weigh, until the server says it: about four characters a token."""
+    characters = sum(len(str(message.content)) for message in request.messages)
+    return characters / _CHARACTERS_PER_TOKEN

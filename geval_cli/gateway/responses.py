@@ -1,0 +1,44 @@
+"""Putting responses together: which choice is which sample, and what several parts cost as one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from geval_cli.records import ModelRequest, ModelResponse, Usage
+
+
+def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
+    """`response` as a provider gave it, with its choices assigned to the first samples of `request`."""
+    choices = response.choices[: len(request.sample_indexes)]
+    return replace(
+        response,
+        choices=choices,
+        sample_indexes=request.sample_indexes[: len(choices)],
+        usage=replace(response.usage, requests=len(choices), cached_requests=0),
+    )
+
+
+def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse:
+    """`parts`, each aligned and at least one of them, as one response in the order of `wanted`."""
+    choice_of = {
+        index: choice
+        for part in parts
+        for index, choice in zip(part.sample_indexes, part.choices, strict=True)
+    }
+    indexes = tuple(index for index in wanted if index in choice_of)
+    sent = [part for part in parts if not part.cached]
+    return ModelResponse(
+        choices=tuple(choice_of[index] for index in indexes),
+        usage=sum((part.usage for part in parts), Usage()),
+        latency_ms=max(part.latency_ms for part in sent or parts),
+        cached=not sent,
+        dropped=tuple(dict.fromkeys(name for part in parts for name in part.dropped)),
+        model=next((part.model for part in parts if part.model is not None), None),
+        request_id=next((part.request_id for part in parts if part.request_id is not None), None),
+        sample_indexes=indexes,
+    )
+
+
+def without_cost(response: ModelResponse) -> ModelResponse:
+    """`response` for somebody who got it without a request of their own."""
+    count = len(response.choices)
+    return replace(response, cached=True, usage=Usage(requests=count, cached_requests=count))

@@ -1,0 +1,195 @@
+import asyncio
+import sqlite3
+
+import pytest
+from support.fake_provider import FakeProvider, ask
+
+from geval_cli.errors import ProviderAuthError, ProviderRequestError
+from geval_cli.gateway.cache import MemoryStore
+from geval_cli.records import Choice, ModelResponse, TokenAlternative, TokenLogprob, Usage
+from geval_cli.store.cache import ResponseCache, StoredChoice
+
+
+@pytest.fixture
+def cache(tmp_path):
+    cache = ResponseCache.open(tmp_path / "home")
+    yield cache
+    cache.close()
+
+
+def complete(world, cache, provider, *requests, **options):
+    async def body():
+        gateway = world.gateway(cache=cache, **options)
+        return [await gateway.complete(provider, request) for request in requests]
+
+    return world.time.run(body())
+
+
+async def until_entries(cache, count):
+    while True:
+        if (await cache.stats()).entries >= count:
+            return
+        await asyncio.sleep(0.001)
+
+
+def test_what_was_answered_before_is_not_asked_again(world, cache):
+    provider = FakeProvider()
+    [first] = complete(world, cache, provider, ask())
+    [second] = complete(world, cache, provider, ask())
+    assert len(provider.requests) == 1
+    assert (first.cached, second.cached) == (False, True)
+    assert second.choices == first.choices
+    assert second.usage == Usage(requests=1, cached_requests=1, cost_usd=0.0)
+    assert second.latency_ms == first.latency_ms
+
+
+def test_twenty_samples_after_ten_pay_for_ten(world, cache):
+    provider = FakeProvider()
+    complete(world, cache, provider, ask(samples=10))
+    [response] = complete(world, cache, provider, ask(samples=20))
+    assert [request.sample_indexes for request in provider.requests] == [
+        tuple(range(10)),
+        tuple(range(10, 20)),
+    ]
+    assert [choice.text for choice in response.choices] == [f"answer {index}" for index in range(20)]
+    assert response.sample_indexes == tuple(range(20))
+    assert not response.cached
+    assert response.usage == Usage(
+        requests=20, input_tokens=10, output_tokens=10, cached_requests=10, cost_usd=0.01
+    )
+
+
+def test_ten_samples_after_twenty_are_free(world, cache):
+    provider = FakeProvider()
+    complete(world, cache, provider, ask(samples=20))
+    [response] = complete(world, cache, provider, ask(sample_indexes=(7, 3)))
+    assert [choice.text for choice in response.choices] == ["answer 7", "answer 3"]
+    assert response.cached
+    assert len(provider.requests) == 1
+
+
+def test_without_reading_nothing_older_is_used_but_this_runs_answers_are(world, cache):
+    texts = iter(["old", "new", "newer"])
+    provider = FakeProvider(lambda _: next(texts))
+    complete(world, cache, provider, ask())
+    first, second = complete(world, cache, provider, ask(), ask(), reads_cache=False)
+    [later] = complete(world, cache, provider, ask())
+    assert (first.text, second.text, second.cached) == ("new", "new", True)
+    assert later.text == "new"
+
+
+def test_without_a_cache_answers_of_this_run_are_shared_and_forgotten_with_it(world):
+    provider = FakeProvider()
+    first, second = complete(world, None, provider, ask(), ask())
+    complete(world, None, provider, ask())
+    assert (first.cached, second.cached) == (False, True)
+    assert len(provider.requests) == 2
+
+
+def test_everything_about_an_answer_comes_back_from_the_cache(world, cache):
+    tokens = (
+        TokenLogprob(" 8", -0.25, (TokenAlternative(" 8", -0.25), TokenAlternative("7\ud83d", -9999.0))),
+        TokenLogprob("é", float("-inf")),
+    )
+    answer = ModelResponse(
+        (Choice("8 é \ud800", "stop", tokens), Choice("", None, ())),
+        usage=Usage(1, 11, 5, 0, None),
+        latency_ms=12.5,
+        dropped=("seed",),
+        model="fake-1-0613",
+    )
+    provider = FakeProvider(lambda _: answer)
+    [fresh] = complete(world, cache, provider, ask(samples=2, want_logprobs=True))
+    [cached] = complete(world, cache, provider, ask(samples=2, want_logprobs=True))
+    assert cached.choices == fresh.choices == answer.choices
+    assert (cached.model, cached.dropped, cached.latency_ms) == ("fake-1-0613", ("seed",), 12.5)
+
+
+def test_an_answer_is_on_disk_before_the_caller_has_it(world, cache, tmp_path):
+    async def body():
+        await world.gateway(cache=cache).complete(FakeProvider(), ask())
+        other = sqlite3.connect(tmp_path / "home" / "cache.db")
+        count = other.execute("SELECT count(*) FROM choices").fetchone()[0]
+        other.close()
+        return count
+
+    assert asyncio.run(body()) == 1
+
+
+def test_each_part_of_a_fan_out_is_kept_as_it_comes(world, cache):
+    # One of the samples never comes; the others must be on disk already when the run is killed.
+    async def body():
+        async def server(request):
+            if len(request.sample_indexes) > 1:
+                return ProviderRequestError(
+                    "no", provider_id="fake", status=400, body="parameter n must be 1"
+                )
+            if request.sample_indexes == (2,):
+                await asyncio.Event().wait()
+            return "fine"
+
+        provider, gateway = FakeProvider(server), world.gateway(cache=cache)
+        task = asyncio.create_task(gateway.complete(provider, ask(samples=4)))
+        await until_entries(cache, 3)
+        task.cancel()
+        await asyncio.wait([task])
+        return (await cache.stats()).entries
+
+    assert asyncio.run(body()) == 3
+
+
+def test_missing_samples_that_cannot_be_had_are_left_out(world, cache):
+    answers = iter([["a", "b"], ProviderRequestError("no", provider_id="fake", status=400, body="filtered")])
+    provider = FakeProvider(lambda _: next(answers))
+    complete(world, cache, provider, ask(samples=2))
+    [response] = complete(world, cache, provider, ask(samples=3))
+    assert response.sample_indexes == (0, 1)
+
+
+def test_a_refused_key_is_told_even_if_some_samples_are_known(world, cache):
+    answers = iter([["a", "b"], ProviderAuthError("bad key", provider_id="fake")])
+    provider = FakeProvider(lambda _: next(answers))
+    complete(world, cache, provider, ask(samples=2))
+    with pytest.raises(ProviderAuthError, match="bad key"):
+        complete(world, cache, provider, ask(samples=3))
+
+
+def test_a_cache_that_breaks_ends_no_run_and_is_told_once(world, cache, tmp_path):
+    other = sqlite3.connect(tmp_path / "home" / "cache.db")
+    other.execute("DROP TABLE choices")
+    other.close()
+    provider = FakeProvider()
+    first, second, third = complete(world, cache, provider, ask("a"), ask("a"), ask("b"))
+    assert (first.cached, second.cached, third.cached) == (False, True, False)
+    assert len(world.notices) == 1
+    assert "kept in memory" in world.notices[0]
+
+
+def test_usage_of_an_unknown_price_stays_unknown_when_part_is_cached(world, cache):
+    answer = ModelResponse((Choice("a"), Choice("b")), usage=Usage(1, 3, 3, 0, None))
+    provider = FakeProvider(lambda _: answer)
+    complete(world, cache, provider, ask(samples=2))
+    [response] = complete(world, cache, provider, ask(samples=4))
+    assert response.usage.cost_usd is None
+
+
+def test_an_answer_that_cannot_be_kept_on_disk_is_given_and_found_again_in_this_run(world, cache, tmp_path):
+    other = sqlite3.connect(tmp_path / "home" / "cache.db")
+    other.execute("CREATE TRIGGER full BEFORE INSERT ON choices BEGIN SELECT RAISE(ABORT, 'no'); END")
+    other.close()
+    provider = FakeProvider()
+    first, second = complete(world, cache, provider, ask("a"), ask("a"))
+    assert (first.text, first.cached) == ("answer 0", False)
+    assert (second.text, second.cached) == ("answer 0", True)
+    assert len(world.notices) == 1
+
+
+def test_memory_keeps_what_was_read_last():
+    async def body():
+        store = MemoryStore()
+        await store.put_many({str(number): StoredChoice(Choice(str(number))) for number in range(10_000)})
+        await store.get_many(["0"])
+        await store.put_many({"new": StoredChoice(Choice("new"))})
+        return await store.get_many(["0", "1", "2", "new"])
+
+    assert set(asyncio.run(body())) == {"0", "2", "new"}

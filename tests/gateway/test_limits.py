@@ -1,0 +1,159 @@
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_provider import FakeProvider, ask
+
+from geval_cli.errors import ProviderTimeoutError
+from geval_cli.gateway.limits import Window
+from geval_cli.providers.base import ProviderLimits
+from geval_cli.records import Choice, ModelResponse, Usage
+
+
+def complete_all(world, jobs, **options):
+    async def body():
+        gateway = world.gateway(**options)
+        calls = (gateway.complete(provider, request) for provider, request in jobs)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return world.time.run(body())
+
+
+def slow(world, seconds=1.0, **options):
+    async def server(request):
+        await world.time.sleep(seconds)
+        return request.messages[0].content
+
+    return FakeProvider(server, **options)
+
+
+def test_no_more_requests_at_once_than_a_provider_allows(world):
+    provider = slow(world, limits=ProviderLimits(max_concurrency=3))
+    complete_all(world, [(provider, ask(str(i))) for i in range(10)])
+    assert provider.most_on_the_wire == 3
+    assert world.time.now == 1004
+
+
+def test_no_more_requests_at_once_than_allowed_in_all(world):
+    providers = [slow(world, model=name) for name in ("a", "b")]
+    jobs = [(provider, ask(str(i))) for i in range(10) for provider in providers]
+    complete_all(world, jobs, max_concurrency=4)
+    assert sum(provider.most_on_the_wire for provider in providers) <= 4
+    assert world.time.now == 1005
+
+
+def test_a_crowded_provider_does_not_keep_slots_from_another(world):
+    crowded = slow(world, 100, model="crowded", limits=ProviderLimits(max_concurrency=1))
+    free = slow(world, 1, model="free")
+    finished = []
+
+    async def body():
+        gateway = world.gateway(max_concurrency=2)
+
+        async def complete(provider, text):
+            await gateway.complete(provider, ask(text))
+            finished.append((provider.id, world.time.now))
+
+        jobs = [complete(crowded, str(i)) for i in range(5)] + [complete(free, str(i)) for i in range(5)]
+        await asyncio.gather(*jobs)
+
+    world.time.run(body())
+    assert finished[:5] == [("fake:free", 1000.0 + second) for second in range(1, 6)]
+
+
+def test_no_more_requests_in_a_minute_than_allowed(world):
+    sent = []
+
+    def server(_):
+        sent.append(world.time.now)
+        return "x"
+
+    provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=10))
+    complete_all(world, [(provider, ask(str(i))) for i in range(25)])
+    assert sent[:10] == [1000] * 10
+    assert sent[10:20] == pytest.approx([1060] * 10)
+    assert sent[20:] == pytest.approx([1120] * 5)
+
+
+def test_retries_and_parts_of_a_fan_out_count_as_requests(world):
+    sent = []
+
+    def server(request):
+        sent.append(world.time.now)
+        first_time = len(sent) == 1
+        return ProviderTimeoutError("slow", provider_id="f") if first_time else str(request.sample_indexes[0])
+
+    provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=2))
+    complete_all(world, [(provider, ask(samples=3))])
+    assert sent == pytest.approx([1000, 1000.5, 1060, 1060.5])
+
+
+def test_tokens_in_a_minute_count_as_the_server_says(world):
+    sent = []
+
+    def server(_):
+        sent.append(world.time.now)
+        return ModelResponse((Choice("x"),), usage=Usage(1, 80, 20))
+
+    provider = FakeProvider(server, limits=ProviderLimits(tokens_per_minute=150, max_concurrency=1))
+    complete_all(world, [(provider, ask(str(i))) for i in range(4)])
+    # The first answer weighs 100 of 150, so a second (estimated at next to nothing) still fits; then it is full.
+    assert sent == pytest.approx([1000, 1000, 1060, 1060])
+
+
+def test_the_line_is_first_come_first_served(world):
+    order = []
+
+    def server(request):
+        order.append(request.messages[0].content)
+        return "x"
+
+    provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=2, max_concurrency=1))
+    complete_all(world, [(provider, ask(str(i))) for i in range(7)])
+    assert order == [str(i) for i in range(7)]
+
+
+def test_a_call_cancelled_in_line_leaves_its_slot_to_others(world):
+    async def body():
+        provider, gateway = slow(world, limits=ProviderLimits(max_concurrency=1)), world.gateway()
+        tasks = [asyncio.create_task(gateway.complete(provider, ask(str(i)))) for i in range(4)]
+        await world.time.sleep(0)
+        tasks[1].cancel()
+        tasks[2].cancel()
+        await asyncio.wait(tasks)
+        return await gateway.complete(provider, ask("after"))
+
+    assert world.time.run(body()).text == "after"
+
+
+@given(
+    per_minute=st.floats(0.2, 50),
+    asks=st.lists(st.tuples(st.floats(0, 30), st.floats(0.1, 20)), min_size=1, max_size=60),
+)
+def test_a_window_never_holds_more_than_its_cap(per_minute, asks):
+    window, now, taken = Window(per_minute), 0.0, []
+    cap = max(per_minute, 1.0)
+    span_s = 60 * cap / per_minute
+    for pause, amount in asks:
+        now += pause
+        while wait_s := window.wait_s(amount, now):
+            now += max(wait_s, 1e-6)
+        window.take(amount, now)
+        taken.append((now, amount))
+        within = [size for at, size in taken if at > now - span_s + 1e-5]
+        assert sum(within) <= cap + 1e-6 or len(within) == 1
+
+
+def test_a_correction_after_the_span_changes_nothing():
+    window = Window(10)
+    taken = window.take(10, 0.0)
+    assert window.wait_s(1, 61.0) == 0
+    window.correct(taken, 1000)
+    assert window.wait_s(10, 61.0) == 0
+
+
+def test_a_cap_below_one_spreads_single_requests():
+    window = Window(0.5)
+    window.take(1, 0.0)
+    assert window.wait_s(1, 0.0) == 120

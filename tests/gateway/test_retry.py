@@ -1,0 +1,173 @@
+import asyncio
+
+import pytest
+from support.fake_provider import FakeProvider, ask
+
+from geval_cli.errors import (
+    ProviderAuthError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderResponseError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from geval_cli.providers.base import ProviderLimits
+
+
+def unavailable(retry_after_s=None):
+    error = ProviderUnavailableError("down", provider_id="fake", status=503)
+    error.retry_after_s = retry_after_s
+    return error
+
+
+def rate_limited(retry_after_s=None):
+    return ProviderRateLimitError("slow down", provider_id="fake", retry_after_s=retry_after_s, status=429)
+
+
+def answering(*answers, **options):
+    remaining = iter(answers)
+    return FakeProvider(lambda _: next(remaining), **options)
+
+
+def complete(world, provider, request=None):
+    async def body():
+        return await world.gateway().complete(provider, request or ask())
+
+    return world.time.run(body())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        unavailable(),
+        rate_limited(),
+        ProviderTimeoutError("slow", provider_id="fake"),
+        ProviderResponseError("not JSON", provider_id="fake"),
+    ],
+)
+def test_what_may_pass_is_asked_again(world, error):
+    provider = answering(error, "fine")
+    assert complete(world, provider).text == "fine"
+    assert [call.failed for call in world.calls] == [False]
+
+
+def test_what_will_not_pass_is_asked_once(world):
+    provider = answering(ProviderRequestError("context too long", provider_id="fake", status=400))
+    with pytest.raises(ProviderRequestError, match="context too long"):
+        complete(world, provider)
+    assert world.time.slept == []
+
+
+def test_after_max_retries_the_last_error_is_raised(world):
+    provider = FakeProvider(lambda _: unavailable(), limits=ProviderLimits(max_retries=3))
+    with pytest.raises(ProviderUnavailableError, match="down"):
+        complete(world, provider)
+    assert len(provider.requests) == 4
+    assert [call.failed for call in world.calls] == [True]
+
+
+def test_waits_grow_exponentially_up_to_half_a_minute(world):
+    provider = FakeProvider(lambda _: unavailable(), limits=ProviderLimits(max_retries=8))
+    with pytest.raises(ProviderUnavailableError):
+        complete(world, provider)
+    assert world.time.slept == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_jitter_spreads_a_wait_over_its_whole_length(world):
+    world.jitter = 0.1
+    complete(world, answering(unavailable(), unavailable(), "fine"))
+    assert world.time.slept == pytest.approx([0.05, 0.1])
+
+
+@pytest.mark.parametrize("error", [rate_limited(7), unavailable(7)])
+def test_what_the_server_asks_for_comes_first(world, error):
+    complete(world, answering(error, "fine"))
+    assert world.time.now == 1007
+
+
+def test_a_server_that_asks_for_no_wait_at_all_is_not_hammered(world):
+    complete(world, answering(rate_limited(0), unavailable(0), "fine"))
+    assert world.time.now == 1001.5
+
+
+def test_a_wait_longer_than_the_call_may_take_is_not_begun(world):
+    provider = FakeProvider(lambda _: rate_limited(3600), limits=ProviderLimits(timeout_s=60, max_retries=4))
+    with pytest.raises(ProviderRateLimitError):
+        complete(world, provider)
+    assert len(provider.requests) == 1
+    assert world.time.slept == []
+
+
+def test_a_rate_limit_pauses_that_provider_for_everyone_and_no_other(world):
+    sent = []
+
+    async def body():
+        async def limited(request):
+            text = request.messages[0].content
+            sent.append((world.time.now, text))
+            return rate_limited(30) if len(sent) == 1 else "fine"
+
+        async def free(request):
+            sent.append((world.time.now, request.messages[0].content))
+            return "fine"
+
+        gateway = world.gateway()
+        one, other = FakeProvider(limited, model="one"), FakeProvider(free, model="other")
+        first = asyncio.create_task(gateway.complete(one, ask("first")))
+        await world.time.sleep(0)
+        await asyncio.gather(
+            first, gateway.complete(one, ask("second")), gateway.complete(other, ask("elsewhere"))
+        )
+
+    world.time.run(body())
+    assert sent[:2] == [(1000, "first"), (1000, "elsewhere")]
+    assert [at for at, _ in sent[2:]] == [1030, 1030]
+    assert len(world.notices) == 1
+
+
+def test_a_call_that_backs_off_holds_no_slot(world):
+    order = []
+
+    async def body():
+        def server(request):
+            text = request.messages[0].content
+            order.append(text)
+            return unavailable() if order == ["flaky"] else "fine"
+
+        provider = FakeProvider(server, limits=ProviderLimits(max_concurrency=1))
+        gateway = world.gateway(max_concurrency=1)
+        await asyncio.gather(*(gateway.complete(provider, ask(text)) for text in ("flaky", "steady")))
+
+    world.time.run(body())
+    assert order == ["flaky", "steady", "flaky"]
+
+
+def test_a_refused_key_costs_one_request_and_every_call_says_the_same(world):
+    async def body():
+        def server(_):
+            return ProviderAuthError("the key was refused", provider_id="fake", status=401, hint="set it")
+
+        provider = FakeProvider(server, limits=ProviderLimits(max_concurrency=1, requests_per_minute=1))
+        gateway = world.gateway()
+        calls = (gateway.complete(provider, ask(str(i))) for i in range(200))
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        return provider, errors, world.time.now
+
+    provider, errors, now = world.time.run(body())
+    assert len(provider.requests) == 1
+    assert {(type(e), e.message, e.hint, e.status, e.provider_id) for e in errors} == {
+        (ProviderAuthError, "the key was refused", "set it", 401, "fake")
+    }
+    assert now < 1002
+
+
+def test_a_refused_key_stops_only_the_provider_that_has_it(world):
+    async def body():
+        gateway = world.gateway()
+        wrong_key = FakeProvider(lambda _: ProviderAuthError("refused", provider_id="fake"))
+        right_key = FakeProvider()
+        with pytest.raises(ProviderAuthError):
+            await gateway.complete(wrong_key, ask())
+        return await gateway.complete(right_key, ask("b"))
+
+    assert world.time.run(body()).text == "answer 0"
