@@ -1,0 +1,100 @@
+"""The calls of one judgement: what they are sent with, what they cost, and the one second chance."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from geval_cli.errors import JudgeError
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.metric import Judge
+from geval_cli.judge.prompt import reread_text, user_message
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role, Usage
+
+FORM_MAX_TOKENS = 20
+"""Room for `- Engagingness: 3` in any tokenizer, and not for an essay."""
+
+EXPLANATION_MAX_TOKENS = 300
+"""Room for the two or three sentences that are asked for."""
+
+_LENGTH_KEYS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"})
+_THINKING_KEYS = frozenset({"reasoning", "reasoning_effort", "thinking"})
+_CUT_OFF = ("length", "max_tokens")
+
+Read = TypeVar("Read")
+
+
+class JudgeCalls:
+    """Asks one judge and adds up usage and latency."""
+
+    def __init__(self, judge: Judge, memory: JudgeMemory) -> None:
+        self.judge = judge
+        self.memory = memory
+        self.usage = Usage()
+        self.latency_ms = 0.0
+
+    def params(self, *, temperature: int, max_tokens: int | None = None) -> dict[str, JsonValue]:
+        """The request's own wire parameters; whatever the judge's config sets itself is left to it."""
+        own = self.judge.provider_params
+        params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
+        has_room = self.memory.needs_room(self.judge.label) or not own.keys().isdisjoint(
+            _LENGTH_KEYS | _THINKING_KEYS
+        )
+        if max_tokens is not None and not has_room:
+            params["max_tokens"] = max_tokens
+        return params
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        """The judge's answer, its cost added to this judgement's."""
+        response = await self.judge.complete(replace(request, role=Role.JUDGE))
+        self.usage += response.usage
+        self.latency_ms += response.latency_ms
+        return response
+
+    async def ask_with_logprobs(self, request: ModelRequest) -> ModelResponse | None:
+        """Like `ask`, or None without asking when the judge is known to give no token probabilities."""
+        return await self.memory.ask_with_logprobs(self.judge.label, lambda: self.ask(request))
+
+    async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
+        """What `read` makes of the answer; after a JudgeError it is asked for once more, in other words.
+
+        Raises:
+            JudgeError: the second answer cannot be read either.
+        """
+        return await self.read_again(request, (await self.ask(request)).choices[0], read)
+
+    async def read_again(self, request: ModelRequest, choice: Choice, read: Callable[[Choice], Read]) -> Read:
+        """What `read` makes of `choice`, the first answer to `request`, or of a second one."""
+        try:
+            return read(choice)
+        except JudgeError as error:
+            second = await self.ask(self._ask_again(request, error, choice))
+        try:
+            return read(second.choices[0])
+        except JudgeError as error:
+            message = f"{error.message}, though it was asked twice"
+            raise type(error)(message, raw_text=error.raw_text, hint=error.hint) from error
+
+    def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
+        """`request` without our token limit if it cut one of the `choices` off, else as it is."""
+        if "max_tokens" not in request.params or not any(is_cut_off(choice) for choice in choices):
+            return request
+        self.memory.note_needs_room(self.judge.label)
+        return replace(request, params=_without(request.params, "max_tokens"))
+
+    def _ask_again(self, request: ModelRequest, error: JudgeError, choice: Choice) -> ModelRequest:
+        *before, last = request.messages
+        reminder = reread_text(error.message)
+        if isinstance(last.content, str):
+            messages = (*before, Message(last.role, f"{last.content}\n\n{reminder}"))
+        else:
+            messages = (*request.messages, *user_message(reminder))
+        return replace(self.give_room(request, (choice,)), messages=messages, sample_indexes=(1,))
+
+
+def is_cut_off(choice: Choice) -> bool:
+    """Whether a reply ends because a token limit was reached."""
+    return choice.finish_reason in _CUT_OFF
+
+
+def _without(params: Mapping[str, JsonValue], key: str) -> dict[str, JsonValue]:
+    return {name: value for name, value in params.items() if name != key}

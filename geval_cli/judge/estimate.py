@@ -1,0 +1,238 @@
+"""The estimators: a rating from token probabilities, from samples, or from a single reply (GEVAL.md, section 2)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from geval_cli.errors import JudgeError
+from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
+from geval_cli.judge.metric import Estimator, Metric, ScoreRange, format_number
+from geval_cli.judge.parse import ParsedReply, parse_form_rating, parse_rating
+from geval_cli.judge.prompt import Yardstick
+from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
+from geval_cli.judge.weighing import Scale, weigh_by_logprobs
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse
+
+MIN_COVERAGE = 0.5
+
+_MOST_SHOWN = 5
+_MOST_LISTED = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request for a rating, and how its answer is read."""
+
+    messages: tuple[Message, ...]
+    yardstick: Yardstick
+    repeat_index: int = 0
+    response_schema: Mapping[str, JsonValue] | None = None
+
+    def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:
+        """The request for one rating at temperature 0."""
+        return ModelRequest(
+            messages=self.messages,
+            params=calls.params(temperature=0, max_tokens=self._max_tokens()),
+            repeat_index=self.repeat_index,
+            want_logprobs=want_logprobs,
+            response_schema=self.response_schema,
+            ratings=self._ratings() if self.yardstick.is_form else (),
+        )
+
+    def samples_request(self, calls: JudgeCalls, count: int) -> ModelRequest:
+        """The request for `count` ratings at temperature 1."""
+        params = calls.params(temperature=1, max_tokens=self._max_tokens())
+        return replace(self.request(calls), params=params, sample_indexes=tuple(range(count)))
+
+    def _max_tokens(self) -> int | None:
+        return FORM_MAX_TOKENS if self.yardstick.is_form else None
+
+    def _ratings(self) -> tuple[str, ...]:
+        """Every rating as it may be written; none when they are too many to be listed."""
+        scale = Scale.of(self.yardstick.score_range, self.yardstick.score_step).spellings
+        return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
+
+    def read(self, text: str) -> ParsedReply:
+        """The verdict of a reply.
+
+        Raises:
+            JudgeError: there is none, or it lies outside the range.
+        """
+        yardstick = self.yardstick
+        if yardstick.is_form:
+            return parse_form_rating(text, score_range=yardstick.score_range, name=yardstick.label)
+        return parse_rating(text, score_range=yardstick.score_range)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A rating, how it came about, and what is known of its distribution. `fallback` as in `Grade`."""
+
+    rating: float
+    reason: str | None
+    estimator: Estimator
+    distribution: Distribution = field(default_factory=Distribution)
+    valid: int | None = None
+    requested: int | None = None
+    fallback: str | None = None
+
+    @property
+    def coverage(self) -> float | None:
+        return self.distribution.coverage if self.estimator == "logprobs" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """A reply read, and its distribution; None when the judge gave no token probabilities."""
+
+    reply: ParsedReply
+    distribution: Distribution | None
+
+    @property
+    def is_sure(self) -> bool:
+        return self.distribution is not None and self.distribution.coverage >= MIN_COVERAGE
+
+    @property
+    def shortcoming(self) -> str:
+        if self.distribution is None:
+            return _NO_LOGPROBS
+        return (
+            f"the judge's token probabilities settle only {self.distribution.coverage:.0%} of the rating "
+            f"(at least {MIN_COVERAGE:.0%} is needed)"
+        )
+
+
+_NO_LOGPROBS = "the judge gives no token probabilities"
+
+
+async def estimate_rating(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+    """The rating by the estimator that `metric.scoring` names; `auto` chooses, and says so when it had to give way.
+
+    Raises:
+        JudgeError: nothing readable came, too few samples did, or `logprobs` is demanded and cannot be had.
+        ProviderError: the judge could not answer.
+    """
+    if metric.scoring == "single":
+        return await _by_single_reply(question, calls)
+    if metric.scoring == "samples":
+        return await _by_samples(question, metric, calls)
+    if metric.scoring == "logprobs":
+        return await _by_logprobs(question, calls)
+    if question.yardstick.is_form:
+        return await _by_logprobs_or_samples(question, metric, calls)
+    return await _by_logprobs_or_single_reply(question, calls)
+
+
+async def _by_single_reply(question: Question, calls: JudgeCalls) -> Estimate:
+    reply = await calls.read(question.request(calls), lambda choice: question.read(choice.text))
+    return Estimate(reply.rating, reply.reason, "single")
+
+
+async def _by_logprobs(question: Question, calls: JudgeCalls) -> Estimate:
+    request = question.request(calls, want_logprobs=True)
+    weighed = await calls.read(request, lambda choice: _weigh(question, choice))
+    if not weighed.is_sure:
+        hint = "use `scoring: auto` or `scoring: samples`, or a judge that gives token probabilities"
+        raise JudgeError(f"{weighed.shortcoming}, and `scoring: logprobs` asks for them", hint=hint)
+    return _weighted(weighed)
+
+
+async def _by_logprobs_or_single_reply(question: Question, calls: JudgeCalls) -> Estimate:
+    request = question.request(calls, want_logprobs=True)
+    weighed = await calls.read(request, lambda choice: _weigh(question, choice))
+    if weighed.is_sure:
+        return _weighted(weighed)
+    fallback = f"{weighed.shortcoming}: one rating was taken as it is"
+    return Estimate(weighed.reply.rating, weighed.reply.reason, "single", fallback=fallback)
+
+
+async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+    request = question.request(calls, want_logprobs=True)
+    response = await calls.ask_with_logprobs(request)
+    shortcoming = _NO_LOGPROBS
+    if response is not None and response.choices[0].token_logprobs is not None:
+        choice = response.choices[0]
+        weighed = await calls.read_again(request, choice, lambda choice: _weigh(question, choice))
+        if weighed.is_sure:
+            return _weighted(weighed)
+        shortcoming = weighed.shortcoming
+    sampled = await _by_samples(question, metric, calls)
+    return replace(sampled, fallback=f"{shortcoming}: {metric.samples} samples were taken")
+
+
+async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+    request = question.samples_request(calls, metric.samples)
+    response = await calls.ask(request)
+    replies, problems = _read_all(question, response)
+    roomier = request if replies else calls.give_room(request, response.choices)
+    if roomier is not request:
+        replies, problems = _read_all(question, await calls.ask(roomier))
+    if len(replies) < max(1, math.ceil(round(metric.min_valid * metric.samples, 9))):
+        raise _too_few(replies, problems, metric)
+    ratings = [reply.rating for reply in replies]
+    mean = mean_of_samples(ratings)
+    return Estimate(
+        rating=mean,
+        reason=replies[nearest_to(ratings, mean)].reason,
+        estimator="samples",
+        distribution=distribution_of(ratings),
+        valid=len(replies),
+        requested=metric.samples,
+    )
+
+
+def _read_all(question: Question, response: ModelResponse) -> tuple[list[ParsedReply], list[JudgeError]]:
+    replies: list[ParsedReply] = []
+    problems: list[JudgeError] = []
+    for choice in response.choices:
+        try:
+            replies.append(question.read(choice.text))
+        except JudgeError as error:
+            note = " (a token limit cut it off)" if is_cut_off(choice) else ""
+            problems.append(JudgeError(f"{error.message}{note}", raw_text=error.raw_text))
+    return replies, problems
+
+
+def _too_few(replies: list[ParsedReply], problems: list[JudgeError], metric: Metric) -> JudgeError:
+    lost = metric.samples - len(replies) - len(problems)
+    parts = [f"only {len(replies)} of {metric.samples} samples are valid, {metric.min_valid:.0%} are needed"]
+    if problems:
+        parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
+    if lost:
+        parts.append(f"{lost} never came")
+    return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
+
+
+def _weigh(question: Question, choice: Choice) -> _Weighed:
+    reply = question.read(choice.text)
+    if choice.token_logprobs is None:
+        return _Weighed(reply, None)
+    distribution = weigh_by_logprobs(
+        choice.token_logprobs,
+        (reply.score_start, reply.score_end),
+        text=choice.text,
+        score_range=question.yardstick.score_range,
+        score_step=question.yardstick.score_step,
+    )
+    return _Weighed(reply, distribution)
+
+
+def _weighted(weighed: _Weighed) -> Estimate:
+    assert weighed.distribution is not None
+    distribution = weighed.distribution
+    return Estimate(distribution.mean(), weighed.reply.reason, "logprobs", distribution)
+
+
+def describe(estimate: Estimate, score_range: ScoreRange) -> str:
+    """The distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
+    low, high = (format_number(end) for end in score_range)
+    rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"
+    shares = sorted(estimate.distribution.shares.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{format_number(number)} {share:.0%}" for number, share in shares[:_MOST_SHOWN])
+    if len(shares) > _MOST_SHOWN:
+        shown += ", ..."
+    if estimate.estimator == "logprobs":
+        return f"{rating} (from token probabilities: {shown})"
+    if estimate.estimator == "samples":
+        return f"{rating} (mean of {estimate.valid} samples: {shown})"
+    return f"{rating} (one rating)"

@@ -1,0 +1,294 @@
+"""From a metric and a case to a grade: steps, evaluation, decision, explanation."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from geval_cli.errors import JudgeError, ProviderError, UsageError
+from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls
+from geval_cli.judge.dimensions import find_dimension
+from geval_cli.judge.estimate import Estimate, Question, describe, estimate_rating
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
+from geval_cli.judge.parse import parse_steps
+from geval_cli.judge.prompt import (
+    DIMENSION_PARAMS,
+    Block,
+    Render,
+    Yardstick,
+    evaluate_text,
+    explain_text,
+    is_whole_scale,
+    label_params,
+    prompt_version,
+    render_messages,
+    rubric_prompt_variables,
+    steps_text,
+    user_message,
+    uses_steps,
+    yardsticks_of,
+)
+from geval_cli.judge.scoring import normalise_rating, passes, strict_score
+from geval_cli.judge.source import (
+    PARAM_LABELS,
+    Source,
+    as_text,
+    chosen_params,
+    param_text,
+    resolve_input,
+    resolve_source,
+)
+from geval_cli.records import JsonValue, Message, ModelRequest, Status, to_json
+
+_STEPS_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"steps": {"type": "array", "items": {"type": "string"}}},
+    "required": ["steps"],
+    "additionalProperties": False,
+}
+
+
+async def grade(
+    metric: Metric,
+    case: JudgedCase,
+    judge: Judge,
+    *,
+    render: Render | None = None,
+    memory: JudgeMemory | None = None,
+) -> Grade:
+    """Have `judge` rate `case` by `metric`.
+
+    Args:
+        metric: the yardstick.
+        case: the output and its surroundings.
+        judge: the model that grades.
+        render: needed when the metric has a `rubric_prompt`.
+        memory: what is known about judges in this run; one for the whole run saves calls.
+
+    Raises:
+        MissingParamsError: the case lacks a parameter that the metric names; nothing was asked.
+        UsageError: the metric says nothing to judge by.
+        JudgeError: no verdict could be read, or too few samples could.
+        ProviderError: the judge could not answer.
+        TemplateError: the rubric prompt cannot be rendered.
+    """
+    shown = _what_is_shown(metric, case)
+    yardsticks = _yardsticks(metric)
+    judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
+    if len(yardsticks) == 1:
+        return await judging.grade(yardsticks[0])
+    parts = await asyncio.gather(*(judging.grade(item) for item in yardsticks), return_exceptions=True)
+    for part in parts:
+        if isinstance(part, BaseException):
+            raise part
+    return _joined(metric, [part for part in parts if isinstance(part, Grade)], judge.label)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What the judge gets to see of the case."""
+
+    blocks: tuple[Block, ...]
+    step_labels: tuple[str, ...]
+    params: tuple[str, ...] | None
+    source: Source | None
+
+
+def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
+    if metric.dimension is None:
+        params = chosen_params(metric.evaluation_params, case)
+        blocks = tuple(Block(PARAM_LABELS[name], param_text(name, case)) for name in params)
+        return _Shown(blocks, label_params(params), params, None)
+    source = resolve_source(case)
+    texts = (("Source", source.text), ("Context", source.knowledge))
+    blocks = tuple(Block(label, text) for label, text in texts if text)
+    return _Shown((*blocks, Block("Output", as_text(case.actual_output))), DIMENSION_PARAMS, None, source)
+
+
+def _yardsticks(metric: Metric) -> tuple[Yardstick, ...]:
+    if metric.dimension is not None:
+        dimension = find_dimension(metric.dimension)
+        return yardsticks_of(metric, dimension.label, (dimension.definition,))
+    criteria = tuple(item.strip() for item in metric.criteria)
+    if any(not item for item in criteria) or not (criteria or metric.evaluation_steps):
+        hint = "write criteria, evaluation_steps or a dimension"
+        raise UsageError(f"the metric {metric.name!r} has an empty criterion", hint=hint)
+    return yardsticks_of(metric, metric.name, criteria or ("",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judging:
+    """One metric, one case and one judge."""
+
+    metric: Metric
+    case: JudgedCase
+    shown: _Shown
+    judge: Judge
+    render: Render | None
+    memory: JudgeMemory
+
+    async def grade(self, yardstick: Yardstick) -> Grade:
+        calls = JudgeCalls(self.judge, self.memory)
+        steps = await self._steps(yardstick, calls)
+        question = Question(
+            messages=self._evaluate_messages(yardstick, steps),
+            yardstick=yardstick,
+            repeat_index=self.case.repeat_index,
+            response_schema=self._rating_schema(yardstick),
+        )
+        estimate = await estimate_rating(question, self.metric, calls)
+        score = self._score(estimate)
+        status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
+        reason = await self._reason(yardstick, steps, estimate, status, calls)
+        result = Grade(
+            status=status,
+            score=score,
+            threshold=self.metric.effective_threshold,
+            rating=estimate.rating,
+            reason=reason,
+            estimator=estimate.estimator,
+            coverage=estimate.coverage,
+            valid=estimate.valid,
+            requested=estimate.requested,
+            distribution=estimate.distribution.shares,
+            evaluation_steps=steps,
+            fallback=estimate.fallback,
+            usage=calls.usage,
+            latency_ms=calls.latency_ms,
+        )
+        return replace(result, detail=self._detail(result, yardstick))
+
+    async def _steps(self, yardstick: Yardstick, calls: JudgeCalls) -> tuple[str, ...]:
+        if self.metric.evaluation_steps is not None:
+            return self.metric.evaluation_steps
+        own = self.metric.rubric_prompt
+        if own is not None and own.evaluate is not None and not uses_steps(own.evaluate):
+            return ()
+        if own is not None and own.steps is not None:
+            messages = self._own_messages(own.steps, yardstick, ())
+        else:
+            messages = user_message(steps_text(yardstick.criteria, self.shown.step_labels))
+        request = ModelRequest(messages, calls.params(temperature=0), response_schema=_STEPS_SCHEMA)
+        return await calls.read(request, lambda choice: parse_steps(choice.text))
+
+    def _evaluate_messages(self, yardstick: Yardstick, steps: tuple[str, ...]) -> tuple[Message, ...]:
+        own = self.metric.rubric_prompt
+        if own is not None and own.evaluate is not None:
+            return self._own_messages(own.evaluate, yardstick, steps)
+        return user_message(evaluate_text(yardstick, steps, self.shown.blocks))
+
+    def _own_messages(
+        self, template: str, yardstick: Yardstick, steps: tuple[str, ...]
+    ) -> tuple[Message, ...]:
+        shown = {"input": resolve_input(self.case), "output": as_text(self.case.actual_output)}
+        variables = rubric_prompt_variables(yardstick, steps, shown, self.case.vars)
+        return render_messages(template, variables, self.render)
+
+    def _rating_schema(self, yardstick: Yardstick) -> Mapping[str, JsonValue] | None:
+        own = self.metric.rubric_prompt
+        if yardstick.is_form or (own is not None and own.evaluate is not None):
+            return None
+        kind = "integer" if is_whole_scale(yardstick.score_range, yardstick.score_step) else "number"
+        return {
+            "type": "object",
+            "properties": {"reason": {"type": "string"}, "score": {"type": kind}},
+            "required": ["reason", "score"],
+            "additionalProperties": False,
+        }
+
+    def _score(self, estimate: Estimate) -> float:
+        if not self.metric.strict_mode:
+            return normalise_rating(estimate.rating, self.metric.score_range)
+        if estimate.estimator == "single":
+            return 1.0 if estimate.rating == 1 else 0.0
+        return strict_score(estimate.distribution)
+
+    async def _reason(
+        self,
+        yardstick: Yardstick,
+        steps: tuple[str, ...],
+        estimate: Estimate,
+        status: Status,
+        calls: JudgeCalls,
+    ) -> str | None:
+        if not yardstick.is_form:
+            return estimate.reason
+        in_words = f"{yardstick.label}: {describe(estimate, yardstick.score_range)}"
+        if self.metric.explain not in ("always", status.value):
+            return in_words
+        text = explain_text(yardstick, steps, self.shown.blocks, rating=estimate.rating)
+        request = ModelRequest(
+            user_message(text),
+            calls.params(temperature=0, max_tokens=EXPLANATION_MAX_TOKENS),
+            repeat_index=self.case.repeat_index,
+        )
+        try:
+            response = await calls.ask(request)
+        except (ProviderError, JudgeError) as error:
+            return f"{in_words} (no explanation: {error.message})"
+        return "\n".join(filter(None, (response.text.strip(), in_words)))
+
+    def _detail(self, result: Grade, yardstick: Yardstick) -> dict[str, JsonValue]:
+        source = self.shown.source
+        about = {
+            "dimension": self.metric.dimension,
+            "criteria": yardstick.criteria,
+            "evaluation_params": self.shown.params,
+            "source_from": None if source is None else source.found_in,
+            "judge": self.judge.label,
+            "strict_mode": self.metric.strict_mode or None,
+            "prompt_version": prompt_version(),
+        }
+        return _with_values({**_grade_detail(result, yardstick.score_range), **about})
+
+
+def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
+    """The grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail."""
+    score = math.fsum(part.score for part in parts) / len(parts)
+    estimators = {part.estimator for part in parts}
+    result = Grade(
+        status=Status.PASSED if passes(score, metric.effective_threshold) else Status.FAILED,
+        score=score,
+        threshold=metric.effective_threshold,
+        rating=math.fsum(part.rating for part in parts) / len(parts),
+        reason="\n\n".join(part.reason for part in parts if part.reason) or None,
+        estimator=estimators.pop() if len(estimators) == 1 else "mixed",
+        evaluation_steps=metric.evaluation_steps or (),
+        fallback=next((part.fallback for part in parts if part.fallback), None),
+        usage=sum((part.usage for part in parts[1:]), parts[0].usage),
+        latency_ms=max(part.latency_ms for part in parts),
+    )
+    detail = {
+        **_grade_detail(result, metric.asked_range),
+        "criteria": metric.criteria,
+        "judge": judge_label,
+        "parts": [
+            {**part.detail, "status": part.status, "score": part.score, "reason": part.reason}
+            for part in parts
+        ],
+    }
+    return replace(result, detail=_with_values(detail))
+
+
+def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, JsonValue]:
+    shares = {format_number(rating): share for rating, share in result.distribution.items()}
+    return {
+        "estimator": result.estimator,
+        "rating": result.rating,
+        "score_range": score_range,
+        "distribution": shares or None,
+        "coverage": result.coverage,
+        "valid": result.valid,
+        "requested": result.requested,
+        "fallback": result.fallback,
+        "evaluation_steps": result.evaluation_steps,
+        "usage": result.usage,
+        "latency_ms": result.latency_ms,
+    }
+
+
+def _with_values(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The JSON form of a detail, without what does not apply."""
+    return {name: to_json(value) for name, value in detail.items() if value is not None}

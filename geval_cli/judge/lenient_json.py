@@ -1,0 +1,214 @@
+"""Finds JSON objects in a model's reply and reads them leniently, keeping where each value stands.
+
+Read although JSON forbids it: prose and fences around, trailing or missing commas, single or curly quotes, bare keys
+and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, a missing end.
+Time is linear in the text; nesting beyond `MAX_DEPTH` is given up on, not followed.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_DEPTH = 64
+
+_QUOTES = {'"': '"', "'": "'", "“": "”", "”": "”"}
+_OBJECT_START = re.compile(r"""\{(?=\s*+["'“\w])""")
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"""(?:["'“]([^"'“”\n]{1,200})["'”]|([^\W\d][\w-]{0,60}))\s*[:=]""")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
+_NUMBER_VALUE = re.compile(_NUMBER.pattern + r"""(?=\s*+(?:[,}\]"'“]|\Z)|[ \t]*\n)""")
+_DECIMAL_COMMA = re.compile(r"[0-9]{1,9},[0-9]{1,2}(?=\s*[}\]\n])")
+_BARE = re.compile(r"[^,}\]\n]+")
+_NEXT_MEMBER = re.compile(r"""\s*+,?\s*+(?:["'“][^"'“”\n]{1,80}["'”]|[^\W\d][\w-]{0,60}) {0,5}[:=]""")
+_AFTER_VALUE = re.compile(r"\s*+(?:[}\]]|\Z|,\s*+[}\]])")
+_AFTER_ITEM = re.compile(
+    r"""\s*+(?:\]|,\s*+(?:["'“”\]{[]|(?:true|false|null|none|[-+]?[0-9.]{1,20})\s*+[,\]]))""", re.IGNORECASE
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+_LONGEST_NUMBER = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
+
+    key: str
+    value: "Value"
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object as far as it could be read; only whole values are members. `end` is where reading stopped."""
+
+    members: tuple[Member, ...]
+    is_closed: bool
+    end: int
+
+    def last(self, *keys: str) -> Member | None:
+        """The last member with one of these lower-case keys, the object's own before those of nested objects."""
+        for member in reversed(self.members):
+            if member.key.strip().lower() in keys:
+                return member
+        for member in reversed(self.members):
+            if isinstance(member.value, JsonObject) and (found := member.value.last(*keys)):
+                return found
+        return None
+
+
+Value = str | float | bool | None | list["Value"] | JsonObject
+
+
+def find_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
+    """Every outermost object of `text` from `start` on that has a member, in order."""
+    match = _OBJECT_START.search(text, start)
+    while match is not None:
+        found = _Reader(text, match.start()).read_object(0)
+        if found.members:
+            yield found
+        match = _OBJECT_START.search(text, max(found.end, match.end()))
+
+
+def read_array(text: str, start: int) -> list[Value] | None:
+    """The items of the array that begins at `start`, or None when it does not end."""
+    try:
+        return _Reader(text, start).read_array(0)
+    except _Unreadable:
+        return None
+
+
+class _Unreadable(Exception):
+    """No value can be read here; the reader stands at the place where it gave up."""
+
+
+class _Reader:
+    def __init__(self, text: str, position: int) -> None:
+        self.text = text
+        self.position = position
+
+    def read_object(self, depth: int) -> JsonObject:
+        members: list[Member] = []
+        self.position += 1
+        try:
+            while not self._ends_with("}"):
+                members.append(self._read_member(depth))
+        except _Unreadable:
+            return JsonObject(tuple(members), is_closed=False, end=self.position)
+        return JsonObject(tuple(members), is_closed=True, end=self.position)
+
+    def read_array(self, depth: int) -> list[Value]:
+        items: list[Value] = []
+        self.position += 1
+        while not self._ends_with("]"):
+            value, _, _ = self._read_value(depth + 1, in_array=True)
+            items.append(value)
+        return items
+
+    def _ends_with(self, bracket: str) -> bool:
+        """Skip spaces and commas; whether the closing bracket follows, which is then consumed."""
+        self._skip_space()
+        while self.text.startswith(",", self.position):
+            self.position += 1
+            self._skip_space()
+        if self.text.startswith(bracket, self.position):
+            self.position += 1
+            return True
+        return False
+
+    def _skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.position)
+        assert match is not None
+        self.position = match.end()
+
+    def _read_member(self, depth: int) -> Member:
+        match = _KEY.match(self.text, self.position)
+        if match is None:
+            raise _Unreadable
+        self.position = match.end()
+        value, start, end = self._read_value(depth + 1, in_array=False)
+        return Member(match[1] or match[2], value, start, end)
+
+    def _read_value(self, depth: int, *, in_array: bool) -> tuple[Value, int, int]:
+        self._skip_space()
+        start = self.position
+        if depth > MAX_DEPTH or start >= len(self.text):
+            raise _Unreadable
+        character = self.text[start]
+        if character == "{":
+            found = self.read_object(depth)
+            if not found.is_closed and not found.members:
+                raise _Unreadable
+            return found, start, self.position
+        if character == "[":
+            return self.read_array(depth), start, self.position
+        if character in _QUOTES:
+            return self._read_string(in_array=in_array)
+        return self._read_bare()
+
+    def _read_string(self, *, in_array: bool) -> tuple[str, int, int]:
+        start = self.position + 1
+        closing = _QUOTES[self.text[self.position]]
+        position = start
+        while True:
+            position = _find_unescaped(self.text, closing, position)
+            if position == -1:
+                self.position = len(self.text)
+                raise _Unreadable
+            if self._is_closing(position + 1, in_array=in_array):
+                break
+            position += 1
+        self.position = position + 1
+        return _unescape(self.text[start:position]), start, position
+
+    def _is_closing(self, after: int, *, in_array: bool) -> bool:
+        if in_array:
+            return bool(_AFTER_ITEM.match(self.text, after))
+        return bool(_AFTER_VALUE.match(self.text, after) or _NEXT_MEMBER.match(self.text, after))
+
+    def _read_bare(self) -> tuple[Value, int, int]:
+        start = self.position
+        match = (
+            _DECIMAL_COMMA.match(self.text, start)
+            or _NUMBER_VALUE.match(self.text, start)
+            or _BARE.match(self.text, start)
+        )
+        if match is None:
+            raise _Unreadable
+        raw = match[0].rstrip()
+        self.position = match.end()
+        return _bare_value(raw), start, start + len(raw)
+
+
+def _find_unescaped(text: str, quote: str, start: int) -> int:
+    """The next `quote` that an even number of backslashes (mostly none) precedes; -1 when there is none."""
+    position = text.find(quote, start)
+    while position != -1:
+        backslashes = 0
+        while position - backslashes > start and text[position - backslashes - 1] == "\\":
+            backslashes += 1
+        if backslashes % 2 == 0:
+            return position
+        position = text.find(quote, position + 1)
+    return -1
+
+
+def _unescape(raw: str) -> str:
+    if "\\" not in raw:
+        return raw
+    text = _ESCAPE.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), raw
+    )
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _bare_value(raw: str) -> Value:
+    if raw.lower() in _WORDS:
+        return _WORDS[raw.lower()]
+    match = _NUMBER.fullmatch(raw)
+    if match is None or len(raw) > _LONGEST_NUMBER:
+        return raw
+    return float(raw)

@@ -1,0 +1,191 @@
+"""What is judged, by which yardstick, by whom, and what comes out: the frozen records of the judge room.
+
+`geval_cli.judge.grading.grade` turns a `Metric`, a `JudgedCase` and a `Judge` into a `Grade`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+
+ScoreRange = tuple[float, float]
+
+Scoring = Literal["auto", "logprobs", "samples", "single"]
+
+Estimator = Literal["logprobs", "samples", "single", "mixed"]
+"""How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
+
+Explain = Literal["failed", "passed", "always", "never"]
+"""When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""
+
+DEFAULT_SCORE_RANGE: ScoreRange = (0.0, 10.0)
+DEFAULT_THRESHOLD = 0.5
+DEFAULT_SAMPLES = 20
+DEFAULT_MIN_VALID = 0.5
+
+STRICT_RANGE: ScoreRange = (0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RubricBand:
+    """A rating (`low` equals `high`) or a span of ratings, both ends included, and what earns it."""
+
+    low: float
+    high: float
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class RubricPrompt:
+    """The user's own judge prompts as unrendered templates; None keeps ours. `evaluate` is the form of a dimension."""
+
+    steps: str | None = None
+    evaluate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One yardstick: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
+
+    Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
+
+    Attributes:
+        name: shown in results; what `{{dimension}}` means in the rubric prompt of the criteria form.
+        criteria: several mean: each judged for itself, the mean of the scores against one threshold.
+        evaluation_params: None for the default: the input, the output and whatever else the test case has.
+        evaluation_steps: None to have the judge write them once.
+        score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
+        score_step: distance of two neighbouring ratings; None for `default_step`.
+        threshold: minimum score (0..1) to pass; strict mode always takes 1.
+        threshold_is_default: nobody wrote the threshold; the table marks it.
+        min_valid: least share (0..1) of samples that must be readable.
+    """
+
+    name: str
+    criteria: tuple[str, ...] = ()
+    dimension: str | None = None
+    evaluation_params: tuple[str, ...] | None = None
+    evaluation_steps: tuple[str, ...] | None = None
+    rubric: tuple[RubricBand, ...] = ()
+    score_range: ScoreRange = DEFAULT_SCORE_RANGE
+    score_step: float | None = None
+    strict_mode: bool = False
+    threshold: float = DEFAULT_THRESHOLD
+    threshold_is_default: bool = False
+    scoring: Scoring = "auto"
+    samples: int = DEFAULT_SAMPLES
+    min_valid: float = DEFAULT_MIN_VALID
+    explain: Explain = "failed"
+    rubric_prompt: RubricPrompt | None = None
+
+    @property
+    def asked_range(self) -> ScoreRange:
+        """The range that the judge is asked to rate in: 0..1 in strict mode, else `score_range`."""
+        return STRICT_RANGE if self.strict_mode else self.score_range
+
+    @property
+    def asked_step(self) -> float:
+        """The step of the ratings that the judge is asked for."""
+        if self.strict_mode:
+            return 1.0
+        return default_step(self.score_range) if self.score_step is None else self.score_step
+
+    @property
+    def effective_threshold(self) -> float:
+        """The threshold that decides: 1 in strict mode, whatever is written."""
+        return 1.0 if self.strict_mode else self.threshold
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCase:
+    """One output and everything that a judge may see beside it, as the test case has it (GEVAL.md, section 1).
+
+    Which text is the input and which the source is found in `geval_cli.judge.source`, not by the caller.
+
+    Attributes:
+        actual_output: the output as it is; anything but text is shown as JSON.
+        input: the test's own `input`, not yet replaced by a var or by the prompt.
+        source: the assertion's `source:`, rendered; None when it has none.
+        vars: the test's vars, seen by the source search and by rubric prompts.
+        rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
+        repeat_index: which repeat of the run this is; part of every judge request except those for steps.
+    """
+
+    actual_output: JsonValue
+    input: str | None = None
+    expected_output: str | None = None
+    context: str | tuple[str, ...] | None = None
+    retrieval_context: str | tuple[str, ...] | None = None
+    source: str | None = None
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    rendered_prompt: str | None = None
+    repeat_index: int = 0
+
+
+class Judge(Protocol):
+    """The model that grades. It retries, caches, splits sample requests and leaves out what the server refuses."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def provider_params(self) -> Mapping[str, JsonValue]:
+        """The wire parameters from the judge provider's own config (`Provider.identity.params`).
+
+        A temperature or token limit written there is the user's word, and no request sets another.
+        """
+        ...
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Answer `request`; `token_logprobs` is None where the server has none.
+
+        Raises:
+            ProviderError: no answer could be had, after retries.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What the judge found.
+
+    Attributes:
+        status: `passed` or `failed`, by the metric's effective threshold.
+        score: 0..1.
+        rating: in `asked_range`; fractional when weighted or averaged.
+        estimator: how the rating was found; `fallback` says why it was not the way that was hoped for, or is None.
+        coverage: share of the probability that could be resolved (0..1); None unless `logprobs`.
+        valid: readable samples of `requested`; both None unless `samples`.
+        distribution: rating -> probability, summing to 1; empty for `single` and for a list of criteria.
+        detail: the JSON form of all this, for `AssertionResult.detail`.
+    """
+
+    status: Status
+    score: float
+    threshold: float
+    rating: float
+    reason: str | None
+    estimator: Estimator
+    coverage: float | None = None
+    valid: int | None = None
+    requested: int | None = None
+    distribution: Mapping[float, float] = field(default_factory=dict)
+    evaluation_steps: tuple[str, ...] = ()
+    fallback: str | None = None
+    usage: Usage = Usage()
+    latency_ms: float = 0.0
+    detail: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def default_step(score_range: ScoreRange) -> float:
+    """1, or a tenth of the range when that is shorter than 2 (GEVAL.md, section 2)."""
+    low, high = score_range
+    return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # the specification's own number
+
+
+def format_number(value: float) -> str:
+    """A rating as people write it: `8`, not `8.0`; at most ten significant digits when it is not whole."""
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.10g}"

@@ -1,0 +1,246 @@
+"""Puts together what a judge is shown. Texts come from `prompts/`; what is equal for all tests stands first."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+
+from geval_cli.errors import UsageError
+from geval_cli.judge.markers import fence
+from geval_cli.judge.metric import Metric, RubricBand, ScoreRange, format_number
+from geval_cli.judge.source import PARAM_LABELS
+from geval_cli.records import JsonValue, Message
+
+Render = Callable[[str, Mapping[str, JsonValue]], str]
+"""Renders a template with variables; raises TemplateError. The caller passes the product's sandboxed one."""
+
+DIMENSION_PARAMS = ("Source", "Output")
+"""What the generated steps of a dimension relate to one another, the same for all tests."""
+
+_PROMPT_FOLDER = "geval_cli.judge.prompts"
+_TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """One criterion, or one dimension, as it is shown: `label` is the dimension's name, or the metric's."""
+
+    label: str
+    criteria: str
+    score_range: ScoreRange
+    score_step: float
+    rubric: tuple[RubricBand, ...] = ()
+    is_form: bool = False
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A text of the test case and the name over it."""
+
+    label: str
+    text: str
+
+
+@cache
+def read_prompt(name: str) -> str:
+    """The text of `prompts/<name>.md`."""
+    return files(_PROMPT_FOLDER).joinpath(f"{name}.md").read_text(encoding="utf-8")
+
+
+@cache
+def prompt_version() -> str:
+    """A digest of all prompt files: it changes whenever a judge is asked in other words."""
+    digest = hashlib.sha256()
+    folder = files(_PROMPT_FOLDER)
+    entries = [*folder.iterdir(), *folder.joinpath("dimensions").iterdir()]
+    for entry in sorted((item for item in entries if item.name.endswith(".md")), key=lambda item: item.name):
+        digest.update(f"{entry.name}\n{entry.read_text(encoding='utf-8')}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
+    """The request for evaluation steps. It holds nothing of a test case, so that all of them share one answer."""
+    relation = "in relation to one another" if len(param_labels) > 1 else "on its own"
+    return _fill("steps", params=join_labels(param_labels), relation=relation, criteria=criteria)
+
+
+def evaluate_text(yardstick: Yardstick, steps: Sequence[str], blocks: Sequence[Block]) -> str:
+    """The request for a rating: JSON in the criteria form, the number alone in the dimension form."""
+    kind = "form" if yardstick.is_form else "evaluate"
+    return _fill(
+        f"{kind}_strict" if yardstick.is_strict else kind,
+        **_shared_values(yardstick, steps),
+        params=join_labels([block.label for block in blocks]),
+        blocks=_fenced(blocks),
+    )
+
+
+def explain_text(
+    yardstick: Yardstick, steps: Sequence[str], blocks: Sequence[Block], *, rating: float
+) -> str:
+    """The request for a rationale of a rating that was given without one."""
+    values = _shared_values(yardstick, steps)
+    return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
+
+
+def reread_text(problem: str) -> str:
+    """What is added to a request whose first reply could not be read."""
+    return _fill("reread", problem=problem)
+
+
+def numbered(steps: Sequence[str]) -> str:
+    """The steps as a numbered list, one a line."""
+    return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+
+
+def join_labels(labels: Sequence[str]) -> str:
+    """`Input, Actual Output and Expected Output`."""
+    return " and ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
+
+
+def label_params(params: Sequence[str]) -> tuple[str, ...]:
+    """The names that a judge sees for evaluation parameters."""
+    return tuple(PARAM_LABELS[name] for name in params)
+
+
+# -- the user's own prompts -------------------------------------------------------------------------------------
+
+
+def uses_steps(template: str) -> bool:
+    """Whether a rubric prompt names `steps` in a tag, so that they must be bought."""
+    return any(re.search(r"\bsteps\b", match[1]) for match in _TAG.finditer(template))
+
+
+def rubric_prompt_variables(
+    yardstick: Yardstick, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
+    """What a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
+
+    `shown` holds input and output, as the judge would see them.
+    """
+    low, high = (int(end) if float(end).is_integer() else end for end in yardstick.score_range)
+    output = shown["output"]
+    ours = {
+        "dimension": yardstick.label,
+        "criteria": yardstick.criteria,
+        "min": low,
+        "max": high,
+        "maxScore": high,
+        "steps": numbered(steps),
+        "input": shown["input"],
+        "output": output,
+        **dict.fromkeys(("Summary", "summary", "response"), output),
+    }
+    return {**ours, **own}
+
+
+def render_messages(
+    template: str, variables: Mapping[str, JsonValue], render: Render | None
+) -> tuple[Message, ...]:
+    """A rubric prompt as messages: one from the user, or the chat that its JSON spells.
+
+    Raises:
+        UsageError: there is no renderer.
+        TemplateError: the template cannot be rendered.
+    """
+    if render is None:
+        raise UsageError("a rubric prompt needs a template renderer", hint="pass `render` to grade()")
+    text = render(template, variables)
+    return _chat_messages(text) or user_message(text)
+
+
+def user_message(text: str) -> tuple[Message, ...]:
+    """A conversation of one message."""
+    return (Message("user", text),)
+
+
+def _chat_messages(text: str) -> tuple[Message, ...]:
+    """The messages of a JSON list of {role, content}; empty when `text` is anything else."""
+    if not text.lstrip().startswith("["):
+        return ()
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    if not all(isinstance(entry, dict) and {"role", "content"} <= entry.keys() for entry in entries):
+        return ()
+    return tuple(Message(str(entry["role"]), entry["content"]) for entry in entries)
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------
+
+
+def _fill(name: str, **values: str) -> str:
+    """One pass over our own text: what is put in is never looked at again."""
+    return Template(read_prompt(name).rstrip("\n")).substitute(values)
+
+
+def _fenced(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(f"{block.label}:\n{fence(block.label, block.text)}" for block in blocks)
+
+
+def _shared_values(yardstick: Yardstick, steps: Sequence[str]) -> dict[str, str]:
+    low, high = yardstick.score_range
+    return {
+        "dimension": yardstick.label,
+        "criteria": yardstick.criteria,
+        "low": format_number(low),
+        "high": format_number(high),
+        "kind_of_number": _kind_of_number(yardstick),
+        "yardstick": _yardstick_text(yardstick, steps),
+        "data_rule": read_prompt("data_rule").rstrip("\n"),
+    }
+
+
+def _yardstick_text(yardstick: Yardstick, steps: Sequence[str]) -> str:
+    sections = []
+    if yardstick.criteria and not yardstick.is_form:
+        sections.append(f"Evaluation Criteria:\n{yardstick.criteria}")
+    if steps:
+        sections.append(f"Evaluation Steps:\n{numbered(steps)}")
+    if yardstick.rubric:
+        sections.append(_rubric_text(yardstick))
+    return "\n\n".join(sections)
+
+
+def _rubric_text(yardstick: Yardstick) -> str:
+    title = "Rubric (for guidance)" if yardstick.is_strict else "Rubric"
+    bands = sorted(yardstick.rubric, key=lambda band: -band.high)
+    return "\n".join([f"{title}:", *(f"- {_band_label(band)}: {band.description}" for band in bands)])
+
+
+def _band_label(band: RubricBand) -> str:
+    low, high = format_number(band.low), format_number(band.high)
+    return high if band.low == band.high else f"{low} to {high}"
+
+
+def _kind_of_number(yardstick: Yardstick) -> str:
+    if is_whole_scale(yardstick.score_range, yardstick.score_step):
+        return "a whole number"
+    return f"a number in steps of {format_number(yardstick.score_step)}"
+
+
+def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
+    """Whether every rating of the scale is a whole number."""
+    return all(float(number).is_integer() for number in (*score_range, score_step))
+
+
+def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Yardstick, ...]:
+    """One yardstick for each definition: of the dimension, or of each criterion."""
+    return tuple(
+        Yardstick(
+            label=label,
+            criteria=definition,
+            score_range=metric.asked_range,
+            score_step=metric.asked_step,
+            rubric=metric.rubric,
+            is_form=metric.dimension is not None,
+            is_strict=metric.strict_mode,
+        )
+        for definition in definitions
+    )

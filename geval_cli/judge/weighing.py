@@ -1,0 +1,234 @@
+"""The distribution of ratings that a judge's token probabilities state, found without guessing.
+
+A rating may be spelled by one token or by several, with a space before it or a comma behind it. Every alternative token
+is read as a beginning of the score. It counts for a rating only when that rating is the only one on the scale that can
+still be meant; what could become several ratings, or none, is left out and lowers the coverage.
+
+"7" on a scale of whole numbers to 10 can only become 7: "75" and "7.5" are no ratings of that scale. "1" can be 1 or
+10, and "7." with steps of a half 7 or 7.5, until a token behind it tells.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geval_cli.judge.metric import ScoreRange
+from geval_cli.judge.scoring import Distribution
+from geval_cli.judge.tokens import PlacedToken, place_tokens, plain_text
+from geval_cli.records import TokenLogprob
+
+LARGEST_SCALE = 10_001
+"""Ratings that a scale may have at most; on finer ones no probability is resolved."""
+
+_NUMBER_START = re.compile(r"[-\u2212]?[0-9]*(?:\.[0-9]*)?")
+_NOT_AN_END = re.compile(r"[\w\-\u2013\u2014~+^%]")
+_SAME_RATING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The ratings low, low + step, ... up to high, and how they are spelled; none when they are too many."""
+
+    spellings: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, score_range: ScoreRange, score_step: float) -> "Scale":
+        low, high = score_range
+        count = math.floor((high - low) / score_step + _SAME_RATING) + 1
+        if count > LARGEST_SCALE:
+            return cls(())
+        ratings = dict.fromkeys([*(round(low + index * score_step, 10) for index in range(count)), high])
+        return cls(tuple((_spell(rating), float(rating)) for rating in ratings))
+
+    def rating(self, value: float) -> float | None:
+        """The rating of this scale that `value` is, or None."""
+        for _, rating in self.spellings:
+            if abs(rating - value) <= _SAME_RATING:
+                return rating
+        return None
+
+    def only_rating_after(self, start: str) -> float | None:
+        """The rating whose decimal spelling begins with `start`, if it is the only one; None when none or several."""
+        found = [rating for spelling, rating in self.spellings if _can_become(start, spelling)]
+        return found[0] if len(found) == 1 else None
+
+
+def weigh_by_logprobs(
+    tokens: Sequence[TokenLogprob],
+    span: tuple[int, int],
+    *,
+    text: str,
+    score_range: ScoreRange,
+    score_step: float,
+) -> Distribution:
+    """The masses of the ratings that can be told apart at the place of the score.
+
+    Args:
+        tokens: of the reply, with their alternatives.
+        span: the characters of the reply that spell the score.
+        text: the reply.
+        score_range: of the ratings.
+        score_step: distance of neighbouring ratings.
+
+    Returns:
+        Masses given everything that stands before the score; empty when the score's tokens cannot be found.
+    """
+    start, end = span
+    path = [item for item in place_tokens(tokens, text) if item.end > start]
+    chosen = _as_float(text[start:end])
+    if chosen is None or not _is_connected(path, start, end):
+        return Distribution()
+    scale = Scale.of(score_range, score_step)
+    if scale.rating(chosen) is None:
+        scale = Scale.of(score_range, _step_of(text[start:end]))
+    walk = _Walk(scale, text[start:end], chosen)
+    for item in path:
+        if walk.is_over:
+            break
+        walk.step(item, text[item.start : start])
+    masses = {rating: math.fsum(parts) for rating, parts in walk.masses.items()}
+    masses = {rating: mass for rating, mass in masses.items() if mass > 0}
+    return Distribution(masses, min(math.fsum(masses.values()), 1.0))
+
+
+def _is_connected(path: Sequence[PlacedToken], start: int, end: int) -> bool:
+    """Whether the tokens stand side by side from the score's first character to its last."""
+    if not path or path[0].start > start:
+        return False
+    position = path[0].end
+    for item in path[1:]:
+        if position >= end:
+            return True
+        if item.start != position:
+            return False
+        position = item.end
+    return position >= end
+
+
+class _Walk:
+    """Goes along the tokens that spell the chosen score and gathers what each place decides."""
+
+    def __init__(self, scale: Scale, spelling: str, chosen: float) -> None:
+        self.scale = scale
+        self.spelling = spelling
+        self.chosen = chosen
+        self.masses: dict[float, list[float]] = {}
+        self.is_over = False
+        self._spelled = ""
+        self._mass = 1.0
+        self._position: int | None = None
+
+    def step(self, item: PlacedToken, lead: str) -> None:
+        """Take one token; `lead` is the part of it that stands before the score."""
+        if self._position not in (None, item.start):
+            self.is_over = True
+            return
+        self._position = item.end
+        probabilities = _probabilities(item.token)
+        for text, probability in probabilities.items():
+            if text != item.token.text:
+                self._count(self._resolve(text, lead), self._mass * probability)
+        self._mass *= probabilities[item.token.text]
+        rating = self._resolve(item.token.text, lead)
+        self._spelled += _beginning(item.token.text, lead, is_first=not self._spelled) or ""
+        if rating == self.chosen or self._has_ended():
+            self._count(self.chosen, self._mass)
+            self.is_over = True
+        elif not _NUMBER_START.fullmatch(self._spelled):
+            self.is_over = True
+
+    def _count(self, rating: float | None, mass: float) -> None:
+        if rating is not None:
+            self.masses.setdefault(rating, []).append(mass)
+
+    def _has_ended(self) -> bool:
+        """Whether more than the chosen score is spelled, so that it stands whole, be it between two steps."""
+        behind = self._spelled[len(self.spelling) :]
+        return self._spelled.startswith(self.spelling) and _ends_number(behind, self.spelling)
+
+    def _resolve(self, token_text: str, lead: str) -> float | None:
+        text = _beginning(token_text, lead, is_first=not self._spelled)
+        return None if text is None else _resolve(self._spelled + text, self.scale)
+
+
+def _resolve(text: str, scale: Scale) -> float | None:
+    """The one rating that a reply can mean whose score begins with `text`, or None."""
+    match = _NUMBER_START.match(text)
+    assert match is not None
+    number, behind = match[0].replace("\u2212", "-"), text[match.end() :]
+    if not behind:
+        return scale.only_rating_after(number) if number else None
+    if not _ends_number(behind, number):
+        return None
+    value = _as_float(number)
+    return None if value is None else scale.rating(value)
+
+
+def _ends_number(behind: str, number: str) -> bool:
+    """Whether `behind` shows that `number` is complete: no digit, letter or dash that would make it something else."""
+    if not behind or number in ("", "-"):
+        return False
+    if behind[0] == ".":
+        behind = behind[1:]
+        return bool(behind) and not _NOT_AN_END.match(behind)
+    return not _NOT_AN_END.match(behind)
+
+
+def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
+    """What of a token belongs to the score: all of it, or in the first token what follows the `lead` before the score.
+
+    None when the token begins otherwise than the lead; spaces before the score make no difference.
+    """
+    text = plain_text(token)
+    if not is_first:
+        return text
+    if lead and text.startswith(lead):
+        return text[len(lead) :].lstrip()
+    return text.lstrip() if not lead.strip() else None
+
+
+def _probabilities(token: TokenLogprob) -> dict[str, float]:
+    """Token text -> probability in one place. Doubles count once, and a sum above 1 is scaled down."""
+    highest: dict[str, float] = {token.text: _probability(token.logprob)}
+    for alternative in token.alternatives:
+        known = highest.get(alternative.text, 0.0)
+        highest[alternative.text] = max(known, _probability(alternative.logprob))
+    total = math.fsum(highest.values())
+    return {text: value / total for text, value in highest.items()} if total > 1 else highest
+
+
+def _probability(logprob: float) -> float:
+    return 0.0 if math.isnan(logprob) else math.exp(min(logprob, 0.0))
+
+
+def _as_float(number: str) -> float | None:
+    try:
+        return float(number.replace("\u2212", "-").replace(",", "."))
+    except ValueError:
+        return None
+
+
+def _step_of(spelling: str) -> float:
+    """The value of the last digit of a spelled number: 0.1 for 7.5."""
+    _, _, decimals = spelling.replace(",", ".").partition(".")
+    return float(10 ** -len(decimals))
+
+
+def _spell(rating: float) -> str:
+    spelled = f"{rating:.10f}".rstrip("0").rstrip(".")
+    return "0" if spelled == "-0" else spelled
+
+
+def _can_become(start: str, spelling: str) -> bool:
+    """Whether writing on behind `start` can give `spelling`, with any number of zeros after the decimals."""
+    if spelling.startswith(start):
+        return True
+    if not start.startswith(spelling):
+        return False
+    zeros = start[len(spelling) :]
+    if "." not in spelling:
+        if not zeros.startswith("."):
+            return False
+        zeros = zeros[1:]
+    return not zeros.strip("0")

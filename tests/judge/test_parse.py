@@ -1,0 +1,168 @@
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from geval_cli import errors
+from geval_cli.errors import JudgeError, JudgeParseError
+from geval_cli.judge.parse import parse_form_rating, parse_rating, parse_steps
+
+REPLIES = yaml.safe_load((Path(__file__).parent / "replies.yaml").read_text(encoding="utf-8"))
+
+
+def read(entry):
+    if "dimension" in entry:
+        return parse_form_rating(entry["reply"], score_range=(1, 5), name=entry["dimension"])
+    low, high = entry.get("range", (0, 10))
+    return parse_rating(entry["reply"], score_range=(low, high))
+
+
+@pytest.mark.parametrize(
+    "entry", [item for item in REPLIES if "rating" in item], ids=lambda item: item["name"]
+)
+def test_a_readable_reply_gives_its_rating(entry):
+    parsed = read(entry)
+
+    assert parsed.rating == entry["rating"]
+    if "reason" in entry:
+        assert parsed.reason == entry["reason"]
+
+
+@pytest.mark.parametrize(
+    "entry", [item for item in REPLIES if "error" in item], ids=lambda item: item["name"]
+)
+def test_an_unreadable_reply_is_an_error_that_keeps_the_reply(entry):
+    with pytest.raises(JudgeError) as caught:
+        read(entry)
+
+    assert type(caught.value) is getattr(errors, entry["error"])
+    assert caught.value.raw_text == entry["reply"]
+
+
+def test_the_corpus_is_large_enough():
+    assert len(REPLIES) >= 60
+    assert len({item["name"] for item in REPLIES}) == len(REPLIES)
+
+
+@pytest.mark.parametrize(
+    "entry", [item for item in REPLIES if "rating" in item], ids=lambda item: item["name"]
+)
+def test_the_span_points_at_the_rating(entry):
+    parsed = read(entry)
+
+    spelled = entry["reply"][parsed.score_start : parsed.score_end].lower()
+
+    words = {"seven": 7, "eight": 8, "true": 1}
+    assert words.get(spelled) == parsed.rating or float(spelled.replace(",", ".")) == parsed.rating
+
+
+def test_line_breaks_inside_a_reason_are_read_as_spaces():
+    parsed = parse_rating('{"reason": "full\n            refund", "score": 9}', score_range=(0, 10))
+
+    assert parsed.reason == "full refund"
+
+
+def test_a_bare_number_has_no_reason_and_prose_is_its_own_reason():
+    assert parse_rating("8", score_range=(0, 10)).reason is None
+    prose = "The answer names all the facts that were asked for.\n\nScore: 8"
+    assert parse_rating(prose, score_range=(0, 10)).reason == " ".join(prose.split())
+
+
+def test_a_rating_on_another_scale_says_so():
+    with pytest.raises(JudgeError, match=r"out of 5, but was asked for 0 to 10"):
+        parse_rating("Score: 4/5", score_range=(0, 10))
+
+
+def test_a_dimension_name_is_taken_literally():
+    with pytest.raises(JudgeParseError):
+        parse_form_rating("xx: 4 and more", score_range=(1, 5), name="..")
+
+
+@pytest.mark.parametrize(
+    ("reply", "steps"),
+    [
+        ('{"steps": ["Read.", "Compare."]}', ("Read.", "Compare.")),
+        ('```json\n{\n  "steps": [\n    "Read.",\n    "Compare.",\n  ]\n}\n```', ("Read.", "Compare.")),
+        ("{'steps': ['Read it's text', 'Compare']}", ("Read it's text", "Compare")),
+        ('{"steps": ["1. Read.", "2) Compare.", "Step 3: Rate."]}', ("Read.", "Compare.", "Rate.")),
+        ('{"steps": [{"step": "Read."}, {"step": "Compare."}]}', ("Read.", "Compare.")),
+        ('{"steps": "1. Read.\\n2. Compare."}', ("Read.", "Compare.")),
+        ('{"evaluation_steps": ["Read."]}', ("Read.",)),
+        ('Sure! ["Read.", "Compare."]', ("Read.", "Compare.")),
+        ("Here are the steps:\n1. Read.\n2. Compare.\nDone.", ("Read.", "Compare.")),
+        ("  1) Read.\n  2) Compare.", ("Read.", "Compare.")),
+        ('{"steps": ["Read "it" twice", "Compare"]}', ('Read "it" twice', "Compare")),
+        ('{"steps": ["Read.\n     slowly", "Compare."]}', ("Read. slowly", "Compare.")),
+        ('<think>{"steps": ["no"]}</think>{"steps": ["Read."]}', ("Read.",)),
+    ],
+)
+def test_steps_are_read_from_any_usual_spelling(reply, steps):
+    assert parse_steps(reply) == steps
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "I cannot help.",
+        "{}",
+        '{"steps": []}',
+        '{"steps": null}',
+        '{"steps": ["Read.", "Comp',
+        '{"steps": [" "]}',
+    ],
+)
+def test_a_reply_without_whole_steps_is_an_error(reply):
+    with pytest.raises(JudgeParseError) as caught:
+        parse_steps(reply)
+    assert caught.value.raw_text == reply
+
+
+HOSTILE = {
+    "open braces": "{",
+    "nested objects": '{"a":',
+    "nested arrays": '{"a":[',
+    "quotes": '"',
+    "open string of quotes": '"" ',
+    "backslashes": "\\",
+    "label and spaces": "score" + " " * 9,
+    "labels": "score: ",
+    "digits": "9",
+    "fractions": "1/",
+    "minus": "-",
+    "spaces": " ",
+    "line breaks": "\n",
+    "verbs": "give the a ",
+    "numbers": "8 ",
+    "numbered lines": "1. a\n",
+    "keys": '"a": 1, ',
+    "stars": "*",
+    "brackets": "[",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", '{"reason": "', '{"reason": ', '{"steps": ["', "score:"])
+@pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE.keys())
+def test_long_nonsense_ends_in_a_verdict_or_an_error_and_in_good_time(unit, prefix):
+    # Work that grew with the square of the reply would take minutes here.
+    text = prefix + unit * (40_000 // len(unit))
+    for parse in (
+        lambda: parse_rating(text, score_range=(0, 10)),
+        lambda: parse_form_rating(text, score_range=(1, 5), name="Coherence"),
+        lambda: parse_steps(text),
+    ):
+        with suppress(JudgeError):
+            parse()
+
+
+def test_a_megabyte_with_the_verdict_at_its_end_is_read():
+    text = '{"reason": "' + 'he said "yes", ' * 70_000 + '", "score": 8}'
+
+    assert parse_rating(text, score_range=(0, 10)).rating == 8
+
+
+def test_nesting_beyond_the_limit_is_not_followed():
+    text = '{"a":' * 100_000 + '{"reason": "x", "score": 8}'
+
+    assert parse_rating(text, score_range=(0, 10)).rating == 8

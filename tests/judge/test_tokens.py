@@ -1,0 +1,53 @@
+import pytest
+
+from geval_cli.judge.tokens import place_tokens
+from geval_cli.records import TokenLogprob
+
+
+def spans(tokens, text):
+    return [
+        (item.token.text, item.start, item.end)
+        for item in place_tokens([TokenLogprob(t, 0.0) for t in tokens], text)
+    ]
+
+
+def test_tokens_are_placed_one_after_the_other():
+    assert spans(["Score", ":", " 8"], "Score: 8") == [("Score", 0, 5), (":", 5, 6), (" 8", 6, 8)]
+
+
+def test_white_space_that_the_server_stripped_does_not_shift_the_rest():
+    assert spans([" 8", "."], "8.") == [(" 8", 0, 1), (".", 1, 2)]
+    assert spans(["\n", "\n", "4"], "4") == [("4", 0, 1)]
+
+
+def test_marks_that_are_not_in_the_text_are_left_out():
+    assert spans(["<|start|>", "Score: ", "8", "<|end|>"], "Score: 8") == [("Score: ", 0, 7), ("8", 7, 8)]
+
+
+@pytest.mark.parametrize(
+    "pieces", [["\ufffd", "\ufffd"], ["\\xf0\\x9f", "\\x98\\x80"], ["", "", ""], ["ð", "Ł", "x"]]
+)
+def test_pieces_of_a_character_are_skipped_and_matching_resumes_behind_it(pieces):
+    assert spans(["a ", *pieces, " ok ", "8", "}"], "a 😀 ok 8}")[-3:] == [
+        (" ok ", 3, 7),
+        ("8", 7, 8),
+        ("}", 8, 9),
+    ]
+
+
+def test_raw_spelling_of_spaces_and_line_breaks_is_understood():
+    assert spans(["Score:", "▁8"], "Score: 8")[-1] == ("▁8", 6, 8)
+    assert spans(["Score:", "Ċ", "Ġ8"], "Score:\n 8")[-1] == ("Ġ8", 7, 9)
+
+
+def test_after_a_gap_a_number_is_not_mistaken_for_an_earlier_one():
+    text = '日 8 points, "score": 6}'
+    tokens = ["\ufffd", "\ufffd", " ", "8", " points", ",", ' "score": ', "6", "}"]
+
+    numbers = [item[:2] for item in spans(tokens, text) if item[0] in ("8", "6")]
+
+    assert numbers == [("8", text.index("8")), ("6", text.index("6"))]
+
+
+def test_tokens_of_another_text_are_placed_nowhere():
+    assert spans(["some", "thing"], "8") == []
