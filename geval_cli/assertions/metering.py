@@ -1,0 +1,35 @@
+"""Counts what a judge's calls cost, so that they are in the result even when no verdict came of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from geval_cli.judge.metric import Judge
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Usage
+
+
+@dataclass(slots=True)
+class Meter:
+    """The sum of what was used."""
+
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredJudge:
+    """A judge that adds the usage of every answer to `meter`."""
+
+    judge: Judge
+    meter: Meter
+
+    @property
+    def label(self) -> str:
+        return self.judge.label
+
+    @property
+    def provider_params(self) -> Mapping[str, JsonValue]:
+        return self.judge.provider_params
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        response = await self.judge.complete(request)
+        self.meter.usage = self.meter.usage + response.usage
+        return response

@@ -1,0 +1,61 @@
+"""contains, icontains, equals, starts-with, ends-with, regex: the output's text against one expected text."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.config.schema import AssertionSpec, TextAssertionSpec
+from geval_cli.errors import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a type compares (output, expected), and how its reason says that it holds or not."""
+
+    holds: Callable[[str, str], bool]
+    does: str
+    does_not: str
+
+
+COMPARISONS: dict[str, Comparison] = {
+    "contains": Comparison(lambda text, value: value in text, "contains", "does not contain"),
+    "icontains": Comparison(
+        lambda text, value: value.casefold() in text.casefold(),
+        "contains, in any case,",
+        "does not contain, in any case,",
+    ),
+    "equals": Comparison(lambda text, value: text == value, "equals", "is not equal to"),
+    "starts-with": Comparison(str.startswith, "starts with", "does not start with"),
+    "ends-with": Comparison(str.endswith, "ends with", "does not end with"),
+    "regex": Comparison(lambda text, value: re.search(value, text) is not None, "matches", "does not match"),
+}
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of one text assertion in one test: broken templates, a pattern that does not compile."""
+    assert isinstance(spec, TextAssertionSpec)
+    location = spec.place.value("value")
+    problems: list[Problem] = []
+    value = context.render(expected_text(spec), location, problems)
+    if value is not None and spec.base_type == "regex":
+        try:
+            re.compile(value)
+        except re.error as error:
+            problems.append(Problem(f"broken regular expression: {error}", location, "this does not compile"))
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Compare the output with the rendered `value`."""
+    assert isinstance(spec, TextAssertionSpec)
+    value = tools.templates.render(expected_text(spec), subject.test.variables)
+    comparison = COMPARISONS[spec.base_type]
+    passed = comparison.holds(subject.text, value)
+    does = comparison.does if passed else comparison.does_not
+    return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
+
+
+def expected_text(spec: TextAssertionSpec) -> str:
+    """The `value` as text; YAML's `true` is written as in YAML."""
+    return str(spec.value).lower() if isinstance(spec.value, bool) else str(spec.value)

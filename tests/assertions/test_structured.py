@@ -1,0 +1,86 @@
+import asyncio
+import json
+
+import pytest
+from support.specs import assertion, check_context, subject, tools
+
+from geval_cli.assertions.registry import check_assertion, judge_assertion
+from geval_cli.records import AssertionResult, JsonValue, Status
+
+PERSON = {
+    "type": "object",
+    "required": ["name", "age"],
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+}
+
+
+def judged(output: JsonValue, schema: object = None, kind: str = "is-json") -> AssertionResult:
+    return asyncio.run(judge_assertion(assertion(kind, value=schema), subject(output), tools()))
+
+
+@pytest.mark.parametrize("output", ['{"a": 1}', "[]", '"text"', "null", " 3 ", {"already": "data"}])
+def test_json_passes(output: JsonValue) -> None:
+    assert judged(output).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    "output", ["", "{", "{'a': 1}", "NaN", "[1,]", 'Here: {"a": 1}', "```json\n{}\n```", "[" * 100_000]
+)
+def test_what_is_not_wholly_json_fails(output: str) -> None:
+    result = judged(output)
+    assert result.status is Status.FAILED
+    assert (result.reason or "").startswith("the output is not JSON: ")
+
+
+def test_every_violation_is_listed_with_its_path() -> None:
+    result = judged('{"name": 3, "age": -1}', PERSON)
+    assert result.detail["errors"] == [
+        "$.age: -1 is less than the minimum of 0",
+        "$.name: 3 is not of type 'string'",
+    ]
+    assert (result.status, result.score) == (Status.FAILED, 0.0)
+
+
+def test_a_valid_value_passes_and_not_turns_it_round() -> None:
+    assert judged('{"name": "a", "age": 1}', PERSON).status is Status.PASSED
+    assert judged('{"name": "a", "age": 1}', PERSON, "not-is-json").status is Status.FAILED
+
+
+def test_a_schema_may_be_json_text_and_may_be_boolean() -> None:
+    assert judged("{}", json.dumps(PERSON)).status is Status.FAILED
+    assert judged("{}", False).status is Status.FAILED
+
+
+def test_formats_are_checked() -> None:
+    assert judged('"not a date"', {"type": "string", "format": "date"}).status is Status.FAILED
+    assert judged('"2026-01-31"', {"type": "string", "format": "date"}).status is Status.PASSED
+
+
+def test_references_inside_the_schema_are_followed() -> None:
+    schema = {"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}
+    assert judged("[1]", schema).status is Status.PASSED
+    assert judged('["1"]', schema).status is Status.FAILED
+
+
+def test_a_huge_value_does_not_make_a_huge_reason() -> None:
+    assert len(judged(json.dumps("x" * 1_000_000), {"type": "integer"}).reason or "") < 1_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            {"type": "strng"},
+            "broken JSON Schema: 'strng' is not valid under any of the given schemas (at $.type)",
+        ),
+        (
+            {"$ref": "https://example.com/s.json"},
+            "the schema refers to `https://example.com/s.json`, which is not fetched",
+        ),
+        ("{broken", "the `value` of is-json is not a JSON Schema: Expecting property name"),
+        ("[1]", "the `value` of is-json is not a JSON Schema: it must be an object or a boolean"),
+    ],
+)
+def test_a_schema_that_cannot_work_is_a_problem_before_anything_is_sent(schema: object, message: str) -> None:
+    [problem] = check_assertion(assertion("is-json", value=schema), check_context())
+    assert problem.message.startswith(message)

@@ -1,0 +1,62 @@
+import asyncio
+
+import pytest
+from support.specs import assertion, case, check_context, subject, tools
+
+from geval_cli.assertions.registry import check_assertion, judge_assertion
+from geval_cli.records import AssertionResult, JsonValue, Status
+
+
+def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) -> AssertionResult:
+    seen = subject(output, case(vars=variables))
+    return asyncio.run(judge_assertion(assertion(kind, value=value), seen, tools()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "output", "passes"),
+    [
+        ("contains", "Paris", "It is Paris.", True),
+        ("contains", "paris", "It is Paris.", False),
+        ("icontains", "PARIS", "It is Paris.", True),
+        ("icontains", "straße", "STRASSE", True),
+        ("equals", "a", "a", True),
+        ("equals", "a", "a ", False),
+        ("starts-with", "It", "It is", True),
+        ("ends-with", "is", "It is", True),
+        ("regex", r"^\d{3}$", "123", True),
+        ("regex", r"^\d{3}$", "1234", False),
+        ("contains", 42, "the answer is 42", True),
+        ("equals", True, "true", True),
+        ("contains", "", "anything", True),
+        ("contains", '"a": 1', {"a": 1}, True),
+        ("not-contains", "Paris", "It is Rome.", True),
+        ("not-contains", "Rome", "It is Rome.", False),
+        ("not-regex", r"\d", "none", True),
+    ],
+)
+def test_verdicts(kind: str, value: object, output: JsonValue, passes: bool) -> None:
+    result = judged(kind, value, output)
+    assert result.status is (Status.PASSED if passes else Status.FAILED)
+    assert result.score == float(passes)
+
+
+def test_the_expected_text_is_a_template_and_the_output_is_not() -> None:
+    assert judged("equals", "{{ city }}", "Paris", city="Paris").status is Status.PASSED
+    assert judged("equals", "{{ city }}", "{{ city }}", city="Paris").status is Status.FAILED
+
+
+def test_the_reason_says_what_was_expected_and_is_of_bounded_length() -> None:
+    assert judged("contains", "Paris", "Rome").reason == 'the output does not contain "Paris"'
+    assert len(judged("contains", "x" * 10_000, "Rome").reason or "") < 200
+
+
+def test_an_undefined_variable_in_the_expected_text_is_a_problem() -> None:
+    problems = check_assertion(
+        assertion("contains", value="{{ cty }}"), check_context(case(vars={"city": "x"}))
+    )
+    assert [problem.hint for problem in problems] == ["did you mean `city`?"]
+
+
+def test_a_broken_regular_expression_is_a_problem() -> None:
+    [problem] = check_assertion(assertion("regex", value="(unclosed"), check_context())
+    assert problem.message.startswith("broken regular expression: missing )")

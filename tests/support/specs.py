@@ -1,0 +1,66 @@
+"""Assertions, tests and prompts built in code, for rooms that work on the typed suite."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Subject, Tools
+from geval_cli.config.place import Place
+from geval_cli.config.schema import ASSERTION_SPECS, AssertionSpec, PromptSpec, ProviderSpec, RunOptionsSpec
+from geval_cli.config.suite import Suite, TestCase
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.metric import Judge
+from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.templating import Templates
+
+TEMPLATES = Templates()
+
+
+def assertion(kind: str, **keys: Any) -> AssertionSpec:
+    return ASSERTION_SPECS[kind.removeprefix("not-")].model_validate({"type": kind, **keys})
+
+
+def case(index: int = 0, **fields: Any) -> TestCase:
+    return TestCase(index, Place.nowhere(), **fields)
+
+
+def subject(output: JsonValue, test: TestCase | None = None, prompt: str = "the prompt") -> Subject:
+    return Subject(test or case(), output, prompt)
+
+
+def tools(judge: Judge | None = None, defaults: JudgeDefaults | None = None) -> Tools:
+    def judge_for(spec: ProviderSpec) -> Judge:
+        assert judge is not None, "this test has no judge"
+        return judge
+
+    return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
+
+
+def check_context(test: TestCase | None = None) -> CheckContext:
+    return CheckContext(test or case(), TEMPLATES, "in test 1", "the prompt")
+
+
+def suite(
+    tests: list[TestCase],
+    *,
+    prompts: tuple[PromptSpec, ...] = (PromptSpec(id="p", label="p", raw="{{ x }}"),),
+    providers: tuple[ProviderSpec, ...] = (ProviderSpec(id="echo", label="echo"),),
+    env: Mapping[str, str] | None = None,
+) -> Suite:
+    return Suite(
+        path=Path("config.yaml"),
+        base_dir=Path(),
+        prompts=prompts,
+        providers=providers,
+        tests=tests,  # type: ignore[arg-type]  # a list is as re-iterable as it gets
+        options=RunOptionsSpec(),
+        digest="0",
+        snapshot={},
+        env=env or {},
+    )
+
+
+def assertion_result(status: Status, score: float | None = None, **fields: Any) -> AssertionResult:
+    return AssertionResult(
+        type="contains", metric=fields.pop("metric", None), status=status, score=score, **fields
+    )
