@@ -1,0 +1,142 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.specs import assertion_result
+
+from geval_cli.engine.aggregate import Tally, judge_case, named_scores, weighted_score
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    MetricSummary,
+    ProviderRef,
+    RenderedPrompt,
+    Role,
+    Status,
+    Usage,
+)
+
+PASSED, FAILED, ERROR, NOT_EVALUATED = Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED
+
+
+def results(*pairs: tuple[Status, float | None]) -> list[AssertionResult]:
+    return [assertion_result(status, score) for status, score in pairs]
+
+
+@pytest.mark.parametrize(
+    ("assertions", "threshold", "status", "score"),
+    [
+        ([(PASSED, 1.0), (PASSED, 0.5)], None, PASSED, 0.75),
+        ([(PASSED, 1.0), (FAILED, 0.0)], None, FAILED, 0.5),
+        ([(PASSED, 1.0), (ERROR, None)], None, ERROR, None),
+        ([(FAILED, 0.0), (ERROR, None)], None, FAILED, None),
+        ([(PASSED, 1.0), (NOT_EVALUATED, None)], None, PASSED, 1.0),
+        ([(NOT_EVALUATED, None)], None, NOT_EVALUATED, None),
+        ([], None, NOT_EVALUATED, None),
+        ([(PASSED, 1.0), (FAILED, 0.0)], 0.5, PASSED, 0.5),
+        ([(PASSED, 1.0), (FAILED, 0.0)], 0.51, FAILED, 0.5),
+        ([(PASSED, 1.0), (ERROR, None)], 0.1, ERROR, None),
+        ([(FAILED, 0.0), (ERROR, None)], 0.9, ERROR, None),
+        ([(NOT_EVALUATED, None)], 0.5, NOT_EVALUATED, None),
+        ([(PASSED, 0.1), (PASSED, 0.2)], 0.15, PASSED, 0.15),
+    ],
+)
+def test_status_and_score_of_a_case(
+    assertions: list[tuple[Status, float | None]],
+    threshold: float | None,
+    status: Status,
+    score: float | None,
+) -> None:
+    verdict = judge_case(results(*assertions), threshold)
+    assert verdict.status is status
+    assert verdict.score == (None if score is None else pytest.approx(score))
+
+
+def test_float_dust_does_not_decide() -> None:
+    assert judge_case(results((PASSED, 0.1 + 0.2)), 0.3).status is PASSED
+    assert judge_case(results((PASSED, 0.3)), 0.1 + 0.2).status is PASSED
+
+
+def test_weights_count_and_unscored_assertions_leave_them() -> None:
+    heavy = assertion_result(PASSED, 1.0, weight=3.0)
+    light = assertion_result(FAILED, 0.0, weight=1.0)
+    unscored = assertion_result(NOT_EVALUATED, None, weight=100.0)
+    assert weighted_score([heavy, light, unscored]) == 0.75
+    assert weighted_score([assertion_result(PASSED, 1.0, weight=0.0)]) is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1), st.lists(st.floats(0.01, 10), min_size=1))
+def test_the_weighted_score_lies_between_the_lowest_and_the_highest(
+    scores: list[float], weights: list[float]
+) -> None:
+    members = [
+        assertion_result(PASSED, score, weight=weight) for score, weight in zip(scores, weights, strict=False)
+    ]
+    used = [member.score for member in members if member.score is not None]
+    mean = weighted_score(members)
+    assert mean is not None
+    assert min(used) - 1e-9 <= mean <= max(used) + 1e-9
+
+
+def test_named_scores_are_means_per_metric() -> None:
+    members = [
+        assertion_result(PASSED, 1.0, metric="a"),
+        assertion_result(FAILED, 0.0, metric="a"),
+        assertion_result(ERROR, None, metric="b"),
+        assertion_result(PASSED, 1.0),
+    ]
+    assert named_scores(members) == {"a": 0.5}
+
+
+def case_result(status: Status, assertions: tuple[AssertionResult, ...] = (), **usage: Usage) -> CaseResult:
+    return CaseResult(
+        id="0.0.0",
+        test_index=0,
+        repeat_index=0,
+        column=0,
+        description=None,
+        prompt=RenderedPrompt("p", "p", ""),
+        provider=ProviderRef("echo", "echo"),
+        vars={},
+        output="",
+        status=status,
+        score=None,
+        named_scores=named_scores(assertions),
+        usage={Role(role): value for role, value in usage.items()},
+        assertions=assertions,
+    )
+
+
+def test_a_run_counts_statuses_and_the_pass_rate_leaves_errors_out() -> None:
+    tally = Tally()
+    for status in (PASSED, PASSED, PASSED, FAILED, ERROR, NOT_EVALUATED):
+        tally.add(case_result(status))
+    summary = tally.summary()
+    counts = (summary.total, summary.passed, summary.failed, summary.errored, summary.not_evaluated)
+    assert counts == (6, 3, 1, 1, 1)
+    assert summary.pass_rate == 0.75
+
+
+def test_nothing_judged_has_no_pass_rate() -> None:
+    tally = Tally()
+    tally.add(case_result(ERROR))
+    assert tally.summary().pass_rate is None
+
+
+def test_metrics_show_their_n_and_their_errors() -> None:
+    tally = Tally()
+    tally.add(case_result(PASSED, (assertion_result(PASSED, 0.8, metric="m"),)))
+    tally.add(case_result(ERROR, (assertion_result(ERROR, None, metric="m"),)))
+    tally.add(case_result(ERROR, (assertion_result(ERROR, None, metric="never scored"),)))
+    assert tally.summary().metrics == {
+        "m": MetricSummary(mean=0.8, n=1, errored=1),
+        "never scored": MetricSummary(mean=None, n=0, errored=1),
+    }
+
+
+def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown() -> None:
+    tally = Tally()
+    tally.add(case_result(PASSED, generation=Usage(1, 10, 5, 0, 0.5), judge=Usage(2, 7, 3, 1, None)))
+    tally.add(case_result(PASSED, generation=Usage(1, 1, 1, 0, 0.25), judge=Usage(1, 1, 1, 0, 0.1)))
+    usage = tally.summary().usage
+    assert usage[Role.GENERATION] == Usage(2, 11, 6, 0, 0.75)
+    assert usage[Role.JUDGE] == Usage(3, 8, 4, 1, None)

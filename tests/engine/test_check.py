@@ -1,0 +1,98 @@
+from support.specs import TEMPLATES, assertion, case, suite
+
+from geval_cli.assertions.outcome import DEFAULT_JUDGE, JudgeDefaults
+from geval_cli.config.schema import PromptSpec, ProviderSpec, TestOptionsSpec
+from geval_cli.config.suite import TestCase
+from geval_cli.engine.check import Checked, check_plan
+from geval_cli.engine.plan import Plan
+from geval_cli.errors import Severity
+
+CRITERIA = assertion("g-eval", criteria="good")
+GRADER = ProviderSpec(id="openai:grader")
+
+
+def check(
+    tests: list[TestCase],
+    *,
+    prompt: str = "{{ x }}",
+    providers: tuple[ProviderSpec, ...] | None = None,
+    grader: ProviderSpec | None = None,
+) -> Checked:
+    chosen = (ProviderSpec(id="echo", label="echo"),) if providers is None else providers
+    built = suite(tests, prompts=(PromptSpec(id="p", label="p", raw=prompt),), providers=chosen)
+    return check_plan(Plan(built), TEMPLATES, JudgeDefaults(grader=grader))
+
+
+def test_a_sound_suite_has_no_problems() -> None:
+    checked = check([case(0, vars={"x": 1}), case(1, vars={"x": 2})])
+    assert (checked.problems, checked.tests) == ((), 2)
+
+
+def test_an_undefined_variable_names_the_test_and_the_names_that_exist() -> None:
+    [problem] = check(
+        [case(0, description="greeting", vars={"name": "Ada"})], prompt="Hi {{ nmae }}"
+    ).problems
+    assert problem.message == "undefined variable `nmae` (in prompt `p` for test 1 (greeting))"
+    assert (problem.hint, problem.notes) == ("did you mean `name`?", ("defined here: name",))
+
+
+def test_the_same_mistake_in_many_tests_is_one_problem() -> None:
+    [problem] = check([case(index, vars={"y": 1}) for index in range(100)]).problems
+    assert problem.message == "undefined variable `x` (in prompt `p` for test 1)"
+    assert problem.notes[-1] == "the same in 99 further tests"
+
+
+def test_a_test_without_output_needs_a_provider() -> None:
+    [problem] = check([case(0, vars={"x": 1})], providers=()).problems
+    assert (
+        problem.message
+        == "nothing to judge in test 1: there is no provider to ask, and the test has no `output`"
+    )
+
+
+def test_an_output_beside_providers_is_a_warning() -> None:
+    [problem] = check([case(0, vars={"x": 1, "output": "mine"})]).problems
+    assert problem.severity is Severity.WARNING
+    assert problem.message.startswith("`vars.output` is not judged in test 1")
+    assert (
+        check([case(0, vars={"x": 1, "output": "mine"})], providers=(ProviderSpec(id="none"),)).problems == ()
+    )
+
+
+def test_every_judge_is_found_once() -> None:
+    own = assertion("g-eval", criteria="c", provider=ProviderSpec(id="openai:own"))
+    by_test = TestOptionsSpec(provider=ProviderSpec(id="openai:test"))
+    by_default = TestOptionsSpec(provider=ProviderSpec(id="openai:default"))
+    tests = [
+        case(0, vars={"x": 1}, assertions=(CRITERIA, CRITERIA)),
+        case(1, vars={"x": 1}, assertions=(own,)),
+        case(2, vars={"x": 1}, assertions=(CRITERIA,), options=by_test, default_options=by_default),
+        case(3, vars={"x": 1}, assertions=(CRITERIA,), default_options=by_default),
+    ]
+    found = [judge.id for judge in check(tests).judges]
+    assert found == [DEFAULT_JUDGE.id, "openai:own", "openai:test", "openai:default"]
+
+
+def test_the_grader_stands_between_the_test_and_the_defaults() -> None:
+    by_test = TestOptionsSpec(provider=ProviderSpec(id="openai:test"))
+    by_default = TestOptionsSpec(provider=ProviderSpec(id="openai:default"))
+    tests = [
+        case(0, vars={"x": 1}, assertions=(CRITERIA,), default_options=by_default),
+        case(1, vars={"x": 1}, assertions=(CRITERIA,), options=by_test),
+    ]
+    checked = check(tests, grader=GRADER)
+    assert [judge.id for judge in checked.judges] == ["openai:grader", "openai:test"]
+    assert checked.own_judges == 1
+
+
+def test_criteria_that_render_to_nothing_are_a_problem() -> None:
+    [problem] = check(
+        [case(0, vars={"x": 1, "c": " "}, assertions=(assertion("g-eval", criteria="{{ c }}"),))]
+    ).problems
+    assert problem.message == "the criteria is empty (in test 1)"
+
+
+def test_a_parameter_that_the_test_lacks_is_found_before_anything_is_sent() -> None:
+    spec = assertion("g-eval", criteria="c", evaluation_params=("actual_output", "expected_output"))
+    [problem] = check([case(0, vars={"x": 1}, assertions=(spec,))]).problems
+    assert problem.message == "test 1 lacks expected_output, which evaluation_params names"
