@@ -1,0 +1,94 @@
+"""Terminals as they really are: colour, width and encoding of a stream, decided in one place."""
+
+import io
+from collections.abc import Mapping
+from typing import Literal, TextIO
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+PIPED_WIDTH = 100
+_WIDTH_MIN = 20
+
+
+def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | None = None) -> Console:
+    """A rich console for `stream` that neither guesses nor interprets: no markup, no emoji codes, no highlighting.
+
+    Colour: never with NO_COLOR or TERM=dumb, always with FORCE_COLOR, else on a terminal outside CI. Width: `width`,
+    else COLUMNS, else the terminal's own (followed when it is resized), else 100 characters. Characters that the
+    stream's encoding lacks are written as escapes instead of raising.
+    """
+    if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
+        stream.reconfigure(errors="backslashreplace")
+    is_terminal = stream.isatty() and environ.get("TERM") != "dumb"
+    width = width or _columns(environ) or (None if is_terminal else PIPED_WIDTH)
+    return Console(
+        file=stream,
+        force_terminal=is_terminal or _forces_colour(environ),
+        force_interactive=is_terminal and not is_ci(environ),
+        force_jupyter=False,
+        color_system=_colour_system(environ, is_terminal),
+        no_color=False,
+        width=width,
+        height=25 if width else None,  # rich falls back to 80 columns when only one of the two is known
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=None,
+        _environ=dict(environ),
+    )
+
+
+def is_ci(environ: Mapping[str, str]) -> bool:
+    """Whether a build server runs us: nobody watches, everything is kept in a log."""
+    return environ.get("CI", "").lower() not in {"", "0", "false", "no"}
+
+
+def is_unicode(console: Console) -> bool:
+    """Whether the console's stream can show what lies beyond ASCII."""
+    return _is_unicode(console.encoding)
+
+
+def print_trimmed(renderable: RenderableType, console: Console) -> None:
+    """Print without the blanks that rich leaves at the ends of lines: files and clipboards stay clean."""
+    for line in console.render_lines(renderable, pad=False):
+        text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
+        text.rstrip()
+        console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def print_hanging(head: Text, body: Text, console: Console, *, indent: int) -> None:
+    """Print `head` `indent` cells in and `body` after it, wrapped lines of which begin where the first did."""
+    margin = indent + head.cell_len
+    if console.width - margin <= _WIDTH_MIN:
+        margin = indent + 2
+    for position, line in enumerate(
+        body.wrap(console, max(console.width - indent - head.cell_len - 1, _WIDTH_MIN))
+    ):
+        shown = Text(" " * indent).append_text(head) if position == 0 else Text(" " * margin)
+        shown.append_text(line)
+        shown.rstrip()
+        console.print(shown, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _is_unicode(encoding: str | None) -> bool:
+    return (encoding or "utf-8").lower().replace("_", "-").startswith("utf")
+
+
+def _forces_colour(environ: Mapping[str, str]) -> bool:
+    return environ.get("FORCE_COLOR", "") not in {"", "0"} and not environ.get("NO_COLOR")
+
+
+def _colour_system(
+    environ: Mapping[str, str], is_terminal: bool
+) -> Literal["auto", "standard", "256", "truecolor", "windows"] | None:
+    if environ.get("NO_COLOR"):
+        return None
+    if _forces_colour(environ):
+        return "standard"
+    return "standard" if is_terminal and not is_ci(environ) else None
+
+
+def _columns(environ: Mapping[str, str]) -> int | None:
+    text = environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None

@@ -1,0 +1,196 @@
+"""Every failure and error of a run in full: what was expected, what came, how the judge reached its score."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
+from geval_cli.report.assertion_view import AssertionView
+from geval_cli.report.console import print_hanging
+from geval_cli.report.inert import clipped_lines, inert, value_text
+from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
+from geval_cli.report.verdict import (
+    case_number,
+    case_title,
+    case_verdict,
+    column_title,
+    signs_of,
+)
+
+CASES_MAX = 20
+VERBOSE_CASES_MAX = 500
+_OUTPUT_LINES = 6
+_OUTPUT_CHARACTERS = 1_200
+_REASON_LINES = 20
+_REASON_CHARACTERS = 4_000
+_RAW_LINES = 4
+_RAW_CHARACTERS = 600
+_NAMED_MAX = 12
+_LABEL_WIDTH = len("output  ")
+_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A case to show, and the later ones that broke in exactly the same way."""
+
+    result: CaseResult
+    same_count: int = 0
+    same_numbers: list[str] = field(default_factory=list)
+
+    def add_number(self, number: str) -> None:
+        is_new = number != case_number(self.result) and number not in self.same_numbers
+        if is_new and len(self.same_numbers) < _NAMED_MAX:
+            self.same_numbers.append(number)
+
+
+def print_failures(report: RunReport, console: Console, *, verbose: bool = False) -> None:
+    """Print failures and errors, at most 20; with `verbose` every case, at most 500. Says what was left out.
+
+    Cases that could not run for the same reason (a refused key, say) are shown once and counted.
+    """
+    limit = VERBOSE_CASES_MAX if verbose else CASES_MAX
+    wanted = (result for result in report.results() if verbose or result.status in _PROBLEMS)
+    entries, left_out = _gather(wanted, limit)
+    if not entries:
+        return
+    console.print()
+    title = Text("all results" if verbose else "failures and errors")
+    console.rule(title, characters="─" if console.is_terminal else "-", style="dim", align="left")
+    printer = _CasePrinter(report, console, verbose)
+    for entry in entries:
+        printer.print_entry(entry)
+    if left_out:
+        kind = "result" if verbose else "failure or error"
+        kinds = "results" if verbose else "failures and errors"
+        what = plural(left_out, f"more {kind}", f"more {kinds}")
+        run = inert(report.run.id)
+        console.print(Text(f"\n {what} not shown; everything: geval show {run} -o results.json", style="dim"))
+
+
+def _gather(results: Iterator[CaseResult], limit: int) -> tuple[list[_Entry], int]:
+    entries: list[_Entry] = []
+    by_error: dict[tuple[str, str, str], _Entry] = {}
+    left_out = 0
+    for result in results:
+        key = _error_key(result)
+        if key and key in by_error:
+            twin = by_error[key]
+            twin.same_count += 1
+            twin.add_number(case_number(result))
+        elif len(entries) < limit:
+            entries.append(_Entry(result))
+            if key:
+                by_error[key] = entries[-1]
+        else:
+            left_out += 1
+    return entries, left_out
+
+
+def _error_key(result: CaseResult) -> tuple[str, str, str] | None:
+    if result.error is None or result.assertions:
+        return None
+    return (result.provider.id, result.error.type, result.error.message)
+
+
+class _CasePrinter:
+    """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
+
+    def __init__(self, report: RunReport, console: Console, verbose: bool) -> None:
+        self._console = console
+        self._verbose = verbose
+        self._signs = signs_of(console)
+        self._columns = {column.index: column for column in report.columns}
+        self._all_columns = report.columns
+        self._seen_steps: dict[tuple[str, ...], str] = {}
+
+    def print_entry(self, entry: _Entry) -> None:
+        result = entry.result
+        self._console.print()
+        self._print_heading(result)
+        if result.error is not None:
+            self._print_error(result.error, indent=3)
+        if entry.same_count:
+            self._print_same(entry)
+        if result.output is not None:
+            text = value_text(result.output)
+            lines = clipped_lines(text, line_count=_OUTPUT_LINES, character_count=_OUTPUT_CHARACTERS)
+            self._print_block("output", lines or ["(empty)"], indent=3)
+        for assertion in result.assertions:
+            self._print_assertion(assertion, result, indent=3)
+
+    def _print_heading(self, result: CaseResult) -> None:
+        head = case_verdict(result, self._signs).append("  ")
+        body = Text(case_number(result), style="bold")
+        column = self._columns.get(result.column)
+        if column is not None and len(self._all_columns) > 1:
+            body.append(f"  [{column_title(column, self._all_columns, self._signs)}]", style="not bold cyan")
+        body.append(f"  {case_title(result, 200)}", style="not bold")
+        print_hanging(head, body, self._console, indent=1)
+
+    def _print_assertion(self, assertion: AssertionResult, result: CaseResult, *, indent: int) -> None:
+        is_problem = assertion.status in _PROBLEMS
+        view = AssertionView(assertion, self._signs)
+        print_hanging(view.verdict(), view.heading(), self._console, indent=indent)
+        if not is_problem and not self._verbose:
+            return
+        inner = indent + 2
+        verdicts = view.verdicts()
+        if len(verdicts) == 1:
+            self._print_reason(assertion.reason or "", indent=inner)
+        if assertion.error is not None:
+            self._print_error(assertion.error, indent=inner)
+        for position, part in enumerate(verdicts, start=1):
+            if len(verdicts) > 1:
+                self._print_block(f"part {position}", [part.title()], indent=inner)
+                self._print_reason(part.reason(), indent=inner)
+            for label, text in part.facts():
+                self._print_block(label, [text], indent=inner, style="yellow" if label == "note" else "")
+            name = f"{case_number(result)}, {inert(assertion.metric or assertion.type)}"
+            self._print_steps(part.evaluation_steps(), name, indent=inner)
+        for item in assertion.assertions:
+            self._print_assertion(item, result, indent=inner)
+
+    def _print_reason(self, reason: str, *, indent: int) -> None:
+        lines = clipped_lines(reason, line_count=_REASON_LINES, character_count=_REASON_CHARACTERS)
+        self._print_block("reason", lines, indent=indent)
+
+    def _print_steps(self, steps: tuple[str, ...], name: str, *, indent: int) -> None:
+        if not steps:
+            return
+        if steps in self._seen_steps:
+            self._print_block("steps", [f"the same as in {self._seen_steps[steps]}"], indent=indent)
+            return
+        self._seen_steps[steps] = name
+        for number, step in enumerate(steps, start=1):
+            head = _label("steps" if number == 1 else "").append(f"{number}. ")
+            print_hanging(head, Text(step), self._console, indent=indent)
+
+    def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
+        message = clipped_lines(f"{error.type}: {error.message}", line_count=10, character_count=2_000)
+        self._print_block("error", message, indent=indent, style="yellow")
+        if error.hint:
+            self._print_block(
+                "hint", clipped_lines(error.hint, line_count=4, character_count=1_000), indent=indent
+            )
+        if error.raw:
+            raw = clipped_lines(error.raw, line_count=_RAW_LINES, character_count=_RAW_CHARACTERS)
+            self._print_block("reply", raw, indent=indent, style="dim")
+
+    def _print_same(self, entry: _Entry) -> None:
+        names = ", ".join(entry.same_numbers)
+        more = ", ..." if entry.same_count > len(entry.same_numbers) else ""
+        text = f"the same in {plural(entry.same_count, 'more case')}"
+        self._print_block("also", [f"{text}: {names}{more}" if names else text], indent=3)
+
+    def _print_block(self, label: str, lines: list[str], *, indent: int, style: str = "") -> None:
+        for position, line in enumerate(lines):
+            head = _label(label if position == 0 else "")
+            print_hanging(head, Text(line or " ", style=style), self._console, indent=indent)
+
+
+def _label(text: str) -> Text:
+    return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")

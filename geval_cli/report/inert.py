@@ -1,0 +1,85 @@
+"""Untrusted text made harmless and visible: no control sequence, bidi override or hidden character gets out."""
+
+import json
+import re
+import unicodedata
+
+from rich.cells import cell_len, set_cell_size
+
+from geval_cli.records import JsonValue
+
+TAB = "    "
+
+# Printable for Python, yet drawn as nothing: fillers, joiners and variation selectors, all known from smuggled text.
+_INVISIBLE = frozenset(
+    [
+        0x034F,
+        0x115F,
+        0x1160,
+        0x17B4,
+        0x17B5,
+        0x2800,
+        0x3164,
+        0xFFA0,
+        *range(0x180B, 0x1810),
+        *range(0xFE00, 0xFE10),
+    ]
+) | frozenset(range(0xE0100, 0xE01F0))
+_LATIN_1_MAX, _BASIC_PLANE_MAX = 0xFF, 0xFFFF
+_PRESENTATION = re.compile("(?<=[^\ufe00-\ufe0f])[\ufe0e\ufe0f]")
+
+
+def inert(text: str) -> str:
+    r"""`text` with everything that a terminal would act on, or not show, written out as an escape such as `\x1b`.
+
+    Line breaks are escaped too: use `inert_lines` where they shall be kept, `one_line` where they may go.
+    """
+    text = _PRESENTATION.sub("", text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(character) for character in text)
+
+
+def inert_lines(text: str) -> list[str]:
+    """The lines of `text`, each inert; tabs become four spaces. Never empty."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [inert(line.replace("\t", TAB)) for line in lines]
+
+
+def one_line(text: str, width: int) -> str:
+    """`text` inert on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
+    # Each cell needs at most a few characters; the rest of a huge output is never looked at.
+    start = " ".join(text[: width * 8 + 200].split())
+    shown = inert(start)
+    if cell_len(shown) <= width and len(text) <= width * 8 + 200:
+        return shown
+    return set_cell_size(shown, max(width - 1, 0)).rstrip() + "…"
+
+
+def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[str]:
+    """The first lines of `text`, inert, and a last one that says how much was left out. Empty for blank text."""
+    if not text.strip():
+        return []
+    kept = text.rstrip()[:character_count]
+    lines = inert_lines(kept)[:line_count]
+    shown = sum(len(line) + 1 for line in kept.split("\n")[:line_count]) - 1
+    left_out = len(text.rstrip()) - shown
+    return [*lines, f"... {left_out:,} more characters"] if left_out > 0 else lines
+
+
+def value_text(value: JsonValue) -> str:
+    """A var or an output as text: strings as they are, all else as compact JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=repr)
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character.isprintable() and code not in _INVISIBLE:
+        return character
+    if unicodedata.category(character) == "Zs":
+        return " "
+    if code <= _LATIN_1_MAX:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= _BASIC_PLANE_MAX else f"\\U{code:08x}"

@@ -1,0 +1,96 @@
+"""Results files (`-o`): which format a name asks for, whether it can be written, and writing it."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+from geval_cli.errors import Problem
+from geval_cli.events import RunEvent
+from geval_cli.report.json_file import JsonFile
+from geval_cli.report.jsonl_file import JsonlFile
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import output_error
+
+
+class ResultsFile(Protocol):
+    """One results file of a run under way. It hears every event and is finished with the whole report."""
+
+    def listen(self, event: RunEvent) -> None:
+        """Take note of an event. Never raises: no paid run stops because a file cannot be written."""
+        ...
+
+    def finish(self, report: RunReport) -> None:
+        """Complete the file, whatever way the run ended.
+
+        Raises:
+            OutputError: the file could not be written.
+        """
+        ...
+
+
+FORMATS: Mapping[str, Callable[[Path], ResultsFile]] = MappingProxyType(
+    {".json": JsonFile, ".jsonl": JsonlFile}
+)
+"""Each file name ending that `-o` knows, and what writes it."""
+
+
+def check_output_path(path: Path) -> Problem | None:
+    """What stands in the way of writing results to `path`, if anything; to be asked before a run starts."""
+    if _format_of(path) is None:
+        known = ", ".join(sorted(FORMATS))
+        what = (
+            f"`{path.suffix}` is no format" if path.suffix else "the name has no ending that says the format"
+        )
+        return Problem(
+            f"cannot write results to {path}: {what}", hint=f"use a name that ends in one of: {known}"
+        )
+    try:
+        obstacle = _obstacle(path, Path(os.path.realpath(path)))
+    except OSError as trouble:
+        error = output_error(path, trouble)
+        return Problem(error.message, hint=error.hint)
+    if obstacle is None:
+        return None
+    what, hint = obstacle
+    return Problem(f"cannot write results to {path}: {what}", hint=hint)
+
+
+def _obstacle(path: Path, target: Path) -> tuple[str, str] | None:
+    if target.exists() and not target.is_file():
+        what = "it is a folder" if target.is_dir() else "it is not a regular file"
+        return what, "choose another name"
+    if not target.parent.is_dir():
+        return f"there is no folder {path.parent}", f"mkdir -p {path.parent}"
+    if target.exists() and not os.access(target, os.W_OK):
+        return "the file is read-only", "choose another name"
+    with tempfile.TemporaryFile(dir=target.parent):
+        return None
+
+
+def open_results_file(path: Path) -> ResultsFile:
+    """A listener that writes `path` in the format of its ending; call `check_output_path` first.
+
+    Raises:
+        ValueError: no format has this ending.
+    """
+    make = _format_of(path)
+    if make is None:
+        raise ValueError(f"no results format for {path}")
+    return make(path)
+
+
+def write_results_file(path: Path, report: RunReport) -> None:
+    """Write a stored run to `path` in the format of its ending.
+
+    Raises:
+        OutputError: the file cannot be written.
+        ValueError: no format has this ending.
+    """
+    open_results_file(path).finish(report)
+
+
+def _format_of(path: Path) -> Callable[[Path], ResultsFile] | None:
+    return next((make for ending, make in FORMATS.items() if path.name.lower().endswith(ending)), None)

@@ -1,0 +1,205 @@
+"""How far a run has come, shown while it runs: two live lines on a terminal, sparse plain lines elsewhere."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.records import RunStatus
+from geval_cli.report.console import is_unicode
+from geval_cli.report.inert import one_line
+from geval_cli.report.numbers import format_percentage, plural
+from geval_cli.report.run_state import RunState
+from geval_cli.report.verdict import STYLES, signs_of
+
+Clock = Callable[[], float]
+
+_REFRESHES_PER_S = 8
+_PLAIN_EVERY_S = 5.0
+_PLAIN_AT_LEAST_EVERY_S = 30.0
+_PLAIN_SHARE = 0.1
+_NOTICE_WIDTH = 2_000
+_BAR_MIN, _BAR_MAX = 8, 30
+
+
+class Progress(Protocol):
+    """Listens to a run's events between entering and leaving; leaving always restores the terminal."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def listen(self, event: RunEvent) -> None:
+        """Take note of an event. Cheap; executes nothing."""
+        ...
+
+
+def make_progress(console: Console, *, is_shown: bool = True, clock: Clock = time.monotonic) -> Progress:
+    """The progress display that fits `console` (one of stderr): live, plain lines, or none.
+
+    `clock` counts seconds and never goes back.
+    """
+    if not is_shown:
+        return _NoProgress()
+    return _LiveProgress(console, clock) if console.is_interactive else _PlainProgress(console, clock)
+
+
+class _NoProgress:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def listen(self, event: RunEvent) -> None:
+        return None
+
+
+class _Notices:
+    """Prints what the user should know, each message once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: set[str] = set()
+
+    def listen(self, event: RunEvent) -> None:
+        if isinstance(event, Noticed) and event.message not in self._seen:
+            self._seen.add(event.message)
+            self._console.print(Text(f"note: {one_line(event.message, _NOTICE_WIDTH)}", style="yellow"))
+
+
+class _LiveProgress:
+    """Two lines that a thread of rich's redraws in place; they vanish at the end, when the table takes over."""
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._clock = clock
+        self._state = RunState(clock())
+        self._notices = _Notices(console)
+        self._live = Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=_REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def listen(self, event: RunEvent) -> None:
+        if isinstance(event, RunStarted):
+            self._state = RunState(self._clock())
+        self._state.add(event)
+        self._notices.listen(event)
+
+    def _draw(self) -> "_Lines":
+        return _Lines(self._state, self._clock())
+
+
+class _Lines:
+    """The two lines: a bar with counts, then calls and times; what does not fit is left out, not wrapped."""
+
+    def __init__(self, state: RunState, now_s: float) -> None:
+        self._state = state
+        self._now_s = now_s
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width - 1
+        for line in (self._first(console, width), self._second(console)):
+            line.truncate(width, overflow="ellipsis")
+            yield line
+
+    def _first(self, console: Console, width: int) -> Text:
+        state = self._state
+        done = Text(f" {state.done:,}/{state.total:,}", style="bold")
+        counts = Text("  ")
+        for position, (status, words) in enumerate(state.count_parts()):
+            counts.append(", " if position else "").append(words, style=STYLES[status])
+        bar_width = min(_BAR_MAX, width - done.cell_len - counts.cell_len - 2)
+        bar = self._bar(bar_width, console) if bar_width >= _BAR_MIN else Text()
+        return Text.assemble(" ", bar, done, counts)
+
+    def _second(self, console: Console) -> Text:
+        state, dot = self._state, signs_of(console).dot
+        eta = state.eta_text(self._now_s)
+        parts = [state.elapsed_text(self._now_s), *([eta] if eta else []), state.calls_text()]
+        return Text(" " + f" {dot} ".join(parts), style="dim")
+
+    def _bar(self, width: int, console: Console) -> Text:
+        full, empty = ("━", "─") if is_unicode(console) else ("#", "-")
+        share = self._state.done / self._state.total if self._state.total else 0
+        filled = int(width * min(share, 1))
+        return Text.assemble((full * filled, "green"), (empty * (width - filled), "dim"))
+
+
+class _PlainProgress:
+    """For files, pipes and build logs: a line now and then, each complete, without control characters."""
+
+    def __init__(self, console: Console, clock: Clock) -> None:
+        self._console = console
+        self._clock = clock
+        self._state = RunState(clock())
+        self._notices = _Notices(console)
+        self._last_s = self._state.started_s
+        self._last_done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def listen(self, event: RunEvent) -> None:
+        if isinstance(event, RunStarted):
+            self._state = RunState(self._clock())
+            self._last_s, self._last_done = self._state.started_s, 0
+            self._print(f"running {plural(event.total, 'case')} of {one_line(event.run.config_path, 200)}")
+        self._state.add(event)
+        self._notices.listen(event)
+        if isinstance(event, RunFinished):
+            self._print_end(event)
+        elif not isinstance(event, RunStarted) and self._is_due(isinstance(event, CaseFinished)):
+            self._print_state()
+
+    def _is_due(self, is_step: bool) -> bool:
+        since_s = self._clock() - self._last_s
+        if since_s >= _PLAIN_AT_LEAST_EVERY_S:
+            return True
+        progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE
+        return is_step and progressed and since_s >= _PLAIN_EVERY_S
+
+    def _print_state(self) -> None:
+        state, now_s = self._state, self._clock()
+        self._last_s, self._last_done = now_s, state.done
+        eta = state.eta_text(now_s)
+        share = format_percentage(state.done, state.total)
+        parts = [f"{state.done:,}/{state.total:,} ({share})", state.counts_text(), state.calls_text()]
+        times = f"{state.elapsed_text(now_s)}, {eta}" if eta else state.elapsed_text(now_s)
+        self._print("; ".join([*parts, times]))
+
+    def _print_end(self, event: RunFinished) -> None:
+        state = self._state
+        word = "finished" if event.run.status is RunStatus.COMPLETED else event.run.status.value
+        done = f"{state.done:,} of {plural(state.total, 'case')}"
+        self._print(f"{word}: {done}; {state.counts_text()}; {state.elapsed_text(self._clock())}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)

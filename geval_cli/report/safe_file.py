@@ -1,0 +1,84 @@
+"""Writing a file so that nobody ever sees half of it, with errors that say what to do."""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from geval_cli.errors import OutputError
+
+_HINTS = {
+    errno.ENOSPC: "free some space, then write it again with `geval show RUN -o FILE`",
+    errno.EDQUOT: "free some space, then write it again with `geval show RUN -o FILE`",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder on a disk that can be written to",
+    errno.ENOENT: "create the folder first",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def output_error(path: Path, error: OSError) -> OutputError:
+    """The `OutputError` for an operating system's refusal."""
+    reason = (error.strerror or str(error)).lower()
+    hint = _HINTS.get(error.errno or 0, "the results are kept: `geval show RUN -o FILE` writes them again")
+    return OutputError(f"cannot write {path}: {reason}", path=str(path), hint=hint)
+
+
+class SafeFile:
+    """A UTF-8 text file that appears, or replaces the one before it, only when all of it is on disk.
+
+    It is written under another name in the same folder. When the block raises, or the disk is full, that file is
+    removed and what stood there before stays.
+
+    Raises:
+        OutputError: from `write` and from leaving the block.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Through a symbolic link, the file that it points to is replaced, not the link.
+        self._target = Path(os.path.realpath(path))
+        self._temporary = self._target.with_name(f".{self._target.name[:200]}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        return self
+
+    def write(self, text: str) -> None:
+        """Add text."""
+        try:
+            self._file.write(text)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._put_in_place()
+        except OSError as trouble:
+            raise output_error(self._path, trouble) from trouble
+        finally:
+            self._clean_up()
+
+    def _put_in_place(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self._target.exists():
+            self._temporary.chmod(stat.S_IMODE(self._target.stat().st_mode))
+        self._temporary.replace(self._target)
+
+    def _clean_up(self) -> None:
+        # A full disk was reported by the write before; closing says it a second time.
+        with suppress(OSError):
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)

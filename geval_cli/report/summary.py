@@ -1,0 +1,157 @@
+"""The last lines of a run: counts, pass rate, metrics, tokens, duration, and where to find it again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.inert import inert, one_line
+from geval_cli.report.numbers import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_percentage,
+    format_score,
+    plural,
+)
+from geval_cli.report.plain_table import indented, plain_table
+from geval_cli.report.report import RunReport
+from geval_cli.report.verdict import STYLES, signs_of
+
+METRICS_MAX = 30
+_LABEL_WIDTH = len("pass rate  ")
+_ROLE_NAMES = {Role.GENERATION: "answers", Role.JUDGE: "judge"}
+
+
+def print_summary(report: RunReport, console: Console, *, written: Sequence[Path] = ()) -> None:
+    """Print the summary; `written` are the results files of this run."""
+    summary = report.summary
+    console.print()
+    _print_metrics(summary, console)
+    for text in report.run.warnings:
+        _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
+    for role, usage in summary.usage.items():
+        if usage.requests:
+            _print_line(_ROLE_NAMES[role], Text(_usage_text(usage)), console)
+    _print_line("pass rate", Text(_pass_rate(summary)), console)
+    for path in written:
+        _print_line("written", Text(inert(str(path))), console)
+    _print_line("config", Text(inert(report.run.config_path)), console)
+    _print_line("run", _run_text(report, console), console)
+    console.print()
+    _print_counts(report, console)
+
+
+def _print_counts(report: RunReport, console: Console) -> None:
+    summary = report.summary
+    counts = (
+        (Status.PASSED, summary.passed, "passed"),
+        (Status.FAILED, summary.failed, "failed"),
+        (Status.ERROR, summary.errored, "error" if summary.errored == 1 else "errors"),
+        (Status.NOT_EVALUATED, summary.not_evaluated, "not evaluated"),
+    )
+    line = Text()
+    for status, count, word in counts:
+        line.append("" if not line else ", ")
+        line.append(f"{count:,} {word}", style=STYLES[status] if count else "dim")
+    if report.run.duration_ms is not None:
+        line.append(f" in {format_duration(report.run.duration_ms)}")
+    print_hanging(_headline(report), line, console, indent=1)
+    remark = _remark(report)
+    if remark:
+        print_hanging(Text(), Text(remark, style="yellow"), console, indent=1)
+
+
+def _headline(report: RunReport) -> Text:
+    summary = report.summary
+    if report.run.status is RunStatus.INTERRUPTED:
+        return Text("INTERRUPTED  ", style="bold yellow")
+    if report.run.status is RunStatus.ABORTED:
+        return Text("ABORTED  ", style="bold yellow")
+    if report.run.status is RunStatus.RUNNING:
+        return Text("UNFINISHED  ", style="bold yellow")
+    if summary.failed:
+        return Text("FAILED  ", style=STYLES[Status.FAILED])
+    if summary.errored:
+        return Text("NOT ALL JUDGED  ", style=STYLES[Status.ERROR])
+    if summary.passed:
+        return Text("PASSED  ", style="bold green")
+    return Text("NOTHING EVALUATED  ", style="bold yellow")
+
+
+def _remark(report: RunReport) -> str:
+    summary = report.summary
+    finished = summary.passed + summary.failed + summary.errored + summary.not_evaluated
+    planned = max(report.planned or 0, summary.total)
+    kept = (
+        f"{finished:,} of {plural(planned, 'case')} finished"
+        if planned > finished
+        else "what was finished is kept"
+    )
+    match report.run.status:
+        case RunStatus.INTERRUPTED | RunStatus.ABORTED:
+            return f"the run was stopped before its end: {kept}"
+        case RunStatus.RUNNING:
+            return "the run is still going on, or its process died before the end"
+    if not finished:
+        return "no test was run"
+    if finished == summary.not_evaluated:
+        return "no assertion had anything to judge: give the tests an `assert`"
+    return ""
+
+
+def _pass_rate(summary: RunSummary) -> str:
+    judged = summary.passed + summary.failed
+    if not judged:
+        return "none: nothing was judged"
+    left_out = summary.errored + summary.not_evaluated
+    beside = f"; {left_out:,} not counted" if left_out else ""
+    return f"{format_percentage(summary.passed, judged)} ({summary.passed:,} of {judged:,} judged{beside})"
+
+
+def _usage_text(usage: Usage) -> str:
+    requests = plural(usage.requests, "request")
+    if usage.cached_requests == usage.requests:
+        return f"{requests}, all from the cache"
+    cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
+    tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
+    return f"{requests}{cached}, {tokens}{_cost_text(usage)}"
+
+
+def _cost_text(usage: Usage) -> str:
+    if usage.cost_usd is None:
+        return ", cost unknown"
+    return f", {format_cost(usage.cost_usd)}" if usage.cost_usd else ""
+
+
+def _print_metrics(summary: RunSummary, console: Console) -> None:
+    if not summary.metrics:
+        return
+    table = plain_table(console)
+    table.add_column("metric", overflow="fold")
+    for heading in ("mean", "n", "errors"):
+        table.add_column(heading, justify="right")
+    for name, metric in list(summary.metrics.items())[:METRICS_MAX]:
+        mean = "none" if metric.mean is None else format_score(metric.mean)
+        errors = Text(f"{metric.errored:,}", style=STYLES[Status.ERROR] if metric.errored else "dim")
+        table.add_row(Text(one_line(name, 60)), mean, f"{metric.n:,}", errors)
+    print_trimmed(indented(table), console)
+    hidden = len(summary.metrics) - METRICS_MAX
+    if hidden > 0:
+        console.print(Text(f" and {plural(hidden, 'more metric')}", style="dim"))
+    console.print()
+
+
+def _run_text(report: RunReport, console: Console) -> Text:
+    run = inert(report.run.id)
+    command = f"geval show {run}"
+    if console.width < _LABEL_WIDTH + len(run) + len(command) + len(" . see it again: ") + 2:
+        return Text(command)
+    return Text.assemble(run, (f" {signs_of(console).dot} see it again: {command}", "dim"))
+
+
+def _print_line(label: str, text: Text, console: Console) -> None:
+    print_hanging(Text(label.ljust(_LABEL_WIDTH), style="dim"), text, console, indent=1)

@@ -1,0 +1,217 @@
+"""The matrix of a run: one row a test, one column a prompt x provider pair; a block a test where that does not fit."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.events import Column
+from geval_cli.records import CaseResult, Status
+from geval_cli.report.console import print_trimmed
+from geval_cli.report.inert import inert, one_line, value_text
+from geval_cli.report.numbers import plural
+from geval_cli.report.plain_table import indented, plain_table
+from geval_cli.report.report import RunReport
+from geval_cli.report.verdict import (
+    VERDICT_WIDTH,
+    case_number,
+    case_title,
+    case_verdict,
+    column_title,
+    has_fallback,
+    signs_of,
+)
+
+ROWS_MAX = 50
+_TITLE_MIN, _TITLE_MAX = 16, 40
+_EXCERPT_MIN = 18
+"""A narrower cell shows its verdict alone: shreds of an output help nobody."""
+_CELL_MAX = 60
+_LINES_MAX = 100
+"""In the block layout, more results than this leave out the ones that passed."""
+_GAP = 3
+_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+
+Row = tuple[CaseResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    rows: tuple[Row, ...]
+    total: int
+    problems: int
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.rows) == self.total
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Widths in terminal cells; `cell` is 0 where only a block a test fits."""
+
+    number: int
+    title: int
+    cell: int
+
+
+def print_table(report: RunReport, console: Console) -> None:
+    """Print the matrix; a run of more than 50 rows shows only rows with a failure or an error, at most 50."""
+    selection = _select(report.results())
+    if not selection.total:
+        return
+    layout = _fit(selection.rows, len(report.columns), console.width)
+    if selection.rows and layout.cell:
+        _print_matrix(selection.rows, report.columns, console, layout)
+    elif selection.rows:
+        _print_blocks(selection.rows, report.columns, console)
+    _print_notes(selection, report, console)
+
+
+def _rows(results: Iterable[CaseResult]) -> Iterator[Row]:
+    for _, group in groupby(results, key=lambda result: (result.test_index, result.repeat_index)):
+        yield tuple(group)
+
+
+def _select(results: Iterable[CaseResult]) -> _Selection:
+    first: list[Row] = []
+    problems: list[Row] = []
+    total = problem_count = 0
+    for row in _rows(results):
+        total += 1
+        if total <= ROWS_MAX:
+            first.append(row)
+        if any(result.status in _PROBLEMS for result in row):
+            problem_count += 1
+            if problem_count <= ROWS_MAX:
+                problems.append(row)
+    return _Selection(tuple(first if total <= ROWS_MAX else problems), total, problem_count)
+
+
+def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
+    number = max((len(case_number(row[0])) for row in rows), default=2) - 1
+    wanted = max((cell_len(case_title(row[0], _TITLE_MAX)) for row in rows), default=_TITLE_MIN)
+    widest = min(max(wanted, len("test")), max(_TITLE_MIN, width // 4))
+    for title in (widest, min(widest, _TITLE_MIN)):
+        cell = (width - 1 - number - title - _GAP) // max(column_count, 1) - _GAP
+        if cell >= _EXCERPT_MIN:
+            break
+    return _Layout(number, title, min(cell, _CELL_MAX) if cell >= VERDICT_WIDTH else 0)
+
+
+def _print_matrix(
+    rows: tuple[Row, ...], columns: tuple[Column, ...], console: Console, layout: _Layout
+) -> None:
+    signs = signs_of(console)
+    titles = [column_title(column, columns, signs) for column in columns]
+    is_numbered = not all(_fits_in_heading(title, layout.cell) for title in titles)
+    has_excerpts = layout.cell >= _EXCERPT_MIN
+    line_count = 2 if has_excerpts else 1
+    table = plain_table(console, has_blank_lines=has_excerpts)
+    table.add_column("#", width=layout.number, justify="right", style="dim")
+    table.add_column("test", width=layout.title)
+    for position, title in enumerate(titles, start=1):
+        heading = Text(f"[{position}]" if is_numbered else title)
+        table.add_column(heading, width=layout.cell, overflow="fold")
+    for row in rows:
+        cells = {result.column: _cell(result, layout.cell, console) for result in row}
+        test = _clipped(case_title(row[0], layout.title * line_count), layout.title, line_count, console)
+        number = case_number(row[0]).removeprefix("#")
+        table.add_row(number, test, *(cells.get(column.index, Text("")) for column in columns))
+    if is_numbered:
+        _print_legend(titles, console)
+    print_trimmed(indented(table), console)
+
+
+def _fits_in_heading(title: str, width: int) -> bool:
+    return cell_len(title) <= 2 * width and all(cell_len(word) <= width for word in title.split())
+
+
+def _cell(result: CaseResult, width: int, console: Console) -> Text:
+    text = case_verdict(result, signs_of(console))
+    text.no_wrap = None
+    if width < _EXCERPT_MIN:
+        return text
+    excerpt = _excerpt(result, width * 2)
+    shown = _clipped(excerpt, width, 2, console)
+    shown.stylize("dim")
+    return text.append("\n").append_text(shown) if excerpt else text
+
+
+def _clipped(text: str, width: int, line_count: int, console: Console) -> Text:
+    lines = Text(text).wrap(console, width)
+    if len(lines) > line_count:
+        lines[line_count - 1].rstrip()
+        lines[line_count - 1].truncate(width - 1)
+        lines[line_count - 1].append("…")
+    return Text("\n").join(lines[:line_count])
+
+
+def _excerpt(result: CaseResult, width: int) -> str:
+    if result.error is not None:
+        return one_line(result.error.message, width)
+    return "" if result.output is None else one_line(value_text(result.output), width)
+
+
+def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: Console) -> None:
+    signs = signs_of(console)
+    titles = {column.index: column_title(column, columns, signs) for column in columns}
+    positions = {column.index: position for position, column in enumerate(columns, start=1)}
+    is_long = len(rows) * len(columns) > _LINES_MAX
+    _print_legend(list(titles.values()), console)
+    for row in rows:
+        number = case_number(row[0])
+        title = case_title(row[0], console.width - len(number) - 4)
+        console.print(Text.assemble((f" {number}", "bold"), f"  {title}"), no_wrap=True)
+        shown = [result for result in row if not is_long or result.status in _PROBLEMS]
+        for result in shown:
+            label = f"[{positions.get(result.column, result.column + 1)}]"
+            _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)
+        if len(shown) < len(row):
+            console.print(Text(f"   and {len(row) - len(shown)} without a failure or an error", style="dim"))
+
+
+def _print_block_line(result: CaseResult, label: str, console: Console) -> None:
+    line = Text(f"   {label} ", style="dim")
+    line.append_text(case_verdict(result, signs_of(console)))
+    line.pad_right(max(len(label) + 4 + VERDICT_WIDTH + 2 - line.cell_len, 1))
+    line.append(_excerpt(result, max(console.width - line.cell_len - 1, 0)))
+    line.rstrip()
+    console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _print_legend(titles: list[str], console: Console) -> None:
+    for position, title in enumerate(titles, start=1):
+        line = Text(f" [{position}] ", style="bold")
+        console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
+    console.print()
+
+
+def _print_notes(selection: _Selection, report: RunReport, console: Console) -> None:
+    rows = selection.rows
+    notes = []
+    if any(has_fallback(result.assertions) for row in rows for result in row):
+        notes.append("~ another estimator than the one asked for; the details say why")
+    if any(row[0].repeat_index for row in rows):
+        notes.append("#3.2 stands for the second repeat of test 3")
+    if not selection.is_whole:
+        notes += [
+            _what_is_hidden(selection),
+            f"everything: geval show {inert(report.run.id)} -o results.json",
+        ]
+    if notes and rows:
+        console.print()
+    for note in notes:
+        console.print(Text(f" {note}", style="dim"))
+
+
+def _what_is_hidden(selection: _Selection) -> str:
+    of_all = f"of {plural(selection.total, 'row')}"
+    if not selection.problems:
+        return f"none {of_all} has a failure or an error, so none is shown"
+    if len(selection.rows) == selection.problems:
+        return f"shown {of_all}: the {selection.problems} with a failure or an error"
+    return f"shown {of_all}: the first {len(selection.rows)} of {selection.problems:,} with a failure or an error"

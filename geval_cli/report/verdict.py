@@ -1,0 +1,108 @@
+"""How the four statuses look: a mark, a word for those who see no colour, and a style."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.events import Column
+from geval_cli.records import AssertionResult, CaseResult, Status
+from geval_cli.report.console import is_unicode
+from geval_cli.report.inert import one_line, value_text
+from geval_cli.report.numbers import format_comparison, format_score
+
+STYLES = {
+    Status.PASSED: "green",
+    Status.FAILED: "bold red",
+    Status.ERROR: "bold yellow",
+    Status.NOT_EVALUATED: "dim",
+}
+WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", Status.NOT_EVALUATED: "n/e"}
+VERDICT_WIDTH = len("* PASS 0.9996 ~")
+"""What a verdict takes in a table: mark, word, score and the mark of a fallback."""
+
+_LABEL_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The characters beyond ASCII that reports use, or their stand-ins where the stream has none."""
+
+    marks: Mapping[Status, str]
+    dot: str
+    times: str
+
+
+_UNICODE_SIGNS = Signs(
+    MappingProxyType(
+        {Status.PASSED: "✓", Status.FAILED: "✗", Status.ERROR: "!", Status.NOT_EVALUATED: "–"}  # noqa: RUF001
+    ),
+    dot="·",
+    times="×",  # noqa: RUF001
+)
+_ASCII_SIGNS = Signs(
+    MappingProxyType({Status.PASSED: "+", Status.FAILED: "x", Status.ERROR: "!", Status.NOT_EVALUATED: "-"}),
+    dot="|",
+    times="x",
+)
+
+
+def signs_of(console: Console) -> Signs:
+    """The signs that the console's stream can show."""
+    return _UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
+
+
+def verdict(status: Status, score: str | None, signs: Signs, *, has_fallback: bool = False) -> Text:
+    """`✓ PASS 0.87`, with a trailing `~` when an estimator was not the one that was wanted."""
+    words = f"{signs.marks[status]} {WORDS[status]}"
+    if score is not None and status is not Status.ERROR:
+        words += f" {score}"
+    text = Text(words, style=STYLES[status], no_wrap=True)
+    return text.append(" ~", style="yellow") if has_fallback else text
+
+
+def case_verdict(result: CaseResult, signs: Signs) -> Text:
+    """The verdict on one case with its score, precise enough not to look equal to a threshold that it missed."""
+    return verdict(result.status, _case_score(result), signs, has_fallback=has_fallback(result.assertions))
+
+
+def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
+    """Whether any of the assertions, or of those within them, used another estimator than it was meant to."""
+    return any(item.detail.get("fallback") or has_fallback(item.assertions) for item in assertions)
+
+
+def case_number(result: CaseResult) -> str:
+    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
+    repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
+    return f"#{result.test_index + 1}{repeat}"
+
+
+def case_title(result: CaseResult, width: int) -> str:
+    """What the test is about, on one line: its description, else its vars in short, else its prompt."""
+    if result.description or not result.vars:
+        return one_line(result.description or result.prompt.rendered, width)
+    pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())
+    return one_line(", ".join(pairs), width)
+
+
+def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:
+    """`prompt × provider`, or only the one of the two in which the columns differ."""  # noqa: RUF002
+    prompt, provider = (one_line(label, _LABEL_MAX) for label in (column.prompt_label, column.provider_label))
+    if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
+        return provider
+    if not provider or len({item.provider_label for item in columns}) == 1:
+        return prompt
+    return f"{prompt} {signs.times} {provider}"
+
+
+def _case_score(result: CaseResult) -> str | None:
+    if result.score is None:
+        return None
+    if result.status is Status.FAILED:
+        for item in result.assertions:
+            missed = item.status is Status.FAILED and item.score == result.score
+            if missed and item.threshold is not None and item.score is not None:
+                return format_comparison(item.score, item.threshold).split()[0]
+    return format_score(result.score)

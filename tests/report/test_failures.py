@@ -1,0 +1,161 @@
+import io
+from dataclasses import replace
+
+from support.sample_run import STEPS, console_of, make_case, make_judged, make_report
+
+from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.report.failures import print_failures
+
+
+def printed(*cases: CaseResult, width: int = 100, verbose: bool = False) -> str:
+    stream = io.StringIO()
+    report = make_report(results=lambda: iter(cases))
+    print_failures(report, console_of(stream, width), verbose=verbose)
+    return stream.getvalue()
+
+
+def failed(test: int = 0, **changes: object) -> CaseResult:
+    return make_case(test, status=Status.FAILED, **changes)
+
+
+def test_nothing_is_printed_when_all_passed() -> None:
+    assert printed(make_case(), make_case(1, status=Status.NOT_EVALUATED)) == ""
+
+
+def test_verbose_shows_reasons_and_steps_of_what_passed() -> None:
+    judged = make_judged(Status.PASSED, 0.9, reason="Warm and correct.", detail={"evaluation_steps": STEPS})
+    text = printed(make_case(assertions=(judged,)), verbose=True)
+
+    assert "Warm and correct." in text
+    assert "3. Give a rating from 1 to 5." in text
+
+
+def test_failures_beyond_twenty_are_counted() -> None:
+    text = printed(*(failed(test) for test in range(23)))
+
+    assert text.count("FAIL") == 20
+    assert "3 more failures and errors not shown" in text
+
+
+def test_one_broken_key_is_one_message() -> None:
+    error = ErrorInfo("ProviderAuthError", "the server refused the API key (401)", "check OPENAI_API_KEY")
+    cases = [make_case(test, status=Status.ERROR, output=None, error=error) for test in range(1_000)]
+    text = printed(*cases)
+
+    assert text.count("refused the API key") == 1
+    assert "the same in 999 more cases: #2, #3," in text
+    assert "not shown" not in text
+
+
+def test_different_errors_are_shown_apart() -> None:
+    errors = [ErrorInfo("ProviderTimeoutError", f"no answer within {seconds} s") for seconds in (30, 60)]
+    text = printed(
+        *(make_case(n, status=Status.ERROR, output=None, error=error) for n, error in enumerate(errors))
+    )
+
+    assert "no answer within 30 s" in text
+    assert "no answer within 60 s" in text
+
+
+def test_equal_evaluation_steps_are_shown_once() -> None:
+    judged = make_judged(Status.FAILED, 0.2, detail={"evaluation_steps": STEPS})
+    text = printed(failed(0, assertions=(judged,)), failed(1, assertions=(judged,)))
+
+    assert text.count(STEPS[0]) == 1
+    assert "steps   the same as in #1, consistency" in text
+
+
+def test_each_estimator_is_named() -> None:
+    sure = {"estimator": "logprobs", "rating": 3.21, "score_range": [1, 5], "coverage": 0.93}
+    details = [
+        (sure, "3.21 in 1 to 5 (logprobs, coverage 0.93)"),
+        ({"estimator": "samples", "rating": 3, "requested": 20, "valid": 19}, "3 (20 samples, 19 valid)"),
+        ({"estimator": "single", "rating": 8, "score_range": [0, 10]}, "8 in 0 to 10 (single rating)"),
+        ({"estimator": "samples", "requested": 20, "valid": 3}, "none (20 samples, 3 valid)"),
+    ]
+    for detail, shown in details:
+        assert f"rating  {shown}" in printed(
+            failed(assertions=(make_judged(Status.FAILED, 0.2, detail=detail),))
+        )
+
+
+def test_a_default_threshold_is_marked() -> None:
+    judged = make_judged(Status.FAILED, 0.4, threshold_is_default=True)
+
+    assert "0.40 < 0.50 (default)" in printed(failed(assertions=(judged,)))
+
+
+def test_the_likeliest_ratings_are_shown_in_the_order_of_the_scale() -> None:
+    distribution = {str(rating): (rating + 1) / 66 for rating in range(11)}
+    judged = make_judged(Status.FAILED, 0.2, detail={"distribution": distribution})
+
+    assert "spread  5: 9%, 6: 11%, 7: 12%, 8: 14%, 9: 15%, 10: 17%, and 5 more" in printed(
+        failed(assertions=(judged,))
+    )
+
+
+def test_each_of_several_criteria_is_shown() -> None:
+    parts = [
+        {"criteria": "Is it polite?", "score": 0.9, "rating": 9, "reason": "It says please."},
+        {"criteria": "Is it short?", "rating": 1, "reason": "It rambles."},
+    ]
+    text = printed(failed(assertions=(make_judged(Status.FAILED, 0.5, detail={"parts": parts}),)))
+
+    for shown in ("part 1  0.90  Is it polite?", "part 2  Is it short?", "It says please.", "It rambles."):
+        assert shown in text
+
+
+def test_assertions_within_a_set_are_shown() -> None:
+    inner = make_judged(Status.FAILED, 0.1, metric="inner", reason="too rude")
+    outer = replace(make_judged(Status.FAILED, 0.1, metric=None), type="assert-set", assertions=(inner,))
+    text = printed(failed(assertions=(outer,)))
+
+    assert "assert-set" in text
+    assert "g-eval inner" in text
+    assert "too rude" in text
+
+
+def test_details_of_a_strange_shape_are_passed_over() -> None:
+    detail = {
+        "rating": "nine",
+        "score_range": [1],
+        "estimator": 7,
+        "distribution": [["a"], 3, {"b": 1}],
+        "evaluation_steps": "not a list",
+        "fallback": ["x"],
+        "judge": None,
+    }
+    text = printed(failed(assertions=(make_judged(Status.FAILED, 0.2, detail=detail),)))
+
+    assert "rating" not in text
+    assert "spread" not in text
+    assert "steps" not in text
+
+
+def test_a_long_output_is_cut_and_the_rest_counted() -> None:
+    text = printed(failed(output="word " * 1_000 + "end"))
+
+    assert "... 3,803 more characters" in text
+
+
+def test_an_empty_output_is_said_to_be_empty() -> None:
+    assert "output  (empty)" in printed(failed(output=""))
+
+
+def test_very_long_words_wrap() -> None:
+    text = printed(failed(assertions=(make_judged(Status.FAILED, 0.2, reason="x" * 500),)), width=60)
+
+    assert max(len(line) for line in text.split("\n")) <= 60
+    assert text.count("x") >= 500
+
+
+def test_the_raw_reply_and_the_hint_stand_with_an_error() -> None:
+    error = ErrorInfo("JudgeParseError", "no score can be read", "use a larger judge", "I cannot\nhelp")
+    text = printed(make_case(status=Status.ERROR, assertions=(make_judged(Status.ERROR, None, error=error),)))
+
+    for shown in (
+        "error   JudgeParseError: no score can be read",
+        "hint    use a larger judge",
+        "reply   I cannot",
+    ):
+        assert shown in text

@@ -1,0 +1,152 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geval_cli.report.numbers import (
+    format_clock,
+    format_comparison,
+    format_cost,
+    format_count,
+    format_duration,
+    format_percentage,
+    format_score,
+    plural,
+)
+
+unit = st.floats(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("score", "text"),
+    [
+        (0, "0.00"),
+        (1, "1.00"),
+        (0.874, "0.87"),
+        (0.996, "0.996"),
+        (0.99996, "0.99996"),
+        (0.0004, "0.0004"),
+        (1 - 1e-12, "1.00"),
+        (-0.0, "0.00"),
+    ],
+)
+def test_score(score: float, text: str) -> None:
+    assert format_score(score) == text
+
+
+@given(unit)
+def test_only_a_full_score_looks_full_and_only_none_looks_empty(score: float) -> None:
+    text = format_score(score)
+
+    assert (float(text) == 1) == (round(score, 9) == 1)
+    assert (float(text) == 0) == (round(score, 9) == 0)
+
+
+@pytest.mark.parametrize(
+    ("score", "threshold", "text"),
+    [
+        (0.4, 0.5, "0.40 < 0.50"),
+        (0.5, 0.5, "0.50 ≥ 0.50"),
+        (0.999, 1.0, "0.999 < 1.00"),
+        (0.6996, 0.7, "0.6996 < 0.70"),
+        (0.701, 0.7, "0.70 ≥ 0.70"),
+        (0.87, 0.855, "0.87 ≥ 0.855"),
+        (1 / 3, 1 / 3, "0.3333 ≥ 0.3333"),
+        (0.7 - 1e-12, 0.7, "0.70 ≥ 0.70"),
+    ],
+)
+def test_comparison(score: float, threshold: float, text: str) -> None:
+    assert format_comparison(score, threshold) == text
+
+
+@given(unit, unit)
+def test_a_comparison_is_true_as_printed(score: float, threshold: float) -> None:
+    left, sign, right = format_comparison(score, threshold).split()
+
+    assert sign == ("<" if round(score, 9) < round(threshold, 9) else "≥")
+    assert (float(left) < float(right)) == (sign == "<")
+
+
+@given(unit, st.floats(-1e-6, 1e-6))
+def test_a_near_miss_is_true_as_printed(threshold: float, difference: float) -> None:
+    left, sign, right = format_comparison(threshold + difference, threshold).split()
+
+    assert (float(left) < float(right)) == (sign == "<")
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 3, "0%"),
+        (3, 3, "100%"),
+        (1, 2, "50%"),
+        (1, 3, "33.3%"),
+        (9_999, 10_000, "99.99%"),
+        (1, 100_000, "0.001%"),
+        (0, 0, "n/a"),
+    ],
+)
+def test_percentage(part: int, whole: int, text: str) -> None:
+    assert format_percentage(part, whole) == text
+
+
+@given(st.integers(1, 10**7).flatmap(lambda whole: st.tuples(st.integers(0, whole), st.just(whole))))
+def test_all_and_none_are_said_only_when_true(counts: tuple[int, int]) -> None:
+    part, whole = counts
+    text = format_percentage(part, whole)
+
+    assert (text == "100%") == (part == whole)
+    assert (text == "0%") == (part == 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1_000, "1k"),
+        (12_345, "12.3k"),
+        (999_949, "999.9k"),
+        (999_950, "1M"),
+        (1_234_567, "1.2M"),
+        (2_500_000_000, "2.5G"),
+    ],
+)
+def test_count(count: int, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0 ms"),
+        (350.4, "350 ms"),
+        (999.6, "1.0 s"),
+        (4_230, "4.2 s"),
+        (59_960, "1m 00s"),
+        (65_000, "1m 05s"),
+        (7_380_000, "2h 03m"),
+        (100_000_000, "1d 03h"),
+    ],
+)
+def test_duration(duration_ms: float, text: str) -> None:
+    assert format_duration(duration_ms) == text
+
+
+def test_clock_counts_whole_seconds() -> None:
+    assert format_clock(7.4) == "7s"
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [(0, "$0.00"), (1.234, "$1.23"), (0.5, "$0.50"), (0.000123, "$0.000123"), (1e-9, "<$0.000001")],
+)
+def test_cost(cost: float, text: str) -> None:
+    assert format_cost(cost) == text
+
+
+def test_plural() -> None:
+    assert [plural(1, "case"), plural(2, "case"), plural(1_000, "entry", "entries")] == [
+        "1 case",
+        "2 cases",
+        "1,000 entries",
+    ]

@@ -1,0 +1,133 @@
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from support.sample_run import RUN, console_of, make_report
+
+from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
+from geval_cli.report.summary import print_summary
+
+
+def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:
+    stream = io.StringIO()
+    written = changes.pop("written", ())
+    report = make_report(summary=summary, **{"run": replace(RUN, status=status), **changes})
+    print_summary(report, console_of(stream, 100), written=written)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def last_lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n\n")[-1].split("\n")]
+
+
+def test_all_passed() -> None:
+    text = printed(RunSummary(3, passed=3))
+
+    assert "pass rate  100% (3 of 3 judged)" in text
+    assert last_lines(text) == ["PASSED  3 passed, 0 failed, 0 errors, 0 not evaluated in 16.2 s"]
+
+
+def test_one_failure_among_many_is_not_rounded_away() -> None:
+    text = printed(RunSummary(100_000, passed=99_999, failed=1))
+
+    assert "pass rate  99.999% (99,999 of 100,000 judged)" in text
+    assert "FAILED  99,999 passed, 1 failed" in text
+
+
+def test_errors_without_failures_are_no_failure() -> None:
+    text = printed(RunSummary(3, passed=2, errored=1))
+
+    assert last_lines(text)[0].startswith("NOT ALL JUDGED  2 passed, 0 failed, 1 error,")
+    assert "pass rate  100% (2 of 2 judged; 1 not counted)" in text
+
+
+def test_no_tests() -> None:
+    text = printed(RunSummary())
+
+    assert "pass rate  none: nothing was judged" in text
+    assert last_lines(text)[-1] == "no test was run"
+
+
+def test_nothing_evaluated() -> None:
+    text = printed(RunSummary(2, not_evaluated=2))
+
+    assert last_lines(text)[0].startswith("NOTHING EVALUATED  0 passed, 0 failed, 0 errors, 2 not evaluated")
+    assert "give the tests an `assert`" in last_lines(text)[-1]
+
+
+def test_interrupted() -> None:
+    text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED, planned=18)
+
+    assert last_lines(text)[0].startswith("INTERRUPTED  7 passed")
+    assert last_lines(text)[1] == "the run was stopped before its end: 7 of 18 cases finished"
+
+
+def test_interrupted_without_knowing_how_much_was_planned() -> None:
+    text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED)
+
+    assert last_lines(text)[1] == "the run was stopped before its end: what was finished is kept"
+
+
+def test_aborted() -> None:
+    text = printed(RunSummary(1, failed=1), status=RunStatus.ABORTED, planned=5)
+
+    assert last_lines(text)[0].startswith("ABORTED  0 passed, 1 failed")
+
+
+def test_a_run_whose_process_died() -> None:
+    text = printed(
+        RunSummary(1, passed=1),
+        status=RunStatus.RUNNING,
+        run=replace(RUN, status=RunStatus.RUNNING, duration_ms=None),
+    )
+
+    assert last_lines(text) == [
+        "UNFINISHED  1 passed, 0 failed, 0 errors, 0 not evaluated",
+        "the run is still going on, or its process died before the end",
+    ]
+
+
+def test_an_unknown_price_is_said_and_never_zero() -> None:
+    text = printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage(2, 100, 20, 0, None)}))
+
+    assert "judge      2 requests, 100 tokens in, 20 out, cost unknown" in text
+    assert "$" not in text
+
+
+def test_a_price_of_nothing_is_not_shown() -> None:
+    text = printed(RunSummary(1, passed=1, usage={Role.GENERATION: Usage(2, 100, 20, 0, 0.0)}))
+
+    assert "answers    2 requests, 100 tokens in, 20 out\n" in text
+
+
+def test_what_the_cache_gave_is_said() -> None:
+    usage = {Role.GENERATION: Usage(5, 0, 0, 5, 0.0), Role.JUDGE: Usage(5, 1_200, 30, 2, 0.01)}
+    text = printed(RunSummary(1, passed=1, usage=usage))
+
+    assert "answers    5 requests, all from the cache\n" in text
+    assert "judge      5 requests (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
+
+
+def test_a_role_without_requests_is_left_out() -> None:
+    assert "requests" not in printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage()}))
+
+
+def test_a_metric_that_nothing_scored_has_no_mean() -> None:
+    text = printed(RunSummary(1, errored=1, metrics={"tone": MetricSummary(None, 0, 1)}))
+
+    assert [line.split() for line in text.split("\n") if "tone" in line] == [["tone", "none", "0", "1"]]
+
+
+def test_many_metrics_are_bounded() -> None:
+    metrics = {f"m{number}": MetricSummary(0.5, 1, 0) for number in range(100)}
+
+    assert "and 70 more metrics" in printed(RunSummary(1, passed=1, metrics=metrics))
+
+
+def test_warnings_files_and_the_run_are_named() -> None:
+    run = replace(RUN, warnings=("--grader did not apply to 2 assertions",))
+    text = printed(RunSummary(1, passed=1), run=run, written=(Path("out/results.json"),))
+
+    assert "warning    --grader did not apply to 2 assertions" in text
+    assert "written    out/results.json" in text
+    assert "geval show 20261121-214544-k3f9" in text

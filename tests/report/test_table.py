@@ -1,0 +1,116 @@
+import io
+from dataclasses import replace
+
+from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
+
+from geval_cli.events import Column
+from geval_cli.records import CaseResult, Status
+from geval_cli.report.report import RunReport
+from geval_cli.report.table import print_table
+
+
+def printed(report: RunReport, width: int = 100) -> str:
+    stream = io.StringIO()
+    print_table(report, console_of(stream, width))
+    return stream.getvalue()
+
+
+def report_of(*cases: CaseResult, columns: tuple[Column, ...] = COLUMNS[:1]) -> RunReport:
+    return make_report(columns, results=lambda: iter(cases))
+
+
+def test_nothing_is_printed_for_a_run_without_results() -> None:
+    assert printed(report_of()) == ""
+
+
+def test_fifty_rows_are_shown_whole() -> None:
+    text = printed(report_of(*(make_case(test) for test in range(50))))
+
+    assert text.count("PASS") == 50
+    assert "everything" not in text
+
+
+def test_of_more_rows_only_those_with_a_failure_or_error_are_shown() -> None:
+    failed = {7: Status.FAILED, 33: Status.ERROR}
+    text = printed(
+        report_of(*(make_case(test, status=failed.get(test, Status.PASSED)) for test in range(51)))
+    )
+
+    assert (text.count("PASS"), text.count("FAIL"), text.count("ERROR")) == (0, 1, 1)
+    assert "shown of 51 rows: the 2 with a failure or an error" in text
+    assert "everything: geval show 20261121-214544-k3f9 -o results.json" in text
+
+
+def test_at_most_fifty_of_many_failures_are_shown() -> None:
+    text = printed(report_of(*(make_case(test, status=Status.FAILED) for test in range(2_000))))
+
+    assert text.count("FAIL") == 50
+    assert "shown of 2,000 rows: the first 50 of 2,000 with a failure or an error" in text
+
+
+def test_a_long_run_without_failures_has_no_table() -> None:
+    text = printed(report_of(*(make_case(test) for test in range(60))))
+
+    assert "none of 60 rows has a failure or an error, so none is shown" in text
+    assert "PASS" not in text
+
+
+def test_repeats_have_rows_of_their_own() -> None:
+    text = printed(report_of(make_case(0), make_case(0, repeat_index=1)))
+
+    assert [line.split()[0] for line in text.split("\n") if "PASS" in line] == ["1", "1.2"]
+    assert "#3.2 stands for the second repeat of test 3" in text
+
+
+def test_a_missing_cell_stays_empty() -> None:
+    second = make_case(0, COLUMNS[1], score=0.25)
+    text = printed(report_of(second, columns=COLUMNS))
+    row = next(line for line in text.split("\n") if "PASS" in line)
+
+    assert row.index("PASS") > row.index("question") + 40
+
+
+def test_a_fallback_is_marked_and_explained() -> None:
+    judged = make_judged(Status.PASSED, 0.9, detail={"fallback": "no token probabilities"})
+    outer = replace(make_judged(Status.PASSED, 0.9), type="assert-set", assertions=(judged,))
+    text = printed(report_of(make_case(assertions=(outer,))))
+
+    assert "PASS 0.88 ~" in text
+    assert "~ another estimator than the one asked for" in text
+
+
+def test_a_score_that_just_missed_its_threshold_does_not_look_equal_to_it() -> None:
+    judged = make_judged(Status.FAILED, 0.49999)
+    text = printed(report_of(make_case(status=Status.FAILED, score=0.49999, assertions=(judged,))))
+
+    assert "FAIL 0.49999" in text
+
+
+def test_columns_are_named_by_what_tells_them_apart() -> None:
+    by_provider = (Column(0, "p", "openai:a"), Column(1, "p", "openai:b"))
+    cases = [make_case(0, column) for column in by_provider]
+    heading = printed(report_of(*cases, columns=by_provider)).split("\n")[0]
+
+    assert heading.split() == ["#", "test", "openai:a", "openai:b"]
+
+
+def test_the_prompt_stands_for_a_test_without_description_and_vars() -> None:
+    assert "How much vacation" in printed(report_of(make_case(vars={})))
+
+
+def test_a_huge_output_costs_one_glance() -> None:
+    text = printed(report_of(make_case(output="wort" * 1_000_000)))
+
+    assert len(text) < 1_000
+
+
+def test_wide_characters_keep_the_columns_in_line() -> None:
+    text = printed(
+        report_of(make_case(0, COLUMNS[0], output="漢字" * 30), make_case(0, COLUMNS[1]), columns=COLUMNS), 80
+    )
+    lines = text.split("\n")
+    plain = next(line for line in lines if "PASS" in line)
+    wide = next(line for line in lines if "漢" in line)
+    shift = sum(1 for character in wide[: wide.index("You")] if character in "漢字")
+
+    assert wide.index("You") + shift == plain.index("✓", plain.index("✓") + 1)
