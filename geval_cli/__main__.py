@@ -1,0 +1,5 @@
+"""`python -m geval_cli` is `geval`."""
+
+from geval_cli.cli.main import main
+
+main()

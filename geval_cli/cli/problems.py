@@ -1,0 +1,23 @@
+"""Errors and config problems on stderr, in one form."""
+
+import sys
+from collections.abc import Sequence
+
+from geval_cli.config.problems import render_problems
+from geval_cli.errors import ConfigError, GevalError, Problem
+
+
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Print every problem, with its place in the file."""
+    if problems:
+        sys.stderr.write(render_problems(problems).rstrip("\n") + "\n")
+
+
+def print_error(error: GevalError) -> None:
+    """Print an error that ends the command."""
+    if isinstance(error, ConfigError):
+        print_problems(error.problems)
+        count = sum(1 for problem in error.problems if problem.severity == "error")
+        sys.stderr.write(f"\n{count} problem{'' if count == 1 else 's'}; nothing was sent\n")
+    else:
+        print_problems([Problem(error.message, error.location, error.hint)])

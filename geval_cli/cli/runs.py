@@ -1,0 +1,39 @@
+"""`geval list` and `geval show`: stored runs again."""
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from geval_cli.errors import ConfigError
+from geval_cli.report.console import make_console
+from geval_cli.report.output import check_output_path, write_results_file
+from geval_cli.report.run_list import print_runs as print_run_table
+from geval_cli.report.terminal import print_report
+from geval_cli.service import load_report
+from geval_cli.store.state import open_runs
+
+
+def print_runs(home: Path | None, *, limit: int) -> None:
+    """The newest `limit` runs."""
+    with open_runs(home, os.environ) as runs:
+        console = make_console(sys.stdout, environ=os.environ)
+        print_run_table(runs.runs(limit), console, now=datetime.now().astimezone())
+
+
+def show_run(home: Path | None, name: str, *, outputs: Sequence[Path], verbose: bool) -> None:
+    """One stored run, on the terminal and in files.
+
+    Raises:
+        UsageError: no run, or more than one, has this id.
+        ConfigError: a file cannot be written in the format that its name asks for.
+    """
+    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
+    if problems:
+        raise ConfigError(problems)
+    with open_runs(home, os.environ) as runs:
+        report = load_report(runs, name)
+        for path in outputs:
+            write_results_file(path, report)
+        print_report(report, make_console(sys.stdout, environ=os.environ), verbose=verbose, written=outputs)
