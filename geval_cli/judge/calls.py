@@ -13,7 +13,7 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelRes
 FORM_MAX_TOKENS = 20
 """Room for `- Engagingness: 3` in any tokenizer, and not for an essay."""
 
-EXPLANATION_MAX_TOKENS = 300
+EXPLANATION_MAX_TOKENS = 200
 """Room for the two or three sentences that are asked for."""
 
 _LENGTH_KEYS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"})

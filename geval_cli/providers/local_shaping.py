@@ -12,8 +12,8 @@ from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse
 RATING_PREFIX = "Rating:"
 """Begun for the model: measured on SmolLM2, over half of the probability then falls on ratings, else a twentieth."""
 
-LONGEST_STRING = 240
-LONGEST_LIST = 4
+LONGEST_STRING = 160
+LONGEST_LIST = 3
 """Bounds for what a schema leaves open: a small model that repeats itself would else never close a text or a list."""
 
 

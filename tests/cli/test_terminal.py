@@ -1,0 +1,84 @@
+"""geval in a real (pseudo) terminal: live progress, colours, widths, Ctrl-C from the keyboard."""
+
+import re
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+from rich.cells import cell_len
+from support.geval_command import clean_environment
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+
+CONFIG = """\
+prompts: ["Tell me about {{ x }}"]
+providers: ["scripted:replies.yaml"]
+tests:
+  - { vars: { x: the 海 and the sky }, assert: [{ type: contains, value: fine }] }
+  - { vars: { x: hostile output }, assert: [{ type: contains, value: fine }] }
+  - { vars: { x: something slow }, assert: [{ type: contains, value: fine }] }
+"""
+REPLIES = """\
+- { match: sky, reply: "fine, the 海 is deep and a long answer about it goes on until it has to be cut" }
+- { match: hostile, reply: "\\e[2J\\e[31mboo\\e]0;title\\a \\u202e reversed [bold]markup[/bold]" }
+- { match: slow, reply: fine, latency_ms: LATENCY }
+"""
+
+
+def spawn(folder: Path, columns: int, latency_ms: int, **env: str) -> "pexpect.spawn[str]":
+    (folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
+    (folder / "replies.yaml").write_text(REPLIES.replace("LATENCY", str(latency_ms)), encoding="utf-8")
+    return pexpect.spawn(
+        sys.executable,
+        ["-m", "geval_cli", "run", "config.yaml"],
+        cwd=str(folder),
+        env=clean_environment(TERM="xterm-256color", **env),
+        dimensions=(40, columns),
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+def finish(child: "pexpect.spawn[str]") -> tuple[str, int]:
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus is not None
+    return child.before or "", child.exitstatus
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_nothing_is_wider_than_the_terminal_and_the_cursor_comes_back(tmp_path: Path, columns: int) -> None:
+    shown, code = finish(spawn(tmp_path, columns, 0))
+    assert code == 1
+    assert shown.rfind(SHOW_CURSOR) >= shown.rfind(HIDE_CURSOR)
+    lines = [ESCAPE.sub("", line) for line in re.split(r"[\r\n]+", shown)]
+    assert max(map(cell_len, lines)) <= columns
+    assert any("2 passed, 1 failed" in line for line in lines)
+
+
+def test_model_output_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    shown, _ = finish(spawn(tmp_path, 100, 0))
+    assert "\x1b[2J" not in shown
+    assert "\x1b]0;" not in shown
+    assert "\u202e" not in shown
+    assert "[bold]markup" in ESCAPE.sub("", shown)
+
+
+def test_colours_are_used_unless_the_user_does_not_want_them(tmp_path: Path) -> None:
+    coloured, _ = finish(spawn(tmp_path, 80, 0))
+    assert "\x1b[32m" in coloured or "\x1b[1;32m" in coloured
+    plain, _ = finish(spawn(tmp_path, 80, 0, NO_COLOR="1"))
+    assert re.search(r"\x1b\[[\d;]*m", plain) is None
+
+
+def test_ctrl_c_on_the_keyboard_stops_the_run_and_shows_what_is_finished(tmp_path: Path) -> None:
+    child = spawn(tmp_path, 80, 600_000)
+    child.expect("2/3")
+    child.sendintr()
+    shown, code = finish(child)
+    assert code == 130
+    assert "SIGINT: stopping; what is finished is kept" in ESCAPE.sub("", shown)
+    assert "INTERRUPTED" in shown
+    assert shown.rfind(SHOW_CURSOR) >= shown.rfind(HIDE_CURSOR)

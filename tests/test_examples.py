@@ -1,0 +1,106 @@
+"""Every file in examples/configs is valid and runs; the schema beside them is the one that `geval schema` prints."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.geval_command import clean_environment, run_geval
+from support.loopback import LoopbackServer, Reply, chat_reply
+
+from geval_cli.config.json_schema import config_json_schema
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.judge.dimensions import DIMENSIONS
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "configs"
+CONFIGS = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
+SCHEMA_COMMENT = "# yaml-language-server: $schema=./gevalconfig.schema.json\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return shutil.copytree(EXAMPLES, tmp_path / "configs", ignore=shutil.ignore_patterns(".geval"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_example_is_valid_for_geval_and_for_editors(name: str, project: Path) -> None:
+    assert run_geval("validate", name, cwd=project).code == 0
+    text = (project / name).read_text(encoding="utf-8")
+    assert text.startswith(SCHEMA_COMMENT)
+    schema = json.loads((project / "gevalconfig.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(read_yaml(text, name).value)
+
+
+def test_the_schema_beside_the_examples_is_up_to_date() -> None:
+    text = (EXAMPLES / "gevalconfig.schema.json").read_text(encoding="utf-8")
+    assert json.loads(text) == config_json_schema(), (
+        "run: geval schema -o examples/configs/gevalconfig.schema.json"
+    )
+
+
+def test_the_schema_example_tells_the_good_answer_from_the_bad_one(project: Path) -> None:
+    finished = run_geval("run", "schema.yaml", cwd=project)
+    assert finished.code == 1
+    assert "1 passed, 1 failed, 0 errors" in finished.stdout
+    assert "$.quantity: 'five' is not of type 'integer'" in " ".join(finished.stdout.split())
+
+
+def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+    """A judge that likes everything, and a model that says little."""
+    prompt = body["messages"][-1]["content"]
+    if '"steps"' in prompt:
+        return chat_reply('{"steps": ["Read the text.", "Rate it."]}')
+    if '"score"' in prompt:
+        return chat_reply('{"reason": "It does.", "score": 9}')
+    best = re.search(r"to (\d) \(best\)", prompt)
+    if best is not None:
+        return chat_reply(best[1], logprobs=[{best[1]: -0.1, "2": -2.4}])
+    return chat_reply("Elmsund has a new ferry terminal.")
+
+
+def test_the_openai_example_runs_against_any_server_of_that_kind(project: Path) -> None:
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-example")
+        finished = run_geval("run", "openai.yaml", "-o", "results.json", cwd=project, env=env)
+    assert (finished.code, finished.stderr.count("error:")) == (0, 0)
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))
+    assert results["summary"]["passed"] == 2
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer sk-of-the-example"}
+    assert {request.json["model"] for request in server.requests} == {"gpt-4.1", "gpt-4.1-mini"}
+
+
+def test_the_dimensions_example_runs_with_another_judge(project: Path) -> None:
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-example")
+        command = ("run", "dimensions.yaml", "--grader", "openai:gpt-4.1", "-o", "results.json")
+        assert run_geval(*command, cwd=project, env=env).code == 0
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))
+    judged = [item for case in results["results"] for item in case["assertions"]]
+    assert {item["metric"] for item in judged} == set(DIMENSIONS)
+
+
+@pytest.mark.local_model
+@pytest.mark.parametrize("name", ["quickstart.yaml", "criteria.yaml"])
+def test_the_examples_for_the_local_model_run_on_the_real_one(name: str, project: Path) -> None:
+    finished = run_geval("run", name, "-o", "results.json", cwd=project, timeout_s=600)
+    assert finished.code in {0, 1}, finished.stdout + finished.stderr
+    results = json.loads((project / "results.json").read_text(encoding="utf-8"))
+    assert results["run"]["status"] == "completed"
+    assert results["summary"]["errored"] == 0
+    judged = [item for case in results["results"] for item in case["assertions"] if item["type"] == "g-eval"]
+    assert judged
+    assert all(0 <= item["score"] <= 1 and item["detail"]["judge"] == "local:smollm2" for item in judged)
+
+
+def test_the_starter_config_is_written_once_and_is_valid(tmp_path: Path) -> None:
+    assert run_geval("init", cwd=tmp_path).code == 0
+    assert run_geval("validate", "gevalconfig.yaml", cwd=tmp_path).code == 0
+    again = run_geval("init", cwd=tmp_path)
+    assert (again.code, again.stderr.splitlines()[0]) == (
+        2,
+        "error: gevalconfig.yaml exists already, and is left as it is",
+    )

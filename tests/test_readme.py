@@ -1,0 +1,59 @@
+"""What the README says is true: its commands run, its config works, its tables agree with the code."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+from support.loopback import LoopbackServer
+from test_examples import respond
+
+from geval_cli.errors import ExitCode
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for language, text in BLOCKS
+    if language == "sh"
+    for line in text.splitlines()
+    if line.strip()
+]
+
+
+def test_every_geval_command_of_the_readme_runs(tmp_path: Path) -> None:
+    config = next(text for language, text in BLOCKS if language == "yaml")
+    commands = [words[1:] for words in COMMANDS if words[0] == "geval"]
+    assert commands[0] == ["init"]
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-readme")
+        for words in commands:
+            finished = run_geval(*words, cwd=tmp_path, env=env)
+            assert finished.code in {0, 1}, (words, finished.stderr)
+            assert "Traceback" not in finished.stderr
+            (tmp_path / "gevalconfig.yaml").write_text(config, encoding="utf-8")
+    assert (tmp_path / "results.json").exists()
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    targets = {words[1] for words in COMMANDS if words[0] == "make"}
+    targets |= set(re.findall(r"`make (\w+)`", README))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets == {"demo", "test", "check", "bench"}
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_is_in_the_readme_and_in_the_help(code: ExitCode) -> None:
+    table = README[README.index("## Exit codes") :]
+    assert re.search(rf"^\| [\d, ]*\b{code.value}\b[\d, ]* \|", table, re.MULTILINE)
+    shown = run_geval("--help", cwd=ROOT).stdout
+    assert re.search(rf"\b{code.value} ", shown[shown.index("Exit codes:") :])
