@@ -40,6 +40,8 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
         request.repeat_index,
         *request.ratings,
     ]
+    if identity.variables:
+        question.append({name: request.variables.get(name) for name in identity.variables})
     text = json.dumps(question, separators=(",", ":"), default=_plain)
     return hashlib.sha256(text.encode("ascii"))
 

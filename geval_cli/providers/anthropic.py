@@ -1,7 +1,6 @@
 """Anthropic's Messages API."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
@@ -10,6 +9,7 @@ from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.token_usage import read_messages_usage
 from geval_cli.providers.transport import HttpCall, Transport, response_error
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
 
@@ -53,15 +53,15 @@ class AnthropicProvider:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         endpoint = self._endpoint
+        endpoint.prepare()
         payload = _payload(endpoint, request)
         context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
         call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
         body, reply = await self._transport.post_json(call, payload, context)
         choice = _choice(body, reply, context)
-        input_tokens, output_tokens = _token_counts(body)
         return ModelResponse(
             choices=(choice,),
-            usage=endpoint.usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens),
+            usage=endpoint.usage(read_messages_usage(body), requests=1),
             latency_ms=reply.latency_ms,
             dropped=_dropped(request),
             model=body.get("model"),
@@ -129,12 +129,3 @@ def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
         text = json.dumps(calls, ensure_ascii=False)
     reason = body.get("stop_reason")
     return Choice(text, _FINISH_REASONS.get(reason, reason) if isinstance(reason, str) else None)
-
-
-def _token_counts(body: Mapping[str, Any]) -> tuple[int, int]:
-    usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return 0, 0
-    # Cached input is counted apart by this API; it is input all the same.
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return sum(int(usage.get(name) or 0) for name in names), int(usage.get("output_tokens") or 0)

@@ -22,13 +22,15 @@ class ProviderLimits:
 class ProviderIdentity:
     """Everything about a provider that changes its answers, and nothing else: it goes into the cache key.
 
-    `endpoint` has no credentials; `params` are the wire parameters from the config.
+    `endpoint` has no credentials; `params` are the wire parameters from the config. `variables` names those of a
+    request's variables that go into what is sent.
     """
 
     kind: str
     model: str
     endpoint: str
     params: Mapping[str, JsonValue] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
 
 
 class Provider(Protocol):

@@ -1,4 +1,4 @@
-"""Reads a chat completion: texts, token probabilities and token counts, as servers really send them."""
+"""Reads a chat completion: texts and token probabilities, as servers really send them."""
 
 import json
 import math
@@ -19,14 +19,6 @@ def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
     entries = [entry for entry in raw if isinstance(entry, dict) and _has_answer(entry)]
     entries.sort(key=lambda entry: _whole(entry.get("index")))
     return tuple(_choice(entry) for entry in entries)
-
-
-def token_counts(body: Mapping[str, Any]) -> tuple[int, int]:
-    """(input tokens, output tokens) of `usage`; 0 for what the server does not say."""
-    usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return 0, 0
-    return _whole(usage.get("prompt_tokens")), _whole(usage.get("completion_tokens"))
 
 
 def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:

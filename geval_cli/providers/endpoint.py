@@ -5,21 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets, is_secret_name, public_url
+from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Usage
-
-_TOKENS_PER_PRICE = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars per million tokens."""
-
-    input_usd: float
-    output_usd: float
-
-    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
-        return (input_tokens * self.input_usd + output_tokens * self.output_usd) / _TOKENS_PER_PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,13 @@ class Endpoint:
         params = {**self.wire, "headers": plain} if plain else self.wire
         return ProviderIdentity(self.kind, self.model, public_url(self.url), params)
 
-    def usage(self, *, requests: int, input_tokens: int, output_tokens: int) -> Usage:
-        """What a call cost; `cost_usd` is None when there is no price."""
-        cost = None if self.price is None else self.price.cost_usd(input_tokens, output_tokens)
-        return Usage(requests, input_tokens, output_tokens, cost_usd=cost)
+    def prepare(self) -> None:
+        """Do what takes long before a request is sent, not while answers wait to be read."""
+        if self.price is not None:
+            self.price.prepare()
+
+    def usage(self, tokens: TokenUsage | None, *, requests: int) -> Usage:
+        """What a call took and cost; `cost_usd` is None when the price or the tokens are unknown."""
+        cost = None if self.price is None else self.price.cost_usd(tokens)
+        counted = tokens or TokenUsage()
+        return Usage(requests, counted.input_tokens, counted.output_tokens, cost_usd=cost)

@@ -1,4 +1,7 @@
-"""`exec:command args`: a program that gets the prompt as its last argument and prints the answer. No shell."""
+"""`exec:command args`: a program that gets the prompt as an argument and prints the answer. No shell.
+
+The prompt goes where `{{ prompt }}` stands in the command, else behind it as the last argument.
+"""
 
 import asyncio
 import shlex
@@ -15,17 +18,18 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import prompt_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
+from geval_cli.providers.placeholders import Places, has_place, without_spaces
+from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
-from geval_cli.scripting.child import kill_child
+from geval_cli.scripting.child import DEFAULT_PARALLEL, kill_child
 
 
 @dataclass(frozen=True, slots=True)
 class ExecTarget:
-    """The program, its fixed arguments, and the folder that it runs in."""
+    """The program with its arguments, some of which may be placeholders, and the folder that it runs in."""
 
     id: str
     label: str
@@ -33,6 +37,7 @@ class ExecTarget:
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
+    price: Price | None = None
 
 
 class ExecProvider:
@@ -53,7 +58,7 @@ class ExecProvider:
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for."""
         started = time.perf_counter()
-        child = await self._start(prompt_text(request.messages))
+        child = await self._start(self._arguments(request))
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 output, complaint = await child.communicate()
@@ -70,17 +75,28 @@ class ExecProvider:
             raise ProviderUnavailableError(message, provider_id=self.id, body=body)
         text = output.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
         dropped = ("logprobs",) if request.want_logprobs else ()
-        return ModelResponse((Choice(text),), Usage(1, cost_usd=None), latency_ms, dropped=dropped)
+        price = self._target.price
+        usage = Usage(1, cost_usd=None if price is None else price.cost_usd(None))
+        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         """Every call ends its own process."""
 
-    async def _start(self, prompt: str) -> asyncio.subprocess.Process:
+    def _arguments(self, request: ModelRequest) -> list[str]:
+        command = self._target.command
+        places = Places(request)
+        try:
+            arguments = [places.fill_text(argument) for argument in command]
+        except LookupError as error:
+            hint = "give every test that uses this provider the variable"
+            raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+        return arguments if has_place(command, "prompt", "messages") else [*arguments, places.prompt]
+
+    async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
         target = self._target
         try:
             return await asyncio.create_subprocess_exec(
-                *target.command,
-                prompt,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -101,7 +117,7 @@ def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the command and the config of an exec provider."""
     problems = check_settings(source, LIMIT_KEYS)
     try:
-        command = shlex.split(source.name)
+        command = _split_command(source)
     except ValueError as error:
         return [*problems, source.problem(f"the command cannot be read: {error}", hint="check its quotes")]
     if not command:
@@ -112,7 +128,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 def check_ready(source: ProviderSource) -> list[Problem]:
     """Whether the program is there."""
-    program = shlex.split(source.name)[0]
+    program = _split_command(source)[0]
     here = source.base_dir / program
     if ("/" in program and here.exists()) or shutil.which(program, path=source.env.get("PATH")):
         return []
@@ -122,13 +138,19 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 def build(source: ProviderSource) -> ExecProvider:
     """The provider that a checked `source` describes."""
+    settings = own_settings(source.spec.config, LIMIT_KEYS)
     return ExecProvider(
         ExecTarget(
             id=source.spec.id,
             label=source.label,
-            command=tuple(shlex.split(source.name)),
+            command=_split_command(source),
             folder=source.base_dir.resolve(),
             env=source.env,
-            limits=limits_of(own_settings(source.spec.config, LIMIT_KEYS)),
+            limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
+            price=price_of(settings),
         )
     )
+
+
+def _split_command(source: ProviderSource) -> tuple[str, ...]:
+    return tuple(shlex.split(without_spaces(source.name)))

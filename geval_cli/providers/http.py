@@ -1,15 +1,12 @@
 """`http://...`, `https://...`: any HTTP API, its request and the place of the answer described in the config."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
-from geval_cli.errors import Problem, ProviderResponseError
+from geval_cli.errors import Problem, ProviderRequestError, ProviderResponseError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import message_list, prompt_text
 from geval_cli.providers.json_path import PathStep, follow_path, parse_path
 from geval_cli.providers.options import (
     LIMIT_KEYS,
@@ -20,15 +17,17 @@ from geval_cli.providers.options import (
     limits_of,
     own_settings,
 )
+from geval_cli.providers.placeholders import Places, has_place, variables_in
+from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets, is_secret_name, public_url, secret_values
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
 from geval_cli.providers.transport import HttpCall, Transport, response_error
-from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, Usage
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
-_PLACEHOLDER = re.compile(r"\{\{\s*(prompt|messages)\s*(?:\|\s*(?:dump|tojson|safe)\s*)?\}\}")
 _KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
 
 
@@ -59,7 +58,7 @@ HTTP_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP API. `body` holds `{{ prompt }}` or `{{ messages }}`; None sends the prompt as `{"prompt": ...}`."""
+    """One HTTP API. `url` and `body` hold placeholders; without a body the prompt is sent as `{"prompt": ...}`."""
 
     id: str
     label: str
@@ -69,6 +68,7 @@ class HttpSettings:
     body: Any = field(default=None, repr=False)
     response_path: tuple[PathStep, ...] = ()
     limits: ProviderLimits = field(default_factory=ProviderLimits)
+    price: Price | None = None
 
 
 class HttpProvider:
@@ -102,30 +102,48 @@ class HttpProvider:
         plain = {name: value for name, value in settings.headers.items() if not is_secret_name(name)}
         path = list(settings.response_path)
         params = {"method": settings.method, "headers": plain, "body": settings.body, "response_path": path}
-        return ProviderIdentity("http", "", public_url(settings.url), params)
+        used = variables_in([settings.url, settings.body])
+        return ProviderIdentity("http", "", public_url(settings.url), params, used)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for: an API of this kind knows nothing of several."""
         settings = self._settings
         context = CallContext(self.id, self._context.secrets)
-        body, headers = _request_body(settings, request.messages)
-        call = HttpCall(
-            fill_url(settings.url, request.messages),
-            {**headers, **settings.headers},
-            body,
-            settings.method,
-            settings.limits.timeout_s,
-        )
-        reply = await self._transport.send(call, context)
+        if settings.price is not None:
+            settings.price.prepare()
+        reply = await self._transport.send(self._call(Places(request)), context)
         text = _answer_text(reply, settings.response_path, context)
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        usage = Usage(requests=1, cost_usd=None)
-        return ModelResponse((Choice(text),), usage, reply.latency_ms, dropped=dropped)
+        return ModelResponse((Choice(text),), self._usage(reply), reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    def _call(self, places: Places) -> HttpCall:
+        settings = self._settings
+        try:
+            url = places.fill_url(settings.url)
+            body, headers = _request_body(settings, places)
+        except LookupError as error:
+            hint = "give every test that uses this provider the variable"
+            raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+        return HttpCall(
+            url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s
+        )
+
+    def _usage(self, reply: HttpReply) -> Usage:
+        """Tokens as far as the API counts them in the way of chat completions."""
+        try:
+            body = json.loads(reply.body)
+        except ValueError:
+            body = None
+        tokens = read_chat_usage(body) if isinstance(body, dict) else None
+        counted = tokens or TokenUsage()
+        price = self._settings.price
+        cost = None if price is None else price.cost_usd(tokens)
+        return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost)
 
 
 def check(source: ProviderSource) -> list[Problem]:
@@ -136,63 +154,27 @@ def check(source: ProviderSource) -> list[Problem]:
 def build(source: ProviderSource) -> HttpProvider:
     """The provider that a checked `source` describes."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
+    url = settings.get("url", source.spec.id)
     return HttpProvider(
         HttpSettings(
             id=source.spec.id,
             label=source.spec.label or public_url(source.spec.id),
-            url=settings.get("url", source.spec.id),
+            url=url,
             method=settings.get("method", "GET" if _has_no_body(source) else "POST").upper(),
             headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
             body=settings.get("body"),
             response_path=parse_path(settings.get("response_path", "")),
             limits=limits_of(settings),
+            price=price_of(settings, url=url),
         )
     )
 
 
-def fill_template(template: Any, messages: tuple[Message, ...]) -> Any:
-    """`template` with the prompt in it. A text that is nothing but `{{ messages }}` becomes the list itself."""
-    if isinstance(template, dict):
-        return {name: fill_template(item, messages) for name, item in template.items()}
-    if isinstance(template, list):
-        return [fill_template(item, messages) for item in template]
-    if not isinstance(template, str):
-        return template
-    whole = _PLACEHOLDER.fullmatch(template.strip())
-    if whole and whole[1] == "messages":
-        return message_list(messages)
-    return _PLACEHOLDER.sub(lambda found: _value(found[1], messages), template)
-
-
-def fill_json_text(template: str, messages: tuple[Message, ...]) -> str:
-    """JSON text with the prompt in it: escaped inside quotes, elsewhere as a JSON value of its own."""
-
-    def fill(found: re.Match[str]) -> str:
-        is_quoted = template[: found.start()].count('"') % 2 == 1
-        if found[1] == "messages" and not is_quoted:
-            return json.dumps(message_list(messages), ensure_ascii=False)
-        text = json.dumps(_value(found[1], messages), ensure_ascii=False)
-        return text[1:-1] if is_quoted else text
-
-    return _PLACEHOLDER.sub(fill, template)
-
-
-def fill_url(url: str, messages: tuple[Message, ...]) -> str:
-    """`url` with the prompt in it, percent-encoded."""
-    return _PLACEHOLDER.sub(lambda found: quote(_value(found[1], messages), safe=""), url)
-
-
-def _value(name: str, messages: tuple[Message, ...]) -> str:
-    return (
-        prompt_text(messages) if name == "prompt" else json.dumps(message_list(messages), ensure_ascii=False)
-    )
-
-
 def _has_no_body(source: ProviderSource) -> bool:
-    return "body" not in source.spec.config and _PLACEHOLDER.search(source.spec.id) is not None
+    return "body" not in source.spec.config and has_place(source.spec.id)
 
 
-def _request_body(settings: HttpSettings, messages: tuple[Message, ...]) -> tuple[bytes, dict[str, str]]:
+def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[str, str]]:
     body = settings.body
     if body is None:
         if settings.method == "GET":
@@ -200,9 +182,11 @@ def _request_body(settings: HttpSettings, messages: tuple[Message, ...]) -> tupl
         body = {"prompt": "{{ prompt }}"}
     if isinstance(body, str):
         is_json = body.lstrip()[:1] in {"{", "["}
-        text = fill_json_text(body, messages) if is_json else fill_template(body, messages)
-        return str(text).encode(), {"content-type": "application/json" if is_json else "text/plain"}
-    filled = json.dumps(fill_template(body, messages), ensure_ascii=False)
+        text = places.fill_json_text(body) if is_json else places.fill_text(body)
+        return text.encode("utf-8", "replace"), {
+            "content-type": "application/json" if is_json else "text/plain"
+        }
+    filled = json.dumps(places.fill(body), ensure_ascii=False)
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
-from geval_cli.providers.endpoint import Endpoint, Price
+from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings, start_llama_server
 from geval_cli.providers.local_models import (
     EXTRA_HINT,
@@ -25,6 +25,7 @@ from geval_cli.providers.local_shaping import shape_request, shape_response
 from geval_cli.providers.model_fetch import ensure
 from geval_cli.providers.openai_compatible import OpenAICompatibleProvider
 from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
+from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_budget import TokenBudget
@@ -163,7 +164,7 @@ class LocalProvider:
                 secrets=Secrets([server.key]),
                 limits=self.limits,
                 wire=self._source.wire,
-                price=Price(0.0, 0.0),
+                price=FREE,
                 max_choices=settings.n_parallel,
             )
         )

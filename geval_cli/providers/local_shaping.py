@@ -32,7 +32,7 @@ def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> Model
     """
     if not any(name in params for params in (wire, request.params) for name in _LIMITS):
         request = replace(request, params={**request.params, "max_tokens": LONGEST_ANSWER})
-    if request.ratings and "grammar" not in request.params:
+    if request.ratings and not any("grammar" in params for params in (wire, request.params)):
         begun = (*request.messages, Message("assistant", RATING_PREFIX))
         return replace(
             request, messages=begun, params={**request.params, "grammar": _grammar(request.ratings)}

@@ -5,13 +5,14 @@ from typing import Any
 
 from geval_cli.errors import UnsupportedParameterError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.chat_reply import parse_choices, token_counts
+from geval_cli.providers.chat_reply import parse_choices
 from geval_cli.providers.conversation import message_list
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.strict_schema import is_strict_safe
+from geval_cli.providers.token_usage import read_chat_usage
 from geval_cli.providers.transport import HttpCall, Transport, response_error
 from geval_cli.providers.unsupported import find_cap
 from geval_cli.records import ModelRequest, ModelResponse
@@ -61,6 +62,7 @@ class OpenAICompatibleProvider:
         return True
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
+        self._endpoint.prepare()
         payload = self._payload(request)
         try:
             return await self._ask(payload, request)
@@ -81,12 +83,9 @@ class OpenAICompatibleProvider:
         choices = parse_choices(body)[: len(request.sample_indexes)]
         if not choices:
             raise response_error("an answer without choices", reply, context)
-        input_tokens, output_tokens = token_counts(body)
         return ModelResponse(
             choices=choices,
-            usage=endpoint.usage(
-                requests=len(choices), input_tokens=input_tokens, output_tokens=output_tokens
-            ),
+            usage=endpoint.usage(read_chat_usage(body), requests=len(choices)),
             latency_ms=reply.latency_ms,
             model=body.get("model") if isinstance(body.get("model"), str) else None,
             request_id=reply.headers.get("x-request-id") or str(body.get("id") or "") or None,

@@ -42,10 +42,10 @@ def is_text_mapping(value: Any) -> bool:
 
 
 def is_price(value: Any) -> bool:
-    """Whether `value` is a mapping of exactly `input` and `output` to amounts from 0."""
+    """Whether `value` maps `input` and `output`, and perhaps `cached_input`, to amounts from 0."""
     return (
         isinstance(value, dict)
-        and set(value) == {"input", "output"}
+        and set(value) - {"cached_input"} == {"input", "output"}
         and all(is_positive(item) or item == 0 for item in value.values())
     )
 
@@ -70,7 +70,11 @@ LIMIT_KEYS = (
     OwnKey(("max_concurrency", "maxConcurrency"), "a whole number from 1", is_count),
     OwnKey(("requests_per_minute", "requestsPerMinute"), "a number above 0", is_positive),
     OwnKey(("tokens_per_minute", "tokensPerMinute"), "a number above 0", is_positive),
-    OwnKey(("price",), "a mapping of `input` and `output`, US dollars per million tokens", is_price),
+    OwnKey(
+        ("price",),
+        "a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens",
+        is_price,
+    ),
 )
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from geval_cli.errors import Problem
-from geval_cli.providers.endpoint import Endpoint, Price
+from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     check_settings,
@@ -14,6 +14,7 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
+from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets, secret_values
 from geval_cli.providers.source import ProviderSource
 
@@ -171,19 +172,19 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     key, key_source = _find_key(source, settings)
     headers = {**_credentials(preset, settings, key), **_own_headers(settings)}
     model = _model_name(source)
-    price = settings.get("price")
+    url = _request_url(preset, base_url, model, _api_version(source, settings))
     return Endpoint(
         id=source.spec.id,
         label=source.label,
         kind=preset.wire_format,
         model=model,
-        url=_request_url(preset, base_url, model, _api_version(source, settings)),
+        url=url,
         headers=headers,
         secrets=Secrets([key, *secret_values(headers, base_url)]),
         key_source=key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
-        price=None if price is None else Price(float(price["input"]), float(price["output"])),
+        price=price_of(settings, url=url, model=model),
     )
 
 

@@ -17,15 +17,14 @@ from geval_cli.errors import (
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import message_list, prompt_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
+from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
-from geval_cli.scripting.python_process import (
-    PythonProcess,
-    ScriptCrashError,
-    ScriptError,
-    ScriptTimeoutError,
-)
+from geval_cli.scripting.child import DEFAULT_PARALLEL
+from geval_cli.scripting.python_pool import PythonPool
+from geval_cli.scripting.python_process import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 DEFAULT_FUNCTION = "call_api"
 
@@ -45,12 +44,14 @@ class PythonTarget:
     function: str = DEFAULT_FUNCTION
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
+    price: Price | None = None
 
 
 class PythonProvider:
-    """Answers with what the function returns: a text, or a mapping with `output`, `token_usage` and `error`.
+    """Answers with what the function returns: a text, or a mapping with `output`, `token_usage`, `cost` and `error`.
 
-    One call runs at a time. Answers are not cached: the function may use code that nobody sees change.
+    Up to `max_concurrency` calls run at a time, each in a process of its own. Answers are not cached: the function
+    may use code that nobody sees change.
     """
 
     is_cacheable = False
@@ -61,7 +62,7 @@ class PythonProvider:
         self.limits = target.limits
         self.identity = ProviderIdentity("python", target.function, str(target.path), target.config)
         self._target = target
-        self._process = PythonProcess(target.path, env=env)
+        self._pool = PythonPool(target.path, size=target.limits.max_concurrency or DEFAULT_PARALLEL, env=env)
 
     def __repr__(self) -> str:
         return f"PythonProvider({self.id!r})"
@@ -75,7 +76,7 @@ class PythonProvider:
             "params": dict(request.params),
             "sample_index": request.sample_indexes[0],
             "repeat_index": request.repeat_index,
-            "vars": {},
+            "vars": dict(request.variables),
         }
         arguments = [prompt_text(request.messages), options, context]
         started = time.perf_counter()
@@ -86,12 +87,12 @@ class PythonProvider:
         return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
-        await self._process.aclose()
+        await self._pool.aclose()
 
     async def _call(self, arguments: list[Any]) -> Any:
         limit_s = self.limits.timeout_s
         try:
-            return await self._process.call(self._target.function, arguments, timeout_s=limit_s)
+            return await self._pool.call(self._target.function, arguments, timeout_s=limit_s)
         except ScriptTimeoutError as error:
             hint = "raise `timeout_s` in the provider's config if it needs longer"
             raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
@@ -106,7 +107,7 @@ class PythonProvider:
 
     def _read(self, result: Any) -> tuple[str, Usage]:
         if isinstance(result, str):
-            return result, Usage(requests=1, cost_usd=None)
+            return result, self._usage(None, None)
         if isinstance(result, dict) and result.get("error"):
             message = Secrets().excerpt(f"{self.id} reported an error: {result['error']}")
             raise ProviderRequestError(message, provider_id=self.id)
@@ -115,15 +116,19 @@ class PythonProvider:
             body = Secrets().excerpt(str(result))
             raise ProviderResponseError(message, provider_id=self.id, body=body)
         output = result["output"]
-        counts = result.get("token_usage") or result.get("tokenUsage") or {}
-        cost = result.get("cost")
-        usage = Usage(
-            requests=1,
-            input_tokens=_count(counts, "input"),
-            output_tokens=_count(counts, "output"),
-            cost_usd=float(cost) if isinstance(cost, int | float) else None,
-        )
+        usage = self._usage(result.get("token_usage") or result.get("tokenUsage"), result.get("cost"))
         return output if isinstance(output, str) else _json_text(output), usage
+
+    def _usage(self, counts: Any, cost: Any) -> Usage:
+        """The function's own `cost` comes before the config's price."""
+        tokens = TokenUsage(_count(counts, "input"), _count(counts, "output")) if counts else None
+        price = self._target.price
+        priced = None if price is None else price.cost_usd(tokens)
+        is_told = isinstance(cost, int | float) and not isinstance(cost, bool)
+        counted = tokens or TokenUsage()
+        return Usage(
+            1, counted.input_tokens, counted.output_tokens, cost_usd=float(cost) if is_told else priced
+        )
 
 
 def check(source: ProviderSource) -> list[Problem]:
@@ -142,13 +147,15 @@ def build(source: ProviderSource) -> PythonProvider:
     """The provider that a checked `source` describes; the process starts with the first request."""
     path, function = _split_target(source)
     config = source.spec.config
+    settings = own_settings(config, LIMIT_KEYS)
     target = PythonTarget(
         id=source.spec.id,
         label=source.label,
         path=path,
         function=function,
         config=wire_parameters(config, LIMIT_KEYS),
-        limits=limits_of(own_settings(config, LIMIT_KEYS), max_concurrency=1),
+        limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
+        price=price_of(settings),
     )
     return PythonProvider(target, env=source.env or None)
 

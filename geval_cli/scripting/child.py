@@ -6,6 +6,9 @@ import signal
 import sys
 from contextlib import suppress
 
+DEFAULT_PARALLEL = 4
+"""How many processes run a user's code at once unless the config says otherwise: their machine has other work too."""
+
 
 async def kill_child(child: asyncio.subprocess.Process) -> None:
     """Kill `child` and, where sessions exist and it leads one, its own children; then wait for its end."""

@@ -2,6 +2,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.calls import answer, ask, provider, run
@@ -16,9 +17,11 @@ from geval_cli.errors import (
 PYTHON = shlex.quote(sys.executable)
 
 
-def call(command: str, folder: Path, text: str = "Say hi.", *, timeout_s: float = 30) -> str:
+def call(
+    command: str, folder: Path, text: str = "Say hi.", *, timeout_s: float = 30, **variables: Any
+) -> str:
     model = provider(f"exec:{command}", {"timeout_s": timeout_s}, env=os.environ, base_dir=folder)
-    [response] = run(answer(model, ask(text)))
+    [response] = run(answer(model, ask(text, variables=variables)))
     return response.text
 
 
@@ -34,6 +37,20 @@ def test_the_prompt_is_one_argument_and_no_shell_sees_it(tmp_path: Path) -> None
     assert call(f"{PYTHON} show.py --mode 'two words'", tmp_path, prompt) == str(
         ["--mode", "two words", prompt]
     )
+
+
+def test_values_go_where_the_command_wants_them_and_stay_one_argument(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    command = f"{PYTHON} show.py --user {{{{ vars.user }}}} --top={{{{vars.top}}}} {{{{ prompt }}}} --end"
+    shown = call(command, tmp_path, "a 'b' {{ vars.user }}", user="x y; `id`", top=[1])
+    assert shown == str(["--user", "x y; `id`", "--top=[1]", "a 'b' {{ vars.user }}", "--end"])
+    assert call(f"{PYTHON} show.py {{{{ vars.user }}}}", tmp_path, "p", user="u") == str(["u", "p"])
+
+
+def test_a_variable_that_is_missing_is_refused(tmp_path: Path) -> None:
+    error = failure(f"{PYTHON} -c pass {{{{ vars.user }}}}", tmp_path)
+    assert isinstance(error, ProviderRequestError)
+    assert "the test has no variable for `{{ vars.user }}`" in error.message
 
 
 def test_only_the_last_line_break_is_cut(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
-from geval_cli.errors import ProviderResponseError
+from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.gateway.identity import choice_key
 from geval_cli.providers.json_path import follow_path, parse_path
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
@@ -64,6 +65,29 @@ def test_a_prompt_in_the_address_is_encoded_and_makes_it_a_get() -> None:
     _, sent = exchange({}, path="/ask?q={{ prompt }}", request=ask("a b&c=d"))
     assert (sent.method, sent.path) == ("GET", "/ask?q=a%20b%26c%3Dd")
     assert sent.body == b""
+
+
+def test_the_tests_variables_go_where_the_config_wants_them() -> None:
+    request = ask("p", variables={"user": "a b", "top": 3})
+    body = {"q": "{{ prompt }}", "top": "{{ vars.top }}", "who": "I am {{ vars.user }}"}
+    _, sent = exchange({"body": body}, path="/ask/{{ vars.user }}", request=request)
+    assert sent.path == "/ask/a%20b"
+    assert sent.json == {"q": "p", "top": 3, "who": "I am a b"}
+
+
+def test_a_variable_that_is_missing_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ProviderRequestError, match="no variable for"):
+        exchange({"body": {"u": "{{ vars.user }}"}})
+
+
+def test_only_variables_that_are_sent_tell_answers_apart() -> None:
+    model = provider("http://x.example/{{ vars.user }}", {"body": {"q": "{{ prompt }}"}})
+
+    def key(**variables: str) -> str:
+        return choice_key(model.identity, ask("p", variables=variables), 0)
+
+    assert key(user="a") != key(user="b")
+    assert key(user="a", other="1") == key(user="a", other="2")
 
 
 def test_a_chat_prompt_is_sent_as_the_json_text_of_its_messages() -> None:

@@ -79,6 +79,28 @@ async def a_prompt_beyond_the_context_is_refused(model: Provider) -> None:
 
 
 @pytest.mark.local_model
+def test_a_rating_is_nothing_but_one_of_those_allowed() -> None:
+    wishes = ask(
+        "Rate the text `The cat sat on the mat.` from 1 to 5. Explain.",
+        ratings=("1", "2", "3", "4", "5"),
+        want_logprobs=True,
+        sample_indexes=(0, 1, 2),
+    )
+    model = provider("local:smollm2", {"temperature": 1, "n_parallel": 3}, env=os.environ)
+    [response] = run(answer(model, wishes))
+    assert len(response.choices) == 3
+    for choice in response.choices:
+        assert choice.text.strip() in wishes.ratings
+        tokens = choice.token_logprobs or ()
+        assert "".join(token.text for token in tokens).strip() == choice.text.strip()
+        rated = next(token for token in tokens if token.text.strip())
+        mass = sum(
+            math.exp(item.logprob) for item in rated.alternatives if item.text.strip() in wishes.ratings
+        )
+        assert 0.5 < mass < 1, "the probabilities are the model's own, those of other words included"
+
+
+@pytest.mark.local_model
 def test_answers_that_overfill_the_context_together_are_given_alone() -> None:
     config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 110, "ignore_eos": True}
     model = provider("local:smollm2", config, env=os.environ)

@@ -44,6 +44,12 @@ async def later(prompt, options):
 def data(prompt):
     return {"output": {"answer": 42}}
 
+def variables(prompt, options, context):
+    return {"output": context["vars"]}
+
+def counted(prompt):
+    return {"output": prompt, "token_usage": {"prompt": 3, "completion": 2}}
+
 def reported(prompt):
     return {"error": "no luck"}
 
@@ -156,9 +162,9 @@ def test_after_a_timeout_a_new_process_answers(folder: Path) -> None:
         os.kill(int(before), 0)
 
 
-def test_calls_at_once_take_turns(folder: Path) -> None:
+def test_calls_take_turns_where_one_process_is_wanted(folder: Path) -> None:
     async def body() -> list[str]:
-        model = build(folder, style="x")
+        model = build(folder, style="x", max_concurrency=1)
         try:
             responses = await asyncio.gather(*[model.complete(ask(str(i))) for i in range(5)])
         finally:
@@ -166,4 +172,25 @@ def test_calls_at_once_take_turns(folder: Path) -> None:
         return sorted(item.text[0] for item in responses)
 
     assert run(body()) == ["1", "2", "3", "4", "5"]
-    assert build(folder).limits.max_concurrency == 1
+    assert build(folder).limits.max_concurrency == 4
+
+
+def test_the_function_gets_the_tests_variables(folder: Path) -> None:
+    request = ask(variables={"user": "u-1", "tags": ["a", {"b": None}]})
+    [response] = call(folder, "variables", request)
+    assert response.text == '{"user": "u-1", "tags": ["a", {"b": null}]}'
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "cost_usd"),
+    [
+        ("counted", {}, None),
+        ("counted", {"price": {"input": 1_000_000, "output": 2_000_000}}, 7.0),
+        ("one", {"price": {"input": 1, "output": 2}}, None),
+        ("one", {"price": {"input": 0, "output": 0}}, 0.0),
+    ],
+)
+def test_a_call_costs_what_function_and_config_say(
+    folder: Path, function: str, config: dict[str, Any], cost_usd: float | None
+) -> None:
+    assert call(folder, function, **config)[0].usage.cost_usd == cost_usd

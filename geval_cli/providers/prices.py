@@ -1,0 +1,136 @@
+"""What tokens cost: the price that the config names, else the vendor's list price as geval's table knows it.
+
+The table is the package genai-prices, as it was installed: nothing is fetched. An unknown price is None, never 0.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from geval_cli.providers.token_usage import TokenUsage
+
+_TOKENS_PER_PRICE = 1_000_000
+
+_AZURE = "azure"
+_VENDOR_OF_HOST = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "openrouter.ai": "openrouter",
+    "api.groq.com": "groq",
+    "api.deepseek.com": "deepseek",
+    "api.mistral.ai": "mistral",
+    "api.x.ai": "x-ai",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.fireworks.ai": "fireworks",
+}
+_AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+
+
+class Price(Protocol):
+    """What a provider takes for tokens."""
+
+    def prepare(self) -> None:
+        """Do what takes long beforehand, so that it delays no answer that is on its way."""
+        ...
+
+    def cost_usd(self, tokens: TokenUsage | None) -> float | None:
+        """US dollars for `tokens`; None when they or their price are unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrice:
+    """US dollars per million tokens. Input from the vendor's prompt cache costs `cached_input_usd`, if that is set."""
+
+    input_usd: float
+    output_usd: float
+    cached_input_usd: float | None = None
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def cost_usd(self, tokens: TokenUsage | None) -> float | None:
+        if not self.input_usd and not self.output_usd and not self.cached_input_usd:
+            return 0.0
+        if tokens is None:
+            return None
+        cached_usd = self.input_usd if self.cached_input_usd is None else self.cached_input_usd
+        cached = min(tokens.cache_read_tokens, tokens.input_tokens)
+        input_cost = (tokens.input_tokens - cached) * self.input_usd + cached * cached_usd
+        return (input_cost + tokens.output_tokens * self.output_usd) / _TOKENS_PER_PRICE
+
+
+FREE = FixedPrice(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ListPrice:
+    """The price that a vendor lists for a model.
+
+    Attributes:
+        vendor: as the table names it.
+        model: as the config names it; the name that comes with an answer is more exact and goes first. Empty where
+            the config's name says nothing (a deployment at Azure).
+    """
+
+    vendor: str
+    model: str
+
+    def prepare(self) -> None:
+        """Import the table: 80 ms."""
+        import_module("genai_prices.data")
+
+    def cost_usd(self, tokens: TokenUsage | None) -> float | None:
+        if tokens is None:
+            return None
+        if self.vendor == "openrouter" and tokens.charged_usd is not None:
+            return tokens.charged_usd
+        costs = (self._listed_usd(name, tokens) for name in (tokens.model, self.model) if name)
+        return next((cost for cost in costs if cost is not None), None)
+
+    def _listed_usd(self, model: str, tokens: TokenUsage) -> float | None:
+        table = import_module("genai_prices")
+        counts = {
+            "input_tokens": tokens.input_tokens,
+            "output_tokens": tokens.output_tokens,
+            "cache_read_tokens": tokens.cache_read_tokens,
+            "cache_write_tokens": tokens.cache_write_tokens,
+            "cache_write_1h_tokens": tokens.long_cache_write_tokens,
+            "input_audio_tokens": tokens.input_audio_tokens,
+            "output_audio_tokens": tokens.output_audio_tokens,
+        }
+        usage = table.Usage(**{name: count for name, count in counts.items() if count})
+        try:
+            found = table.calc_price(
+                usage, model, provider_id=self.vendor, price_context=dict(tokens.conditions)
+            )
+        except (LookupError, ValueError):
+            # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
+            return None
+        needed = ["input_mtok", "output_mtok"]
+        # Without a price of its own the table would count sound as text, which costs a fraction of it.
+        needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
+        needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
+        is_listed = all(getattr(found.model_price, name) is not None for name in needed)
+        return float(found.total_price) if is_listed else None
+
+
+def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
+    """The `price` in the config's own `settings`, else the list price at the host of `url`; None when unknown.
+
+    Whoever owns the host sends the bill: a gateway in front of a vendor has prices of its own.
+    """
+    named = settings.get("price")
+    if named is not None:
+        cached = named.get("cached_input")
+        return FixedPrice(
+            float(named["input"]), float(named["output"]), None if cached is None else float(cached)
+        )
+    host = (urlsplit(url).hostname or "").lower()
+    if host.endswith(_AZURE_DOMAINS):
+        return ListPrice(_AZURE, "")
+    vendor = _VENDOR_OF_HOST.get(host)
+    return None if vendor is None else ListPrice(vendor, model)

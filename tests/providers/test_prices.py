@@ -1,0 +1,205 @@
+"""Prices of models that have been the same for years; the table may change those of the others at any time."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support.calls import answer, provider, run
+from support.loopback import LoopbackServer, Reply, chat_reply
+
+from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.openai_compatible import OpenAICompatibleProvider
+from geval_cli.providers.presets import PRESETS
+from geval_cli.providers.prices import FREE, FixedPrice, ListPrice, Price, price_of
+from geval_cli.providers.token_usage import TokenUsage
+
+GPT_4 = ListPrice("openai", "gpt-4-0613")
+GPT_4O = ListPrice("openai", "gpt-4o-2024-11-20")
+CLAUDE = ListPrice("anthropic", "claude-3-5-sonnet-20241022")
+
+
+@pytest.mark.parametrize(
+    ("price", "tokens", "cost_usd"),
+    [
+        (GPT_4, TokenUsage(1000, 100), 0.036),
+        (GPT_4O, TokenUsage(1000, 0), 0.0025),
+        (GPT_4O, TokenUsage(1000, 0, cache_read_tokens=800), 0.0005 + 0.001),
+        (CLAUDE, TokenUsage(1000, 100), 0.0045),
+        (CLAUDE, TokenUsage(1000, 0, cache_read_tokens=600, cache_write_tokens=400), 0.00018 + 0.0015),
+        (CLAUDE, TokenUsage(400, 0, cache_write_tokens=400, long_cache_write_tokens=400), 0.0024),
+        (GPT_4, TokenUsage(0, 0), 0.0),
+    ],
+)
+def test_list_prices_know_cached_input(price: Price, tokens: TokenUsage, cost_usd: float) -> None:
+    assert price.cost_usd(tokens) == pytest.approx(cost_usd, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("price", "tokens"),
+    [
+        (GPT_4, None),
+        (ListPrice("openai", "gpt-99-imagined"), TokenUsage(1000, 100)),
+        (ListPrice("openai", "whisper-1"), TokenUsage(1000, 100)),
+        (ListPrice("groq", "gpt-4-0613"), TokenUsage(1000, 100)),
+        (ListPrice("nobody", "gpt-4-0613"), TokenUsage(1000, 100)),
+        (ListPrice("azure", ""), TokenUsage(1000, 100)),
+        (GPT_4O, TokenUsage(10, 1, cache_read_tokens=20)),
+        (GPT_4O, TokenUsage(10, 1, input_audio_tokens=5)),
+    ],
+    ids=["no counts", "model", "no text model", "other vendor", "vendor", "deployment", "nonsense", "sound"],
+)
+def test_what_cannot_be_priced_is_unknown_and_not_0(price: Price, tokens: TokenUsage | None) -> None:
+    assert price.cost_usd(tokens) is None
+
+
+def test_the_model_that_answered_is_paid_not_the_one_that_was_named() -> None:
+    alias = ListPrice("openai", "gpt-4o-2024-11-20")
+    assert alias.cost_usd(TokenUsage(1000, model="gpt-4-0613")) == pytest.approx(0.03)
+    assert alias.cost_usd(TokenUsage(1000, model="a-name-nobody-knows")) == pytest.approx(0.0025)
+    assert ListPrice("azure", "").cost_usd(TokenUsage(1000, model="gpt-4-0613")) == pytest.approx(0.03)
+
+
+def test_a_service_tier_has_its_own_price() -> None:
+    standard, flex = (
+        ListPrice("openai", "o3").cost_usd(TokenUsage(1000, conditions=conditions))
+        for conditions in ({}, {"service_tier": "flex"})
+    )
+    assert standard is not None
+    assert flex == pytest.approx(standard / 2)
+
+
+def test_only_openrouter_is_believed_what_it_charged() -> None:
+    tokens = TokenUsage(1000, charged_usd=0.7)
+    assert ListPrice("openrouter", "openai/gpt-4").cost_usd(tokens) == 0.7
+    assert GPT_4.cost_usd(tokens) == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(
+    ("price", "tokens", "cost_usd"),
+    [
+        (FixedPrice(3, 15), TokenUsage(1_000_000, 100_000), 4.5),
+        (FixedPrice(3, 15), TokenUsage(1_000_000, 0, cache_read_tokens=500_000), 3.0),
+        (FixedPrice(3, 15, 0.3), TokenUsage(1_000_000, 0, cache_read_tokens=500_000), 1.65),
+        (FixedPrice(3, 15, 0), TokenUsage(1_000_000, 0, cache_read_tokens=2_000_000), 0.0),
+        (FixedPrice(3, 15), None, None),
+        (FREE, None, 0.0),
+    ],
+)
+def test_a_price_of_ones_own_is_per_million_tokens(
+    price: Price, tokens: TokenUsage | None, cost_usd: float | None
+) -> None:
+    assert price.cost_usd(tokens) == (None if cost_usd is None else pytest.approx(cost_usd))
+
+
+@pytest.mark.parametrize(
+    ("url", "vendor"),
+    [
+        *(
+            (preset.base_url, name)
+            for name, preset in PRESETS.items()
+            if preset.needs_key and preset.base_url
+        ),
+        ("https://me.openai.azure.com/openai/deployments/d/chat/completions", "azure"),
+        ("https://API.OpenAI.com:443/v1", "openai"),
+    ],
+)
+def test_the_host_says_who_sends_the_bill(url: str, vendor: str) -> None:
+    price = price_of({}, url=url, model="m")
+    assert isinstance(price, ListPrice)
+    assert price.vendor == {"xai": "x-ai"}.get(vendor, vendor)
+    assert price.model == ("" if vendor == "azure" else "m")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000/v1",
+        "http://localhost:11434/v1",
+        "https://llm.example.com/v1",
+        "https://api.openai.com.example.net/v1",
+        "https://example.net/api.openai.com/v1",
+        "https://openai.azure.com.example.net/v1",
+        "",
+    ],
+)
+def test_a_server_that_is_not_the_vendors_has_no_price(url: str) -> None:
+    assert price_of({}, url=url, model="gpt-4-0613") is None
+
+
+def test_the_configs_price_wins() -> None:
+    settings = {"price": {"input": 1, "output": 2, "cached_input": 0.5}}
+    assert price_of(settings, url="https://api.openai.com/v1", model="gpt-4-0613") == FixedPrice(1, 2, 0.5)
+
+
+def ask_priced(reply: Reply, price: Price | None) -> float | None:
+    with LoopbackServer(reply) as server:
+        endpoint = Endpoint(
+            id="openai:m",
+            label="m",
+            kind="openai",
+            model="m",
+            url=f"{server.base_url}/chat/completions",
+            price=price,
+        )
+        [response] = run(answer(OpenAICompatibleProvider(endpoint)))
+    return response.usage.cost_usd
+
+
+def test_an_answer_is_priced_by_what_the_server_counted() -> None:
+    reply = chat_reply("x", usage=(1000, 100))
+    assert ask_priced(reply, GPT_4) == pytest.approx(0.036)
+    assert ask_priced(reply, None) is None
+
+
+def test_an_answer_without_counts_costs_something_unknown() -> None:
+    reply = chat_reply("x")
+    body = {name: value for name, value in reply.body.items() if name != "usage"}
+    assert ask_priced(Reply(body=body), FixedPrice(1, 1)) is None
+    assert ask_priced(Reply(body=body), FREE) == 0
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "config", "cost_usd"),
+    [
+        ("http", {}, None),
+        ("http", {"price": {"input": 0, "output": 0}}, 0.0),
+        ("http", {"price": {"input": 1_000_000, "output": 0}}, 7.0),
+    ],
+)
+def test_an_http_api_costs_what_the_config_says(
+    provider_id: str, config: dict[str, Any], cost_usd: float | None
+) -> None:
+    with LoopbackServer(chat_reply("x")) as server:
+        [response] = run(answer(provider(f"{server.url}/ask", config)))
+    assert response.usage.cost_usd == cost_usd
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 3)
+
+
+WATCHED = """
+import sys
+
+def refuse_network(event, args):
+    if event in {"socket.connect", "socket.getaddrinfo", "socket.bind"}:
+        raise AssertionError(f"{event} {args}")
+
+sys.addaudithook(refuse_network)
+import geval_cli.service
+import geval_cli.cli.app
+import geval_cli.providers.openai_compatible
+from geval_cli.providers.prices import ListPrice, price_of
+from geval_cli.providers.token_usage import TokenUsage
+
+price = price_of({}, url="https://api.openai.com/v1", model="gpt-4-0613")
+before = {"genai_prices", "httpx2"} & set(sys.modules)
+price.prepare()
+import threading
+print(sorted(before), price.cost_usd(TokenUsage(1000)), threading.active_count())
+"""
+
+
+def test_the_table_is_imported_late_and_reaches_for_no_network() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WATCHED], capture_output=True, text=True, check=False
+    )
+    assert (finished.stdout, finished.stderr) == ("[] 0.03 1\n", "")

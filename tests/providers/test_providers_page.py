@@ -1,0 +1,124 @@
+"""docs/providers.md: every block of it is valid and runs, and nothing is missing from it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from support.geval_command import run_geval
+
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.providers.anthropic import DEFAULT_MAX_TOKENS
+from geval_cli.providers.base import ProviderLimits
+from geval_cli.providers.http import HTTP_KEYS
+from geval_cli.providers.llama_server import LlamaSettings
+from geval_cli.providers.local_models import LOCAL_KEYS, MODELS_DIR_VARIABLE
+from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
+from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION, PRESETS
+from geval_cli.providers.registry import NONE_PROVIDER, provider_kinds
+from geval_cli.scripting.child import DEFAULT_PARALLEL
+from geval_cli.service import RunRequest, prepare
+
+PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+CONFIGS = [text for language, text in BLOCKS if language == "yaml" and not text.startswith("# ")]
+AROUND = {
+    "prompts": ["{{ question }}"],
+    "tests": [
+        {
+            "vars": {"question": "What of tides?", "user": "Ada", "lang": "en"},
+            "assert": [{"type": "contains", "value": "tides"}],
+        }
+    ],
+}
+KEYS = {
+    **{name: "key-0123456789" for preset in PRESETS.values() for name in preset.key_envs},
+    **dict.fromkeys(("TEAM_OPENAI_KEY", "GATEWAY_KEY", "APP_TOKEN"), "key-0123456789"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the files that the page shows, and a model file that need not be good."""
+    for _, text in BLOCKS:
+        named = re.match(r"# (\w+\.\w+)\n", text)
+        if named:
+            (tmp_path / named[1]).write_text(text, encoding="utf-8")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "my-model.gguf").write_bytes(b"GGUF")
+    return tmp_path
+
+
+def write_config(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    shown = read_yaml(text, "config.yaml").value
+    missing = {name: value for name, value in AROUND.items() if name not in shown}
+    if shown.get("providers") == NONE_PROVIDER:
+        missing.pop("prompts", None)
+    path.write_text(text + (yaml.safe_dump(missing) if missing else ""), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("text", CONFIGS, ids=range(len(CONFIGS)))
+def test_every_config_is_valid_and_without_warnings(text: str, folder: Path) -> None:
+    request = RunRequest(write_config(folder, text), environ=KEYS)
+    assert prepare(request, is_going_to_run=False).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "outputs"),
+    [
+        ("python:app.py:shout", ["Hello Ada, you asked: What of tides?", "WHAT OF TIDES?"]),
+        ("exec:sh", ["You asked in en: What of tides?"]),
+        ("scripted:replies.yaml", ["What of tides?", "The moon pulls at the sea."]),
+        ("providers: none", ["The moon pulls at the sea."]),
+    ],
+)
+def test_what_runs_on_this_machine_runs(words: str, outputs: list[str], folder: Path) -> None:
+    [text] = [text for text in CONFIGS if words in text]
+    write_config(folder, text)
+    run_geval("run", "config.yaml", "-o", "out.json", cwd=folder)
+    results = json.loads((folder / "out.json").read_text(encoding="utf-8"))["results"]
+    assert [result["output"] for result in results] == outputs
+
+
+def test_every_kind_has_an_example_and_its_address() -> None:
+    for name, kind in provider_kinds().items():
+        assert kind.example in PAGE or name in {
+            "http",
+            "https",
+            "python",
+            "file",
+            "exec",
+            "scripted",
+            "local",
+        }
+        assert f"`{name}" in PAGE
+        assert kind.base_url in PAGE
+
+
+def test_every_variable_is_named() -> None:
+    for preset in PRESETS.values():
+        for variable in (*preset.key_envs, *preset.base_url_envs):
+            assert f"`{variable}`" in PAGE
+    assert f"`{MODELS_DIR_VARIABLE}`" in PAGE
+
+
+@pytest.mark.parametrize("key", [*ENDPOINT_KEYS, *HTTP_KEYS, *LOCAL_KEYS], ids=lambda key: key.spellings[0])
+def test_every_spelling_of_every_key_is_named(key: OwnKey) -> None:
+    for spelling in key.spellings:
+        assert f"`{spelling}`" in PAGE
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    limits, llama = ProviderLimits(), LlamaSettings(Path())
+    rows = {row.split("|")[1].strip(" `"): row for row in PAGE.splitlines() if row.startswith("| `")}
+    assert f"| {limits.timeout_s:g}; " in rows["timeout_s"]
+    assert f"| {limits.max_retries} |" in rows["max_retries"]
+    assert f"`python:` and `exec:` {DEFAULT_PARALLEL}" in rows["max_concurrency"]
+    assert f"| `{AZURE_API_VERSION}` " in rows["api_version"]
+    assert f"`{ANTHROPIC_VERSION}` |" in rows["api_version"]
+    assert f"| {llama.n_ctx} |" in rows["n_ctx"]
+    assert f"| {llama.n_parallel} |" in rows["n_parallel"]
+    assert f"is {DEFAULT_MAX_TOKENS} unless" in PAGE
