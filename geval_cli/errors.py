@@ -2,7 +2,7 @@
 
     GevalError(message, hint, location)
     ├─ ConfigError(problems)            the suite is not valid; carries every problem at once
-    ├─ UsageError                       the command line asks for something that cannot be done
+    ├─ UsageError(problems)             somebody asks for something that cannot be done
     ├─ TemplateError(missing, known)    a template names something that does not exist
     ├─ ProviderError(provider_id, ...)  a model endpoint could not answer
     │  ├─ ProviderAuthError             key missing, refused, or out of quota: never retried
@@ -12,10 +12,13 @@
     │  ├─ ProviderRequestError          the request was refused (4xx) and would be again
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
     │  └─ ProviderResponseError         a 2xx whose body has the wrong shape
+    ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
     ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
     │  ├─ JudgeParseError               no score can be read from the reply
     │  └─ JudgeRangeError               the rating lies outside the score range
+    ├─ CheckTimeoutError                a check took too long on one output
+    ├─ ModelFetchError(model)           a local model cannot be had
     ├─ StoreError(path)                 the database cannot be read or written
     └─ OutputError(path)                a results file cannot be written
 
@@ -81,6 +84,8 @@ class GevalError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", location: Location | None = None) -> None:
         super().__init__(message)
+        if hint:
+            self.add_note(hint)  # so that tracebacks, too, say what to do next
         self.message = message
         self.hint = hint
         self.location = location
@@ -98,9 +103,27 @@ class ConfigError(GevalError):
 
 
 class UsageError(GevalError):
-    """The command line asks for something that cannot be done."""
+    """Somebody asks for something that cannot be done. `problems` holds every reason, when there are several."""
 
     exit_code = ExitCode.USAGE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        location: Location | None = None,
+        problems: Iterable[Problem] = (),
+    ) -> None:
+        super().__init__(message, hint=hint, location=location)
+        self.problems = tuple(problems)
+
+    @classmethod
+    def of(cls, what: str, problems: Sequence[Problem]) -> "UsageError":
+        """An error that lists all of at least one `problems` that `what` has, hints included."""
+        lines = [f"{item.message} ({item.hint})" if item.hint else item.message for item in problems]
+        text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
+        return cls(f"{what}:{text}", problems=problems)
 
 
 class TemplateError(GevalError):
@@ -188,6 +211,18 @@ class ProviderResponseError(ProviderError):
     is_retryable = True
 
 
+class ApiError(GevalError):
+    """A model endpoint could not answer a user of the library; the ProviderError behind it is its `__cause__`.
+
+    `status` is the HTTP status, None when no answer came; `body` an excerpt of the answer without keys.
+    """
+
+    def __init__(self, message: str, *, status: int | None, body: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.body = body
+
+
 class MissingParamsError(GevalError):
     """A metric's `evaluation_params` name what the test case does not have."""
 
@@ -222,6 +257,10 @@ class ModelFetchError(GevalError):
     def __init__(self, message: str, *, model: str, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.model = model
+
+
+class CheckTimeoutError(GevalError):
+    """A check took too long on one output, so nothing can be said about it."""
 
 
 class StoreError(GevalError):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+import jinja2
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -19,6 +20,15 @@ from geval_cli.records import JsonValue
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _UNDEFINED_NAME = re.compile(r"^'(?P<name>[^']*)' is undefined")
+_RENDER_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 _COMPILED_KEPT = (
     4096  # templates per run are few; a config with a criterion of its own per test must not grow memory
 )
@@ -51,7 +61,7 @@ class Templates:
             raise _undefined(error, variables) from error
         except SecurityError as error:
             raise TemplateError(f"the template does what templates may not: {error}") from error
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except _RENDER_FAILURES as error:
             raise TemplateError(f"the template cannot be rendered: {error}") from error
 
     def _template(self, text: str) -> Template:

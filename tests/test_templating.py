@@ -54,7 +54,17 @@ def test_the_sandbox_holds(hostile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["{{ x", "{% if %}", "{{ x | nofilter }}", "{% for %}", "{{ 1 / 0 }}", "{{ 'a' + 1 }}"]
+    "broken",
+    [
+        "{{ x",
+        "{% if %}",
+        "{{ x | nofilter }}",
+        "{% for %}",
+        "{{ 1 / 0 }}",
+        "{{ 'a' + 1 }}",
+        "{{ [1]|map('nofilter')|list }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
 )
 def test_a_broken_template_is_an_error_of_our_own(broken: str) -> None:
     with pytest.raises(TemplateError):

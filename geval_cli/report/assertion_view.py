@@ -57,6 +57,10 @@ class AssertionView:
         if item.threshold is None:
             return format_score(item.score)
         default = " (default)" if item.threshold_is_default else ""
+        if item.type.startswith("not-"):
+            # The threshold is compared with what was judged; the score is that turned round.
+            judged = format_comparison(1 - item.score, item.threshold)
+            return f"{format_score(item.score)}, since {judged}{default}"
         return f"{format_comparison(item.score, item.threshold)}{default}"
 
 

@@ -4,6 +4,7 @@ import pytest
 from support.specs import assertion, case, check_context, subject, tools
 
 from geval_cli.assertions.registry import check_assertion, judge_assertion
+from geval_cli.errors import CheckTimeoutError
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 
@@ -60,3 +61,8 @@ def test_an_undefined_variable_in_the_expected_text_is_a_problem() -> None:
 def test_a_broken_regular_expression_is_a_problem() -> None:
     [problem] = check_assertion(assertion("regex", value="(unclosed"), check_context())
     assert problem.message.startswith("broken regular expression: missing )")
+
+
+def test_a_pattern_that_explodes_is_an_error_and_not_a_verdict() -> None:
+    with pytest.raises(CheckTimeoutError, match="took more than 2 s"):
+        judged("regex", "(a|aa)+$", "a" * 60 + "!")
