@@ -1,4 +1,4 @@
-"""How long the command takes before it does anything, beside an empty Python process in the same run."""
+"""How long the command and the library take before they do anything, beside an empty Python process."""
 
 import statistics
 import subprocess
@@ -20,9 +20,29 @@ tests:
 )
 
 
+LIBRARY_BOUND_S = 0.05
+LIBRARY_PROGRAMS = {
+    "from geval_cli import GEval": "from geval_cli import GEval, TestCase, Result, evaluate_batch, ApiError",
+    "GEval('Tone', 'Be kind.')": "from geval_cli import GEval; GEval('Tone', 'Be kind.')",
+}
+
+
 def run() -> None:
     empty = median_s([sys.executable, "-c", "pass"])
     print(f"{'python -c pass':<40} {empty * 1000:7.0f} ms")
+    run_commands(empty)
+    run_library(empty)
+
+
+def run_library(empty: float) -> None:
+    """What the library adds to a Python process: its import, and the first metric (which reads pydantic)."""
+    for name, program in LIBRARY_PROGRAMS.items():
+        added = median_s([sys.executable, "-c", program]) - empty
+        verdict = "" if "import" not in name else f"  ({verdict_on(added, LIBRARY_BOUND_S)})"
+        print(f"{name:<40} {added * 1000:+7.0f} ms{verdict}")
+
+
+def run_commands(empty: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.yaml").write_text(CONFIG, encoding="utf-8")
         for words in (
@@ -33,13 +53,13 @@ def run() -> None:
         ):
             took = median_s([sys.executable, "-m", "geval_cli", *words], folder)
             bound = BOUNDS_S.get(words[0])
-            verdict = (
-                ""
-                if bound is None
-                else f"  (bound {bound * 1000:.0f} ms: {'kept' if took <= bound else 'BROKEN'})"
-            )
+            verdict = "" if bound is None else f"  ({verdict_on(took, bound)})"
             name = "geval " + " ".join(words)
             print(f"{name:<40} {took * 1000:7.0f} ms  {took / empty:5.1f} x{verdict}")
+
+
+def verdict_on(took: float, bound: float) -> str:
+    return f"bound {bound * 1000:.0f} ms: {'kept' if took <= bound else 'BROKEN'}"
 
 
 def median_s(command: list[str], folder: str | None = None) -> float:

@@ -1,5 +1,51 @@
-"""geval: run prompts against models and have every answer checked, first of all by G-Eval."""
+"""geval: run prompts against models and have every answer checked, first of all by G-Eval.
+
+The names of the library are imported on first use, so that the command line does not pay for them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from geval_cli.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from geval_cli.errors import ApiError, GevalError, JudgeError, MissingParamsError, UsageError
+    from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
+    from geval_cli.library.records import Result, TestCase
+else:
+    _HOMES = {
+        "ApiError": "geval_cli.errors",
+        "GEval": "geval_cli.library.metric",
+        "GevalError": "geval_cli.errors",
+        "JudgeError": "geval_cli.errors",
+        "MissingParamsError": "geval_cli.errors",
+        "Result": "geval_cli.library.records",
+        "TestCase": "geval_cli.library.records",
+        "UsageError": "geval_cli.errors",
+        "aevaluate_batch": "geval_cli.library.metric",
+        "evaluate_batch": "geval_cli.library.metric",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
+
+
+__all__ = [
+    "ApiError",
+    "GEval",
+    "GevalError",
+    "JudgeError",
+    "MissingParamsError",
+    "Result",
+    "TestCase",
+    "UsageError",
+    "__version__",
+    "aevaluate_batch",
+    "evaluate_batch",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -25,8 +25,8 @@ from geval_cli.errors import ConfigError, ExitCode, Problem, Severity
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.gateway import BoundModel, Gateway
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.providers.base import Provider
-from geval_cli.providers.registry import build_provider, check_provider, check_ready
+from geval_cli.judging import ProviderPool
+from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.records import CaseResult, ModelRequest, ModelResponse, RunRecord, RunStatus, Status
 from geval_cli.report.report import RunReport, columns_of
 from geval_cli.store.cache import ResponseCache
@@ -148,24 +148,6 @@ def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Ite
         yield f"{judge} judges its own answers; models tend to favour themselves"
 
 
-@dataclass(slots=True)
-class _ProviderPool:
-    """Builds each configured provider once."""
-
-    suite: Suite
-    _built: dict[str, Provider] = field(default_factory=dict)
-
-    def get(self, spec: ProviderSpec) -> Provider:
-        spec = _resolved(spec, self.suite)
-        key = spec.model_dump_json()
-        if key not in self._built:
-            self._built[key] = build_provider(spec, env=self.suite.env, base_dir=self.suite.base_dir)
-        return self._built[key]
-
-    async def aclose(self) -> None:
-        await asyncio.gather(*(provider.aclose() for provider in self._built.values()))
-
-
 async def run_evaluation(
     prepared: PreparedRun,
     state: State,
@@ -206,7 +188,7 @@ async def _run_jobs(
     prepared: PreparedRun, cache: ResponseCache, events: EventStream, stop: StopSignal
 ) -> None:
     limit = prepared.request.max_concurrency or prepared.suite.options.max_concurrency or DEFAULT_CONCURRENCY
-    pool = _ProviderPool(prepared.suite)
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
@@ -229,12 +211,12 @@ async def _run_jobs(
         events.end()
 
 
-def _bench(prepared: PreparedRun, gateway: Gateway, pool: _ProviderPool) -> Bench:
+def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool) -> Bench:
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        return await gateway.complete(pool.get(spec), request)
+        return await gateway.complete(pool.get(_resolved(spec, prepared.suite)), request)
 
     def judge_for(spec: ProviderSpec) -> BoundModel:
-        return gateway.model(pool.get(spec))
+        return gateway.model(pool.get(_resolved(spec, prepared.suite)))
 
     return Bench(generate, Tools(prepared.templates, judge_for, JudgeMemory(), prepared.defaults))
 

@@ -20,6 +20,7 @@ ROOMS = (
     {"assertions"},
     {"engine"},
     {"report"},
+    {"judging"},
     {"service"},
     {"library", "cli", "web"},
 )
@@ -30,6 +31,7 @@ THIRD_PARTY_HOMES = {
     "rich": {"cli", "report"},
     "aiohttp": {"providers", "gateway"},
     "openai": {"providers", "gateway"},
+    "genai_prices": {"providers"},
     "yaml": {"config"},
     "pydantic": {"config"},
     "jinja2": {"templating", "web"},

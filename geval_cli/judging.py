@@ -1,0 +1,196 @@
+"""Judges for whoever wants outputs judged without running a suite: the library and the HTTP API."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.errors import Problem, Severity, UsageError
+from geval_cli.events import Noticed, RunEvent
+from geval_cli.gateway.gateway import Gateway
+from geval_cli.judge.grading import grade
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits
+from geval_cli.providers.registry import NONE_PROVIDER, build_provider, check_provider, check_ready
+from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.store.cache import ResponseCache
+
+
+@dataclass(slots=True)
+class ProviderPool:
+    """Builds each provider once. Belongs to one event loop."""
+
+    env: Mapping[str, str] = field(repr=False)
+    base_dir: Path
+    _built: dict[str, Provider] = field(default_factory=dict)
+
+    def get(self, spec: ProviderSpec) -> Provider:
+        """The provider of a checked `spec`; the same one for an equal spec."""
+        key = spec.model_dump_json()
+        if key not in self._built:
+            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
+        return self._built[key]
+
+    def has(self, spec: ProviderSpec) -> bool:
+        """Whether the provider of `spec` is built."""
+        return spec.model_dump_json() in self._built
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(provider.aclose() for provider in self._built.values()))
+
+
+class Judges:
+    """Judges that share one gateway and what is found out about them. Belongs to one event loop; `judging` makes it.
+
+    Equal requests reach a judge once, also one that a run would ask again and again (a program, a function).
+    """
+
+    def __init__(self, gateway: Gateway, pool: ProviderPool) -> None:
+        self._gateway = gateway
+        self._pool = pool
+        self._memory = JudgeMemory()
+        self._scope = secrets.token_hex(8)
+        self._adopted: dict[int, _AdoptedJudge] = {}
+        self._shared: dict[int, _SharedProvider] = {}
+
+    def find(self, spec: ProviderSpec) -> Judge:
+        """The judge that `spec` names.
+
+        Raises:
+            UsageError: with every problem that the spec has, or that this machine has with it (no key, no model file).
+        """
+        if not self._pool.has(spec):
+            problems = [*judge_problems(spec, env=self._pool.env, base_dir=self._pool.base_dir)]
+            if problems:
+                raise UsageError.of(f"{spec.id} cannot judge", problems)
+        return self._model(self._pool.get(spec))
+
+    def adopt(self, judge: Judge) -> Judge:
+        """A judge that somebody else made, behind this gateway: equal requests reach it once."""
+        return self._model(self._adopted.setdefault(id(judge), _AdoptedJudge(judge)))
+
+    def _model(self, provider: Provider) -> Judge:
+        if provider.is_cacheable:
+            return self._gateway.model(provider)
+        scope = f"{self._scope}.{len(self._shared)}"
+        return self._gateway.model(self._shared.setdefault(id(provider), _SharedProvider(provider, scope)))
+
+    async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
+        """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
+        return await grade(metric, case, judge, memory=self._memory)
+
+
+@asynccontextmanager
+async def judging(
+    *,
+    env: Mapping[str, str],
+    base_dir: Path,
+    cache: ResponseCache | None = None,
+    max_concurrency: int | None = None,
+    notice: Callable[[str], None] = lambda message: None,
+) -> AsyncIterator[Judges]:
+    """Judges, until the end of the block.
+
+    Args:
+        env: where keys and base URLs are looked up.
+        base_dir: what paths in provider ids are relative to.
+        cache: where answers are kept; None keeps the latest in memory.
+        max_concurrency: requests on the wire at once; None for no cap but the providers' own.
+        notice: is told, once and in a sentence, what a user should know (a parameter that a server does not take).
+    """
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            notice(event.message)
+
+    async with AsyncExitStack() as stack:
+        pool = ProviderPool(env, base_dir)
+        stack.push_async_callback(pool.aclose)
+        gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
+        stack.push_async_callback(gateway.aclose)
+        yield Judges(gateway, pool)
+
+
+def judge_problems(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, is_going_to_judge: bool = True
+) -> Iterator[Problem]:
+    """What is wrong with a provider as a judge; nothing is sent.
+
+    Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
+    """
+    if spec.id == NONE_PROVIDER:
+        yield Problem(f"`{spec.id}` is no model", hint="name one, for example openai:gpt-4.1")
+        return
+    problems = check_provider(spec, env=env, base_dir=base_dir)
+    if not problems and is_going_to_judge:
+        problems = check_ready(spec, env=env, base_dir=base_dir)
+    yield from (problem for problem in problems if problem.severity is Severity.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class _AdoptedJudge:
+    """A judge in the place of a provider. It retries by itself, and whoever made it closes it."""
+
+    judge: Judge
+    is_cacheable = False
+
+    @property
+    def id(self) -> str:
+        return self.judge.label
+
+    @property
+    def label(self) -> str:
+        return self.judge.label
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        return ProviderIdentity("judge", self.label, "", self.judge.provider_params)
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return ProviderLimits(max_retries=0)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return await self.judge.complete(request)
+
+    async def aclose(self) -> None:
+        """Nothing, on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedProvider:
+    """A provider that no cache may remember, for these judges: equal requests reach it once, steps above all.
+
+    `scope` is nobody else's, so that an answer in a cache that lasts longer is never found again.
+    """
+
+    provider: Provider
+    scope: str
+    is_cacheable = True
+
+    @property
+    def id(self) -> str:
+        return self.provider.id
+
+    @property
+    def label(self) -> str:
+        return self.provider.label
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        known = self.provider.identity
+        return replace(known, endpoint=f"{known.endpoint}#{self.scope}")
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self.provider.limits
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return await self.provider.complete(request)
+
+    async def aclose(self) -> None:
+        """Nothing: the pool closes the provider."""

@@ -1,0 +1,154 @@
+"""From a metric's arguments to the yardstick and its judge, by the rules that a config file is checked by."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from geval_cli.assertions.outcome import DEFAULT_JUDGE
+from geval_cli.config.assertion_specs import read_assertion
+from geval_cli.config.env import EnvValues
+from geval_cli.config.place import Place
+from geval_cli.config.provider_specs import read_provider
+from geval_cli.config.schema import GEvalAssertionSpec, ProviderSpec
+from geval_cli.config.source_file import SourceFiles, is_file_reference
+from geval_cli.config.validation import Reading
+from geval_cli.config.wanted import describe_value
+from geval_cli.errors import Problem, Severity, UsageError
+from geval_cli.judge.build import metric_from_spec
+from geval_cli.judge.check import check_metric
+from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
+from geval_cli.judging import judge_problems
+from geval_cli.records import JsonValue
+
+Model = str | tuple[str, str] | Mapping[str, Any] | Judge
+
+_DEFAULT_KIND = "openai"
+_JUDGE_PARTS = ("label", "provider_params", "complete")
+_PAIR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A sound metric, who judges by it, and what is doubtful about it, in sentences."""
+
+    metric: Metric
+    judge: ProviderSpec | Judge
+    doubts: tuple[str, ...] = ()
+
+
+def define(arguments: Mapping[str, Any]) -> Definition:
+    """What the arguments of `GEval`, by name, make.
+
+    Raises:
+        UsageError: naming everything that is wrong with them.
+    """
+    reading = _new_reading()
+    spec = _read_spec(arguments, reading)
+    problems = reading.problems + (check_metric(spec) if spec is not None else [])
+    judge = _read_judge(arguments["model"], None, problems)
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors or spec is None or judge is None:
+        raise UsageError.of(f"the metric {arguments['name']!r} is not valid", errors)
+    doubts = tuple(problem.message for problem in problems)
+    return Definition(metric_from_spec(spec), judge, doubts)
+
+
+def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | Judge:
+    """Who judges, by the `model` and `adapter` of a single evaluation.
+
+    Raises:
+        UsageError: they name no judge.
+    """
+    problems: list[Problem] = []
+    judge = _read_judge(model, adapter, problems)
+    if problems or judge is None:
+        raise UsageError.of("there is no such judge", problems)
+    return judge
+
+
+def _new_reading() -> Reading:
+    return Reading(SourceFiles(Path()), EnvValues({}))
+
+
+def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalAssertionSpec | None:
+    values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in {"name", "model"}}
+    if values["score_range"] == list(DEFAULT_SCORE_RANGE):
+        values["score_range"] = None
+    if values["strict_mode"] is True and values["threshold"] == DEFAULT_THRESHOLD:
+        values["threshold"] = None
+    name = arguments["name"]
+    if isinstance(name, str) and name.strip():
+        values["metric"] = name
+    else:
+        message = f"`name` must be a text that is not empty, found {describe_value(name)}"
+        reading.problems.append(Problem(message))
+    for text in _listed(values["criteria"]):
+        if is_file_reference(text):
+            reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
+            return None
+    given = {name: value for name, value in values.items() if value is not None}
+    spec = read_assertion({"type": "g-eval", **given}, Place.nowhere(), reading)
+    assert spec is None or isinstance(spec, GEvalAssertionSpec)
+    return spec
+
+
+def _read_judge(
+    model: Model | None, adapter: str | None, problems: list[Problem]
+) -> ProviderSpec | Judge | None:
+    if adapter is not None:
+        if not isinstance(model, str):
+            message = "`adapter` needs `model`, the name of one of its models"
+            problems.append(
+                Problem(message, hint='for example adapter="anthropic", model="claude-sonnet-4-5"')
+            )
+            return None
+        model = (adapter, model)
+    if _is_judge(model):
+        return model
+    written = _provider_form(model)
+    if written is None:
+        message = f"`model` must be text, a pair of texts, a mapping or a judge, found {_shown(model)}"
+        problems.append(Problem(message, hint='for example "openai:gpt-4.1"'))
+        return None
+    reading = _new_reading()
+    spec = read_provider(written, Place.nowhere(), reading)
+    problems += reading.problems
+    if spec is not None:
+        problems += judge_problems(spec, env=os.environ, base_dir=Path(), is_going_to_judge=False)
+    return spec
+
+
+def _provider_form(model: Model | None) -> JsonValue:
+    """`model` as a config file would have it; None when it is nothing of the kind."""
+    if model is None:
+        return DEFAULT_JUDGE.id
+    if isinstance(model, str):
+        return model if ":" in model or not model.strip() else f"{_DEFAULT_KIND}:{model}"
+    if isinstance(model, tuple | list):
+        is_pair = len(model) == _PAIR and all(isinstance(part, str) for part in model)
+        return ":".join(model) if is_pair else None
+    return _as_in_yaml(model) if isinstance(model, Mapping) else None
+
+
+def _is_judge(model: object) -> TypeGuard[Judge]:
+    return all(hasattr(model, name) for name in _JUDGE_PARTS)
+
+
+def _shown(value: object) -> str:
+    known = isinstance(value, str | int | float | list | dict)
+    return describe_value(value) if known else f"an object of the class {type(value).__name__}"
+
+
+def _listed(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, list) else [value]
+
+
+def _as_in_yaml(value: Any) -> JsonValue:
+    """`value` as a YAML file would give it: lists for other sequences, text for the keys of mappings."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_in_yaml(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_in_yaml(item) for item in value]
+    return value

@@ -1,0 +1,117 @@
+"""One evaluation, or many: a test case in, a result or the library's own errors out."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.errors import ApiError, GevalError, MissingParamsError, ProviderError, UsageError
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
+from geval_cli.judge.source import missing_params
+from geval_cli.judging import Judges
+from geval_cli.library.records import Result, TestCase
+from geval_cli.records import JsonValue, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """By which yardstick, and by whom."""
+
+    metric: Metric
+    judge: ProviderSpec | Judge
+
+
+async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
+    """The verdict on one test case.
+
+    Raises:
+        MissingParamsError: the case lacks a named parameter; nothing was asked.
+        UsageError: the judge cannot be asked at all.
+        ApiError: the judge could not answer.
+        JudgeError: no verdict can be read.
+    """
+    started = time.perf_counter()
+    metric, judged = evaluation.metric, _judged_case(case)
+    if missing := missing_params(metric.evaluation_params, judged):
+        raise MissingParamsError(missing)
+    judge = _find_judge(judges, evaluation)
+    try:
+        grade = await judges.grade(metric, judged, judge)
+    except ProviderError as error:
+        raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
+    return _result(metric, grade, latency_ms=(time.perf_counter() - started) * 1000)
+
+
+async def evaluate_cases(
+    judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
+) -> list[Result | GevalError]:
+    """For each case, in order, its result or its error; at most `concurrency` at a time.
+
+    Raises:
+        UsageError: the judge cannot be asked at all, or `concurrency` is below 1.
+    """
+    if concurrency < 1:
+        raise UsageError(f"concurrency must be at least 1, found {concurrency}")
+    _find_judge(judges, evaluation)
+    outcomes: dict[int, Result | GevalError] = {}
+    waiting = enumerate(cases)
+
+    async def work() -> None:
+        for index, case in waiting:
+            try:
+                outcomes[index] = await evaluate_case(judges, evaluation, case)
+            except GevalError as error:
+                outcomes[index] = error
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _find_judge(judges: Judges, evaluation: Evaluation) -> Judge:
+    judge = evaluation.judge
+    return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
+
+
+def _judged_case(case: TestCase) -> JudgedCase:
+    return JudgedCase(
+        actual_output=case.actual_output,
+        input=case.input,
+        expected_output=case.expected_output,
+        context=_texts(case.context),
+        retrieval_context=_texts(case.retrieval_context),
+        rendered_prompt=case.input,  # the source of a dimension, when there is no context
+    )
+
+
+def _texts(value: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    return value if value is None or isinstance(value, str) else tuple(value)
+
+
+def _result(metric: Metric, grade: Grade, *, latency_ms: float) -> Result:
+    return Result(
+        metric=f"{metric.name} [GEval]",
+        score=grade.score,
+        success=grade.status is Status.PASSED,
+        threshold=grade.threshold,
+        reason=grade.reason,
+        latency_ms=latency_ms,
+        metadata=_metadata(grade.detail),
+    )
+
+
+def _metadata(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A grade's detail in the library's words."""
+    rest = {name: value for name, value in detail.items() if name not in {"rating", "latency_ms"}}
+    found: dict[str, JsonValue] = {"raw_score": detail["rating"], **rest}
+    found["score_range"] = tuple(detail["score_range"])
+    if detail.get("source_from") == "prompt":
+        found["source_from"] = "input"
+    if "parts" in detail:
+        found["parts"] = [_metadata(part) for part in detail["parts"]]
+    return found

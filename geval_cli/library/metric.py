@@ -1,0 +1,160 @@
+"""`GEval`, a metric for Python programs. Importing it is cheap: the rest is imported when it is needed."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from geval_cli.errors import GevalError
+from geval_cli.library.records import Result, TestCase
+from geval_cli.library.session import Session
+
+if TYPE_CHECKING:
+    from geval_cli.config.schema import ProviderSpec
+    from geval_cli.judge.metric import Judge, Metric
+    from geval_cli.library.definition import Model
+    from geval_cli.library.evaluation import Evaluation
+
+DEFAULT_CONCURRENCY = 10
+"""How many cases of a batch are judged at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GEval:
+    """A yardstick: a named `dimension`, or `criteria` and/or `evaluation_steps` of your own.
+
+    The judge's steps are asked for once and then belong to the metric; so do its connections, which are closed when
+    nobody refers to the metric any more. A metric may be used from any number of threads and event loops.
+
+    Attributes:
+        name: shown in results.
+        criteria: what is valued, in a sentence or two; of several, each is judged for itself and the mean counts.
+        dimension: fluency, coherence, consistency, relevance, engagingness, groundedness or naturalness.
+        evaluation_params: which of input, actual_output, expected_output, context and retrieval_context the judge sees;
+            None for all that a test case has.
+        evaluation_steps: the procedure that the judge follows; None has it written once from the criteria.
+        rubric: what earns which rating: {10: "...", 0: "..."}, or a list of (10, "..."), of {score, description}, or
+            of {score_range, expected_outcome}.
+        score_range: lowest and highest rating.
+        strict_mode: all or nothing: the judge answers 0 or 1, and only 1 passes.
+        model: who judges, "openai:gpt-4o", ("openai", "gpt-4o") or "gpt-4o"; a provider as a config file has it,
+            {"id": ..., "config": {...}}; or an object with the methods of `geval_cli.judge.metric.Judge`. None for
+            openai:gpt-4.1.
+        threshold: the least score (0..1) that passes.
+        scoring: how ratings become a score: auto, logprobs, samples or single.
+        samples: how many ratings are asked for when `scoring` is, or falls back to, samples.
+        min_valid: the least share (0..1) of samples that must be readable.
+
+    Raises:
+        UsageError: naming everything that is wrong with the arguments. What is only doubtful is warned about.
+    """
+
+    name: str
+    criteria: str | Sequence[str] | None = None
+    dimension: str | None = None
+    evaluation_params: Sequence[str] | None = None
+    evaluation_steps: Sequence[str] | None = None
+    rubric: Mapping[float, str] | Sequence[Any] | None = None
+    score_range: tuple[float, float] = (0, 10)
+    strict_mode: bool = False
+    model: "Model | None" = field(default=None, repr=False)
+    threshold: float = 0.5
+    scoring: Literal["auto", "logprobs", "samples", "single"] = "auto"
+    samples: int = 20
+    min_valid: float = 0.5
+    _metric: "Metric" = field(init=False, repr=False)
+    _judge: "ProviderSpec | Judge" = field(init=False, repr=False)
+    _session: Session = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        from geval_cli.library.definition import define
+
+        arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        definition = define(arguments)
+        for doubt in definition.doubts:
+            warnings.warn(doubt, stacklevel=3)
+        object.__setattr__(self, "_metric", definition.metric)
+        object.__setattr__(self, "_judge", definition.judge)
+        object.__setattr__(self, "_session", Session())
+
+    def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
+        """A copy starts anew: it shares neither connections nor steps with this metric."""
+        return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
+
+    def evaluate(
+        self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
+    ) -> Result:
+        """The verdict on `test_case`. Blocks until it is there, inside a running event loop too.
+
+        Args:
+            test_case: what to judge.
+            model: who judges this once, as in the constructor.
+            adapter: the provider that `model` belongs to, for example "anthropic".
+
+        Raises:
+            MissingParamsError: the test case lacks a parameter that `evaluation_params` names; nothing was asked.
+            UsageError: the judge does not exist, or has no key.
+            ApiError: the judge could not answer.
+            JudgeError: the judge answered, but no verdict can be read.
+        """
+        from geval_cli.library.evaluation import evaluate_case
+
+        evaluation = self._evaluation(model, adapter)
+        return self._session.run(lambda judges: evaluate_case(judges, evaluation, test_case))
+
+    async def aevaluate(
+        self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
+    ) -> Result:
+        """`evaluate` for async code: other tasks go on meanwhile."""
+        from geval_cli.library.evaluation import evaluate_case
+
+        evaluation = self._evaluation(model, adapter)
+        return await self._session.arun(lambda judges: evaluate_case(judges, evaluation, test_case))
+
+    def _evaluation(self, model: "Model | None", adapter: str | None) -> "Evaluation":
+        from geval_cli.library.definition import choose_judge
+        from geval_cli.library.evaluation import Evaluation
+
+        judge = self._judge if model is None and adapter is None else choose_judge(model, adapter)
+        return Evaluation(self._metric, judge)
+
+
+def evaluate_batch(
+    metric: GEval,
+    cases: Iterable[TestCase],
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    model: "Model | None" = None,
+    adapter: str | None = None,
+) -> list[Result | GevalError]:
+    """The verdicts on `cases`, in their order: for each a Result, or the error that `evaluate` would have raised.
+
+    Args:
+        metric: the yardstick.
+        cases: what to judge.
+        concurrency: how many cases are judged at a time, at least 1.
+        model: who judges this once, as in the constructor.
+        adapter: the provider that `model` belongs to.
+
+    Raises:
+        UsageError: the judge does not exist, or has no key, so that no case can be judged.
+    """
+    from geval_cli.library.evaluation import evaluate_cases
+
+    evaluation, listed = metric._evaluation(model, adapter), list(cases)
+    return metric._session.run(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))
+
+
+async def aevaluate_batch(
+    metric: GEval,
+    cases: Iterable[TestCase],
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    model: "Model | None" = None,
+    adapter: str | None = None,
+) -> list[Result | GevalError]:
+    """`evaluate_batch` for async code: other tasks go on meanwhile."""
+    from geval_cli.library.evaluation import evaluate_cases
+
+    evaluation, listed = metric._evaluation(model, adapter), list(cases)
+    return await metric._session.arun(lambda judges: evaluate_cases(judges, evaluation, listed, concurrency))

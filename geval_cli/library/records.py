@@ -1,0 +1,52 @@
+"""What goes into an evaluation and what comes out of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TestCase:
+    """One output to judge, and what it is judged against.
+
+    Attributes:
+        input: what the user said to the model under test; the source text, when a dimension is judged.
+        actual_output: what the model answered; anything but text is shown to the judge as JSON.
+        expected_output: a good answer, for comparison.
+        context: what is true about the matter: a text or several.
+        retrieval_context: what a search found for the input: a text or several.
+    """
+
+    __test__ = False  # not a pytest class
+
+    input: str | None
+    actual_output: Any
+    expected_output: str | None = None
+    context: str | Sequence[str] | None = None
+    retrieval_context: str | Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The verdict on one test case.
+
+    Attributes:
+        metric: the metric's name with its kind, `Helpfulness [GEval]`.
+        score: 0..1.
+        success: whether the score reaches the threshold.
+        threshold: the least score (0..1) that passes; 1 in strict mode.
+        reason: the judge's own; for a dimension the ratings in words; None when the judge gave none.
+        latency_ms: from the start of this evaluation to its verdict, in milliseconds, waiting included.
+        metadata: how the score came about: `raw_score` in the `score_range` that the judge was asked for, `estimator`
+            (logprobs, samples or single) and, when it was not the one hoped for, `fallback`; `evaluation_steps`,
+            `criteria` or `dimension`, `evaluation_params`, `judge`, `usage`, and what the estimator found
+            (`distribution`, `coverage`, `valid` of `requested`). Several criteria: `parts`, one for each.
+    """
+
+    metric: str
+    score: float
+    success: bool
+    threshold: float
+    reason: str | None
+    latency_ms: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)

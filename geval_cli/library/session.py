@@ -1,0 +1,50 @@
+"""The background thread in which a metric's judges live, whoever asks for them: started late, ended by itself."""
+
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from geval_cli.judging import Judges
+    from geval_cli.library.worker import Worker
+
+T = TypeVar("T")
+
+
+class Session:
+    """Runs work for one metric, from any thread and any event loop.
+
+    All of it runs in one event loop in a thread of its own: connections, answers and locks belong to a loop, and the
+    callers' loops come and go. The thread starts with the first work and ends when the session is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+
+    def run(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
+        """What `work` returns or raises; blocks until then."""
+        future = self._submit(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # for Ctrl-C; nothing happens to work that is done
+
+    async def arun(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
+        """What `work` returns or raises. Cancelling the wait cancels the work."""
+        from asyncio import wrap_future
+
+        return await wrap_future(self._submit(work))
+
+    def _submit(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> "Future[T]":
+        from geval_cli.library.worker import Worker
+
+        with self._lock:
+            # In a forked process the thread is gone.
+            if self._worker is None or not self._worker.is_alive:
+                self._worker = Worker()
+                weakref.finalize(self, self._worker.stop)
+            return self._worker.submit(work)

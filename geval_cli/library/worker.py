@@ -1,0 +1,97 @@
+"""A thread with an event loop in which judges live."""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from geval_cli.judging import Judges, judging
+
+T = TypeVar("T")
+_Opened = Future[tuple[asyncio.AbstractEventLoop, Judges]]
+
+MAX_REQUESTS = 100
+"""The most requests that one metric has on the wire at once."""
+
+_ENDING_S = 5.0
+
+_log = logging.getLogger("geval_cli")
+
+
+class Worker:
+    """Runs coroutines that need judges, until `stop`. What judges have to say goes to the logger `geval_cli`.
+
+    Raises:
+        OSError: there can be no further event loop, because too many files are open.
+    """
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        opened: _Opened = Future()
+        self._thread = threading.Thread(target=self._live, args=(opened,), name="geval-judges", daemon=True)
+        self._thread.start()
+        self._loop, self._judges = opened.result()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether work can be submitted; False in a forked process."""
+        return self._thread.is_alive()
+
+    def submit(self, work: Callable[[Judges], Coroutine[Any, Any, T]]) -> Future[T]:
+        """The future result of `work`; cancelling it cancels the work."""
+        return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
+
+    def stop(self) -> None:
+        """Cancel what is under way, close the judges, end the thread. From that thread itself, without waiting."""
+        if not self.is_alive:
+            return
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_ENDING_S)
+
+    def _live(self, opened: _Opened) -> None:
+        try:
+            loop = asyncio.new_event_loop()
+        except OSError as error:
+            opened.set_exception(error)
+            return
+        loop.set_default_executor(_Executor())
+        try:
+            loop.run_until_complete(self._serve(opened))
+        finally:
+            loop.close()
+
+    async def _serve(self, opened: _Opened) -> None:
+        async with judging(
+            env=os.environ, base_dir=Path(), max_concurrency=MAX_REQUESTS, notice=_log.warning
+        ) as judges:
+            opened.set_result((asyncio.get_running_loop(), judges))
+            await self._stopping.wait()
+            await _cancel_others()
+
+
+class _Executor(ThreadPoolExecutor):
+    """Does work itself when the interpreter is ending and lets no other thread take it: models are freed then, too.
+
+    For the same reason `asyncio.run` is of no use here: it starts a thread at its end.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            done: Future[T] = Future()
+            done.set_result(fn(*args, **kwargs))
+            return done
+
+
+async def _cancel_others() -> None:
+    """Cancel every other task of this loop and wait until it has ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
