@@ -105,9 +105,13 @@ def parse_steps(text: str) -> tuple[str, ...]:
             steps = _texts_of(member.value) or steps
     if not steps and "{" not in text[body_start:]:
         steps = _steps_outside_objects(text, body_start)
-    if not steps:
+    if not steps or all(map(_PLACEHOLDER.fullmatch, steps)):
         raise JudgeParseError(_why_unreadable(text, "evaluation steps"), raw_text=text)
     return steps
+
+
+_PLACEHOLDER = re.compile(r"<[^<>]*>")
+"""What stands in the prompt in the place of an answer; a judge that repeats it has not answered."""
 
 
 def _keyed_pattern(names: str) -> re.Pattern[str]:

@@ -27,6 +27,11 @@ _INVISIBLE = frozenset(
 ) | frozenset(range(0xE0100, 0xE01F0))
 _LATIN_1_MAX, _BASIC_PLANE_MAX = 0xFF, 0xFFFF
 _PRESENTATION = re.compile("(?<=[^\ufe00-\ufe0f])[\ufe0e\ufe0f]")
+# Within words of many scripts, and between the parts of an emoji, joiners are spelling and not a trick.
+_SPELLING_JOINER = re.compile(
+    r"(?<=[^\x00-\x7f\s\u200b-\u200f])[\u200c\u200d](?=[^\x00-\x7f\s\u200b-\u200f])"
+)
+_SOFT_HYPHEN = re.compile(r"(?<=\w)\xad(?=\w)")
 
 
 def inert(text: str) -> str:
@@ -34,10 +39,13 @@ def inert(text: str) -> str:
 
     Line breaks are escaped too: use `inert_lines` where they shall be kept, `one_line` where they may go.
     """
-    text = _PRESENTATION.sub("", text)
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_visible(character) for character in text)
+    text = _SOFT_HYPHEN.sub("", _PRESENTATION.sub("", text))
+    joiners = {match.start() for match in _SPELLING_JOINER.finditer(text)}
+    return "".join(
+        character if index in joiners else _visible(character) for index, character in enumerate(text)
+    )
 
 
 def inert_lines(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import yaml
 from geval_cli import errors
 from geval_cli.errors import JudgeError, JudgeParseError
 from geval_cli.judge.parse import parse_form_rating, parse_rating, parse_steps
+from geval_cli.judge.prompt import read_prompt
 
 REPLIES = yaml.safe_load((Path(__file__).parent / "replies.yaml").read_text(encoding="utf-8"))
 
@@ -166,3 +167,15 @@ def test_nesting_beyond_the_limit_is_not_followed():
     text = '{"a":' * 100_000 + '{"reason": "x", "score": 8}'
 
     assert parse_rating(text, score_range=(0, 10)).rating == 8
+
+
+@pytest.mark.parametrize("reply", ['{"steps": <list_of_strings>}', '{"steps": ["<a step>", "<another>"]}'])
+def test_a_judge_that_repeats_the_place_holders_has_written_no_steps(reply: str) -> None:
+    with pytest.raises(JudgeParseError):
+        parse_steps(reply)
+
+
+def test_a_judge_that_repeats_its_prompt_has_given_no_rating() -> None:
+    for name in ("evaluate", "evaluate_strict"):
+        with pytest.raises(JudgeParseError):
+            parse_rating(read_prompt(name), score_range=(0, 10))

@@ -68,3 +68,16 @@ def test_values_become_text() -> None:
         '{"é": [1, null]}',
         "true",
     ]
+
+
+@pytest.mark.parametrize("text", ["می\u200cخواهم", "👨\u200d👩\u200d👧"])  # noqa: RUF001
+def test_joiners_that_are_spelling_are_kept(text: str) -> None:
+    assert inert(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\u200db", "a\\u200db"), ("é\u200c\u200cé", "é\\u200c\\u200cé"), ("Donau\xadschiff", "Donauschiff")],
+)
+def test_joiners_that_hide_something_are_shown_and_soft_hyphens_are_not(text: str, shown: str) -> None:
+    assert inert(text) == shown
