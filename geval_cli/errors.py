@@ -11,7 +11,8 @@
     │  ├─ ProviderUnavailableError      network trouble or a 5xx
     │  ├─ ProviderRequestError          the request was refused (4xx) and would be again
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
-    │  └─ ProviderResponseError         a 2xx whose body has the wrong shape
+    │  └─ ProviderResponseError         a 2xx whose body cannot be read
+    │     └─ ProviderShapeError         ... or can be, but holds no answer where one is expected
     ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
     ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
@@ -209,6 +210,12 @@ class ProviderResponseError(ProviderError):
     """A successful status with a body that is not what the protocol promises."""
 
     is_retryable = True
+
+
+class ProviderShapeError(ProviderResponseError):
+    """An answer of a shape that follows from the config or the user's code: the next one would have it too."""
+
+    is_retryable = False
 
 
 class ApiError(GevalError):

@@ -6,31 +6,25 @@ from geval_cli.records import CaseResult, Role, RunRecord, RunSummary, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One prompt x provider pair, a column of the table. `index` counts provider by provider, prompts within."""
-
-    index: int
-    prompt_label: str
-    provider_label: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunStarted:
     """The suite is valid and work begins. `total` is the number of cases."""
 
     run: RunRecord
     total: int
-    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled:
-    """A model answered (or the cache did, or it failed for good: then `failed`)."""
+    """A model answered (or the cache did, or it failed for good: then `failed`).
+
+    `dropped`: parameters that were left out because the server does not take them.
+    """
 
     role: Role
     provider_id: str
     usage: Usage
     failed: bool = False
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """Judges for whoever wants outputs judged without running a suite: the library and the HTTP API."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from geval_cli.config.schema import ProviderSpec
@@ -46,16 +45,14 @@ class ProviderPool:
 class Judges:
     """Judges that share one gateway and what is found out about them. Belongs to one event loop; `judging` makes it.
 
-    Equal requests reach a judge once, also one that a run would ask again and again (a program, a function).
+    Equal requests reach a judge once, also one whose answers no cache may keep (a program, a function).
     """
 
     def __init__(self, gateway: Gateway, pool: ProviderPool) -> None:
         self._gateway = gateway
         self._pool = pool
         self._memory = JudgeMemory()
-        self._scope = secrets.token_hex(8)
         self._adopted: dict[int, _AdoptedJudge] = {}
-        self._shared: dict[int, _SharedProvider] = {}
 
     def find(self, spec: ProviderSpec) -> Judge:
         """The judge that `spec` names.
@@ -66,18 +63,13 @@ class Judges:
         if not self._pool.has(spec):
             problems = [*judge_problems(spec, env=self._pool.env, base_dir=self._pool.base_dir)]
             if problems:
-                raise UsageError.of(f"{spec.id} cannot judge", problems)
-        return self._model(self._pool.get(spec))
+                raise UsageError.of(f"{spec.public_id} cannot judge", problems)
+        return self._gateway.model(self._pool.get(spec))
 
     def adopt(self, judge: Judge) -> Judge:
         """A judge that somebody else made, behind this gateway: equal requests reach it once."""
-        return self._model(self._adopted.setdefault(id(judge), _AdoptedJudge(judge)))
-
-    def _model(self, provider: Provider) -> Judge:
-        if provider.is_cacheable:
-            return self._gateway.model(provider)
-        scope = f"{self._scope}.{len(self._shared)}"
-        return self._gateway.model(self._shared.setdefault(id(provider), _SharedProvider(provider, scope)))
+        adopted = self._adopted.setdefault(id(judge), _AdoptedJudge(judge, len(self._adopted)))
+        return self._gateway.model(adopted)
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
         """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
@@ -123,7 +115,7 @@ def judge_problems(
     Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
     """
     if spec.id == NONE_PROVIDER:
-        yield Problem(f"`{spec.id}` is no model", hint="name one, for example openai:gpt-4.1")
+        yield Problem(f"`{spec.public_id}` is no model", hint="name one, for example openai:gpt-4.1")
         return
     problems = check_provider(spec, env=env, base_dir=base_dir)
     if not problems and is_going_to_judge:
@@ -131,11 +123,12 @@ def judge_problems(
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _AdoptedJudge:
     """A judge in the place of a provider. It retries by itself, and whoever made it closes it."""
 
     judge: Judge
+    number: int
     is_cacheable = False
 
     @property
@@ -148,7 +141,7 @@ class _AdoptedJudge:
 
     @property
     def identity(self) -> ProviderIdentity:
-        return ProviderIdentity("judge", self.label, "", self.judge.provider_params)
+        return ProviderIdentity("judge", self.label, str(self.number), self.judge.provider_params)
 
     @property
     def limits(self) -> ProviderLimits:
@@ -159,38 +152,3 @@ class _AdoptedJudge:
 
     async def aclose(self) -> None:
         """Nothing, on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SharedProvider:
-    """A provider that no cache may remember, for these judges: equal requests reach it once, steps above all.
-
-    `scope` is nobody else's, so that an answer in a cache that lasts longer is never found again.
-    """
-
-    provider: Provider
-    scope: str
-    is_cacheable = True
-
-    @property
-    def id(self) -> str:
-        return self.provider.id
-
-    @property
-    def label(self) -> str:
-        return self.provider.label
-
-    @property
-    def identity(self) -> ProviderIdentity:
-        known = self.provider.identity
-        return replace(known, endpoint=f"{known.endpoint}#{self.scope}")
-
-    @property
-    def limits(self) -> ProviderLimits:
-        return self.provider.limits
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        return await self.provider.complete(request)
-
-    async def aclose(self) -> None:
-        """Nothing: the pool closes the provider."""

@@ -4,13 +4,15 @@ The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys 
 of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 SCHEMA_VERSION = 1
+
+T = TypeVar("T")
 
 JsonValue = Any
 """A str, number, bool or None, or lists and str-keyed mappings of these."""
@@ -39,9 +41,6 @@ class Role(StrEnum):
 
     GENERATION = "generation"
     JUDGE = "judge"
-
-
-# -- model calls ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +157,26 @@ class ModelResponse:
         return self.choices[0].text
 
 
-# -- results ----------------------------------------------------------------------------------------------------
+INTERNAL_ERROR = "InternalError"
+"""The error type of a result that a bug in geval spoilt; such a run ends with exit code 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer."""
+    """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer.
+
+    For a bug in geval, `raw` is the end of the traceback.
+    """
 
     type: str
     message: str
     hint: str = ""
     raw: str | None = None
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether geval itself broke, and not the model, the judge or the config."""
+        return self.type == INTERNAL_ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +241,23 @@ class CaseResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """One prompt x provider pair, a column of the table. `index` counts provider by provider, prompts within."""
+
+    index: int
+    prompt_label: str
+    provider_label: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in."""
+    """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
+
+    Attributes:
+        columns: of the table, in the order of their index.
+        warnings: what the user should know about the run, each once.
+        prompt_version: of the judges' prompts; results of different versions cannot be compared.
+    """
 
     id: str
     status: RunStatus
@@ -245,7 +268,9 @@ class RunRecord:
     config_path: str
     config_digest: str
     config: JsonValue
+    columns: tuple[Column, ...] = ()
     warnings: tuple[str, ...] = ()
+    prompt_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +296,6 @@ class RunSummary:
     usage: Mapping[Role, Usage] = field(default_factory=dict)
 
 
-# -- the JSON form ----------------------------------------------------------------------------------------------
-
-
 def to_json(value: Any) -> JsonValue:
     """The JSON form of any record: field names become keys, tuples lists, enums their text."""
     if value is None or isinstance(value, _PLAIN):
@@ -296,46 +318,79 @@ def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
 
 
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
-    """A `CaseResult` from what `to_json` made of it."""
-    return CaseResult(
-        **{
-            **data,
-            "prompt": RenderedPrompt(**data["prompt"]),
-            "provider": ProviderRef(**data["provider"]),
-            "status": Status(data["status"]),
-            "error": _error_from_json(data["error"]),
-            "usage": _usage_by_role_from_json(data["usage"]),
-            "assertions": tuple(_assertion_from_json(item) for item in data["assertions"]),
-        }
+    """A `CaseResult` from what `to_json` made of it, in this geval or in another one.
+
+    Keys that this geval does not know are passed over.
+
+    Raises:
+        ValueError: a key is missing that this geval needs, or what stands there is of the wrong kind.
+    """
+    return _record(
+        CaseResult,
+        data,
+        prompt=lambda item: _record(RenderedPrompt, item),
+        provider=lambda item: _record(ProviderRef, item),
+        status=Status,
+        error=_error_from_json,
+        usage=_usage_by_role_from_json,
+        assertions=_assertions_from_json,
     )
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
-    """A `RunRecord` from what `to_json` made of it."""
-    return RunRecord(**{**data, "status": RunStatus(data["status"]), "warnings": tuple(data["warnings"])})
+    """A `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(
+        RunRecord,
+        data,
+        status=RunStatus,
+        columns=lambda items: tuple(_record(Column, item) for item in items),
+        warnings=tuple,
+    )
 
 
 def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
-    """A `RunSummary` from what `to_json` made of it."""
-    metrics = {name: MetricSummary(**item) for name, item in data["metrics"].items()}
-    return RunSummary(**{**data, "metrics": metrics, "usage": _usage_by_role_from_json(data["usage"])})
+    """A `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
+    return _record(
+        RunSummary,
+        data,
+        metrics=lambda items: {name: _record(MetricSummary, item) for name, item in items.items()},
+        usage=_usage_by_role_from_json,
+    )
+
+
+def _record(kind: type[T], data: Mapping[str, JsonValue], **readers: Callable[[Any], Any]) -> T:
+    """A record of `kind` from its JSON form; `readers` make of a key's value what is no plain JSON in the record."""
+    names = _field_names(kind) or ()  # type: ignore[arg-type]  # as above
+    try:
+        values = {name: data[name] for name in names if name in data}
+        for name in readers.keys() & values.keys():
+            values[name] = readers[name](values[name])
+        return kind(**values)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
+
+
+def _assertions_from_json(items: Iterable[Mapping[str, JsonValue]]) -> tuple[AssertionResult, ...]:
+    return tuple(_assertion_from_json(item) for item in items)
 
 
 def _assertion_from_json(data: Mapping[str, JsonValue]) -> AssertionResult:
-    return AssertionResult(
-        **{
-            **data,
-            "status": Status(data["status"]),
-            "error": _error_from_json(data["error"]),
-            "usage": Usage(**data["usage"]),
-            "assertions": tuple(_assertion_from_json(item) for item in data["assertions"]),
-        }
+    return _record(
+        AssertionResult,
+        data,
+        status=Status,
+        error=_error_from_json,
+        usage=lambda item: _record(Usage, item),
+        assertions=_assertions_from_json,
     )
 
 
 def _error_from_json(data: Mapping[str, JsonValue] | None) -> ErrorInfo | None:
-    return None if data is None else ErrorInfo(**data)
+    return None if data is None else _record(ErrorInfo, data)
 
 
 def _usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
-    return {Role(name): Usage(**item) for name, item in data.items()}
+    return {Role(name): _record(Usage, item) for name, item in data.items() if name in _ROLES}
+
+
+_ROLES = frozenset(role.value for role in Role)

@@ -17,19 +17,22 @@ from geval_cli.config.problems import sort_problems
 from geval_cli.config.schema import ProviderSpec, Scoring
 from geval_cli.config.suite import Suite, SuiteOverrides
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.case import INTERNAL_ERROR, Bench, run_job
+from geval_cli.engine.case import Bench, run_job
 from geval_cli.engine.check import Checked, check_plan
+from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import NO_PROVIDER, Job, Plan
-from geval_cli.engine.runner import EventStream, StopSignal, run_plan
+from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, ExitCode, Problem, Severity
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.gateway import BoundModel, Gateway
 from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.prompt import prompt_version
 from geval_cli.judging import ProviderPool
 from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.records import CaseResult, ModelRequest, ModelResponse, RunRecord, RunStatus, Status
-from geval_cli.report.report import RunReport, columns_of
+from geval_cli.report.report import RunReport
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.recording import Recording
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import State
 from geval_cli.templating import Templates
@@ -48,7 +51,7 @@ class RunRequest:
     """What to run, and how. `environ` is the process environment; `variables` are set in every test."""
 
     config: Path
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
     env_file: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     grader: str | None = None
@@ -143,8 +146,8 @@ def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Ite
         count = checked.own_judges
         what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"
         yield f"--grader did not apply to {what} own judge"
-    answering = {spec.id for spec in suite.providers}
-    for judge in sorted({_resolved(spec, suite).id for spec in checked.judges} & answering):
+    answering = {spec.public_id for spec in suite.providers}
+    for judge in sorted({_resolved(spec, suite).public_id for spec in checked.judges} & answering):
         yield f"{judge} judges its own answers; models tend to favour themselves"
 
 
@@ -157,31 +160,62 @@ async def run_evaluation(
 ) -> RunReport:
     """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
 
-    After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`.
+    After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
+    the tests can no longer be read as they were checked, it ends early too and is `aborted`. A store that fails ends
+    no run: the report then says so, and holds all results.
     """
-    events, tally = EventStream(), Tally()
-    run = _new_run(prepared)
-    started = time.monotonic()
-    state.runs.begin(run)
-    listen(RunStarted(run, prepared.total, prepared.plan.columns))
+    events, tally, notices = EventStream(), Tally(), Notices()
+    run, started = _new_run(prepared), time.monotonic()
+    recording = Recording(state.runs, run)
+    await recording.begin(run)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop))
-    async for event in events:
-        if isinstance(event, CaseFinished):
-            state.runs.add(run.id, event.result)
-            tally.add(event.result)
-            if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
-                stop.request("fail-fast")
-        listen(event)
-    await running
-    summary = tally.summary()
-    status = RunStatus.COMPLETED if summary.total == prepared.total else RunStatus.INTERRUPTED
-    duration_ms = (time.monotonic() - started) * 1000
-    run = replace(run, status=status, finished_at=_now(), duration_ms=duration_ms)
-    state.runs.finish(run, summary)
-    listen(RunFinished(run, summary))
-    return RunReport(
-        run, summary, prepared.plan.columns, lambda: state.runs.results(run.id), planned=prepared.total
-    )
+    status = RunStatus.ABORTED
+    try:
+        listen(RunStarted(run, prepared.total))
+        async for event in events:
+            notices.add(event)
+            if isinstance(event, CaseFinished):
+                await recording.add(event.result)
+                tally.add(event.result)
+                if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
+                    stop.request(StopReason.FAIL_FAST)
+            listen(event)
+        await running
+        status = _final_status(tally, prepared, stop, notices)
+    except ConfigError as error:
+        notices.say(_what_changed(error))
+    except asyncio.CancelledError:
+        status = RunStatus.INTERRUPTED
+        raise
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        duration_ms = (time.monotonic() - started) * 1000
+        run = replace(run, status=status, finished_at=_now(), duration_ms=duration_ms)
+        run = replace(run, warnings=(*run.warnings, *notices.texts))
+        await recording.finish(run, tally.summary())
+    if recording.failure is not None:
+        text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
+        run = replace(run, warnings=(*run.warnings, text))
+    listen(RunFinished(run, tally.summary()))
+    return RunReport(run, tally.summary(), recording.results, planned=prepared.total, bugs=tally.bugs)
+
+
+def _what_changed(error: ConfigError) -> str:
+    first, count = error.problems[0], len(error.problems)
+    where = f" ({first.location})" if first.location else ""
+    more = f", and {count - 1:,} more" if count > 1 else ""
+    return f"stopped, since the tests changed while the run went on: {first.message}{where}{more}"
+
+
+def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
+    """How a run stands whose jobs came to an end."""
+    total = tally.summary().total
+    if stop.is_requested and total < prepared.total:
+        return RunStatus.INTERRUPTED
+    if total != prepared.total:
+        notices.say(f"the tests changed while the run went on: {total:,} cases instead of {prepared.total:,}")
+    return RunStatus.COMPLETED
 
 
 async def _run_jobs(
@@ -205,7 +239,7 @@ async def _run_jobs(
                 return await run_job(job, bench)
 
             await run_plan(
-                prepared.plan, execute, parallel=limit * _JOBS_PER_REQUEST, events=events, stop=stop
+                prepared.plan.lanes, execute, parallel=limit * _JOBS_PER_REQUEST, events=events, stop=stop
             )
     finally:
         events.end()
@@ -232,7 +266,9 @@ def _new_run(prepared: PreparedRun) -> RunRecord:
         config_path=str(prepared.suite.path),
         config_digest=_digest(prepared),
         config=prepared.suite.snapshot,
+        columns=prepared.plan.columns,
         warnings=prepared.notes,
+        prompt_version=prompt_version(),
     )
 
 
@@ -240,6 +276,7 @@ def _digest(prepared: PreparedRun) -> str:
     """Of all that decides the results: the suite, and what the command line says about judging."""
     request = prepared.request
     parts = [prepared.suite.digest, request.grader, request.scoring, request.samples, request.repeats]
+    parts.append(prompt_version())
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -259,26 +296,20 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         for result in runs.results(run.id):
             tally.add(result)
         summary = tally.summary()
-    return RunReport(run, summary, columns_of(runs.results(run.id)), lambda: runs.results(run.id))
+    return RunReport(run, summary, lambda: runs.results(run.id))
 
 
-def exit_code(report: RunReport, stop_reason: str = "") -> ExitCode:
+def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
     """What a run says to the shell (GEVAL.md, section 4)."""
-    if stop_reason == "SIGINT":
+    if stopped_by is StopReason.SIGINT:
         return ExitCode.INTERRUPTED
-    if stop_reason == "SIGTERM":
+    if stopped_by is StopReason.SIGTERM:
         return ExitCode.TERMINATED
     summary = report.summary
-    if summary.errored and any(is_spoilt_by_bug(result) for result in report.results()):
+    if report.bugs:
         return ExitCode.BUG
     if summary.failed:
         return ExitCode.FAILED
     if summary.errored or report.run.status is not RunStatus.COMPLETED:
         return ExitCode.NOT_JUDGED
     return ExitCode.OK if summary.total else ExitCode.USAGE
-
-
-def is_spoilt_by_bug(result: CaseResult) -> bool:
-    """Whether a bug in geval, and not the model or the judge, made this result an error."""
-    errors = [result.error, *(assertion.error for assertion in result.assertions)]
-    return any(error is not None and error.type == INTERNAL_ERROR for error in errors)

@@ -90,6 +90,17 @@ def test_equal_requests_reach_an_adopted_judge_once() -> None:
     assert len(judge.requests) == 2
 
 
+def test_adopted_judges_that_are_called_the_same_are_kept_apart() -> None:
+    replies = [f'{{"reason": "r", "score": {score}}}' for score in (8, 2)]
+    ours = [ScriptedJudge(lambda request, text=text: text) for text in replies]  # type: ignore[misc]
+
+    async def body() -> list[float]:
+        async with judging(env={}, base_dir=Path()) as judges:
+            return [(await judges.grade(METRIC, CASE, judges.adopt(judge))).score for judge in ours]
+
+    assert asyncio.run(body()) == [0.8, 0.2]
+
+
 def test_answers_of_an_adopted_judge_do_not_outlive_it(tmp_path: Path) -> None:
     cache = ResponseCache.open(tmp_path / "home")
     judges = [ScriptedJudge(lambda request: '{"reason": "Kind.", "score": 8}') for _ in range(2)]

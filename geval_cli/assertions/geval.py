@@ -8,36 +8,32 @@ from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, TestOptio
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import Problem
 from geval_cli.judge.build import MetricDefaults, ScoringChoice, metric_from_spec
-from geval_cli.judge.check import check_metric
+from geval_cli.judge.check import check_metric, range_of
 from geval_cli.judge.grading import grade
 from geval_cli.judge.metric import JudgedCase, Metric
+from geval_cli.judge.prompt import example_variables
+from geval_cli.judge.source import missing_params
+from geval_cli.records import JsonValue
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
     assert isinstance(spec, GEvalAssertionSpec)
     problems = list(check_metric(spec))
-    for index, criterion in enumerate(_criteria(spec)):
-        location = spec.place.value("criteria") or spec.place.value("value")
-        text = context.render(criterion, location, problems)
-        if text is not None and not text.strip():
-            message = (
-                f"criteria number {index + 1} is empty ({context.where})"
-                if index
-                else f"the criteria is empty ({context.where})"
-            )
-            problems.append(Problem(message, location, "say what makes an output good"))
+    _check_criteria(spec, context, problems)
     for step in spec.evaluation_steps or ():
-        context.render(step, spec.place.value("evaluation_steps"), problems)
+        place = spec.place.spelled("evaluation_steps", "evaluationSteps")
+        context.render(step, place, problems)
     if spec.source is not None:
         context.render(spec.source, spec.place.value("source"), problems)
-    missing = _missing_params(spec, context.test)
+    _check_rubric_prompt(spec, context, problems)
+    missing = _missing_params(spec, context)
     if missing:
         problems.append(
             Problem(
                 f"{context.where.removeprefix('in ')} lacks {', '.join(missing)}, which evaluation_params names",
-                spec.place.value("evaluation_params"),
-                "give the test these fields, or leave them out of evaluation_params",
+                spec.place.spelled("evaluation_params", "evaluationParams"),
+                _hint_for_missing(missing, context.test),
             )
         )
     return problems
@@ -50,10 +46,19 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         JudgeError, ProviderError: no verdict could be had.
     """
     assert isinstance(spec, GEvalAssertionSpec)
-    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults))
+    return await judge_case(spec, judged_case(spec, subject, tools), subject.test, tools)
+
+
+async def judge_case(spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
+    """Have the judge rate `case`, which is what it is to see of `test` and its output.
+
+    Raises:
+        JudgeError, ProviderError: no verdict could be had.
+    """
+    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
     result = await grade(
-        _metric(spec, subject.test, tools),
-        _judged_case(spec, subject, tools),
+        _metric(spec, test, tools),
+        case,
         model,
         render=tools.templates.render,
         memory=tools.judge_memory,
@@ -73,7 +78,8 @@ def _metric(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:
         return tuple(tools.templates.render(text, test.variables) for text in texts)
 
-    metric = metric_from_spec(
+    owner = _owner_of_rubric_prompt(spec, test)
+    return metric_from_spec(
         spec,
         criteria=rendered(_criteria(spec)) or None,
         evaluation_steps=None if spec.evaluation_steps is None else rendered(spec.evaluation_steps),
@@ -83,25 +89,27 @@ def _metric(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
                 ScoringChoice(tools.defaults.scoring, tools.defaults.samples),
                 _scoring(test.default_options),
             ),
-            rubric_prompt=test.options.rubric_prompt or test.default_options.rubric_prompt,
+            rubric_prompt=None if owner is None else owner.rubric_prompt,
         ),
     )
-    # Under `not-` a pass is what fails the assertion, so that is what wants an explanation.
-    return replace(metric, explain="passed") if spec.is_negated and spec.explain == "failed" else metric
 
 
-def _judged_case(spec: GEvalAssertionSpec, subject: Subject, tools: Tools) -> JudgedCase:
-    test = subject.test
+def judged_case(spec: GEvalAssertionSpec, subject: Subject, tools: Tools) -> JudgedCase:
+    """What the judge sees of a test and its output."""
+    source = None if spec.source is None else tools.templates.render(spec.source, subject.test.variables)
+    case = _case_of(subject.test, subject.output, subject.rendered_prompt)
+    return replace(case, source=source, repeat_index=subject.repeat_index)
+
+
+def _case_of(test: TestCase, output: JsonValue, rendered_prompt: str | None) -> JudgedCase:
     return JudgedCase(
-        actual_output=subject.output,
+        actual_output=output,
         input=test.input,
         expected_output=test.expected_output,
         context=test.context,
         retrieval_context=test.retrieval_context,
-        source=None if spec.source is None else tools.templates.render(spec.source, test.variables),
         vars=test.vars,
-        rendered_prompt=subject.rendered_prompt or None,
-        repeat_index=subject.repeat_index,
+        rendered_prompt=rendered_prompt or None,
     )
 
 
@@ -115,10 +123,47 @@ def _scoring(options: TestOptionsSpec) -> ScoringChoice:
     return ScoringChoice(options.scoring, options.samples)
 
 
-def _missing_params(spec: GEvalAssertionSpec, test: TestCase) -> list[str]:
-    has = {
-        "expected_output": test.expected_output is not None,
-        "context": test.context is not None,
-        "retrieval_context": test.retrieval_context is not None,
-    }
-    return [name for name in spec.evaluation_params or () if not has.get(name, True)]
+def _check_criteria(spec: GEvalAssertionSpec, context: CheckContext, problems: list[Problem]) -> None:
+    location = spec.place.spelled("criteria", "value")
+    criteria = _criteria(spec)
+    for number, criterion in enumerate(criteria, start=1):
+        text = context.render(criterion, location, problems)
+        # One that is written empty is a problem of the metric, whatever the test.
+        if criterion.strip() and text is not None and not text.strip():
+            what = "the criteria is empty" if len(criteria) == 1 else f"criteria number {number} is empty"
+            problems.append(Problem(f"{what} ({context.where})", location, "a variable in it is empty"))
+
+
+def _check_rubric_prompt(spec: GEvalAssertionSpec, context: CheckContext, problems: list[Problem]) -> None:
+    """Render the user's own prompt with stand-ins for what only a judgement brings."""
+    owner = _owner_of_rubric_prompt(spec, context.test)
+    if owner is None:
+        return
+    location = owner.place.spelled("rubricPrompt", "rubric_prompt")
+    own = owner.rubric_prompt
+    templates = (own,) if isinstance(own, str) else (own.steps, own.evaluate) if own else ()
+    variables = example_variables(range_of(spec), context.test.variables)
+    for template in templates:
+        context.render(template or "", location, problems, variables=variables)
+
+
+def _owner_of_rubric_prompt(
+    spec: GEvalAssertionSpec, test: TestCase
+) -> GEvalAssertionSpec | TestOptionsSpec | None:
+    """The nearest level that brings a judge prompt of its own."""
+    levels = (spec, test.options, test.default_options)
+    return next((level for level in levels if level.rubric_prompt is not None), None)
+
+
+def _missing_params(spec: GEvalAssertionSpec, context: CheckContext) -> tuple[str, ...]:
+    missing = missing_params(spec.evaluation_params, _case_of(context.test, None, context.rendered_prompt))
+    if context.rendered_prompt is None:  # it is broken, which is a problem of its own
+        return tuple(name for name in missing if name != "input")
+    return missing
+
+
+def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
+    in_vars = [name for name in missing if name in test.vars]
+    if in_vars:
+        return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
+    return "give the test these fields, or leave them out of evaluation_params"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Usage
 
 
@@ -16,10 +16,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class MeteredJudge:
-    """A judge that adds the usage of every answer to `meter`."""
+    """A judge that adds the usage of every answer to `meter`, and is the same judge with any meter."""
 
     judge: Judge
-    meter: Meter
+    meter: Meter = field(compare=False)
 
     @property
     def label(self) -> str:
@@ -33,3 +33,7 @@ class MeteredJudge:
         response = await self.judge.complete(request)
         self.meter.usage = self.meter.usage + response.usage
         return response
+
+    async def forget(self, request: ModelRequest) -> None:
+        if isinstance(self.judge, KeepingJudge):
+            await self.judge.forget(request)

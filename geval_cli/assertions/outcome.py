@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from geval_cli.config.schema import AssertionSpec, ModelGradedSpec, ProviderSpec, Scoring
+from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, ModelGradedSpec, ProviderSpec, Scoring
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.judge.memory import JudgeMemory
@@ -18,12 +18,16 @@ DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One output with all that is known about where it came from."""
+    """One output with all that is known about where it came from.
+
+    `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+    """
 
     test: TestCase
     output: JsonValue
     rendered_prompt: str
     repeat_index: int = 0
+    system: str | None = None
 
     @property
     def text(self) -> str:
@@ -59,10 +63,17 @@ class CheckContext:
     where: str
     rendered_prompt: str | None = None
 
-    def render(self, text: str, location: Location | None, problems: list[Problem]) -> str | None:
-        """`text` rendered with the test's variables; None, and a further problem, when that fails."""
+    def render(
+        self,
+        text: str,
+        location: Location | None,
+        problems: list[Problem],
+        *,
+        variables: Mapping[str, JsonValue] | None = None,
+    ) -> str | None:
+        """`text` rendered, with the test's variables unless others are given; None and a problem when that fails."""
         try:
-            return self.templates.render(text, self.test.variables)
+            return self.templates.render(text, self.test.variables if variables is None else variables)
         except TemplateError as error:
             problems.append(template_problem(error, where=self.where, location=location))
             return None
@@ -85,6 +96,11 @@ class Outcome:
         """A yes-or-no verdict: score 1 or 0."""
         return cls(Status.PASSED if passed else Status.FAILED, float(passed), reason, detail=detail)
 
+    @classmethod
+    def not_evaluated(cls, reason: str) -> "Outcome":
+        """There is nothing to evaluate with."""
+        return cls(Status.NOT_EVALUATED, None, reason)
+
 
 _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
@@ -105,8 +121,8 @@ def shortened(text: str, limit: int = 120) -> str:
 
 
 def location_of(spec: AssertionSpec) -> str | None:
-    """`file:line:column` of an assertion, None when it does not stand in a file."""
-    location = spec.place.value()
+    """`file:line:column` of an assertion, or of the key that stands for it; None when it does not stand in a file."""
+    location = spec.place.key()
     return None if location is None else str(location)
 
 
@@ -119,3 +135,11 @@ def judge_provider(spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefault
         or test.default_options.provider
         or DEFAULT_JUDGE
     )
+
+
+def has_criteria(spec: LlmEvaluationSpec, test: TestCase, templates: Templates) -> bool:
+    """Whether the criteria say anything, once the test's variables are in them."""
+    try:
+        return bool(templates.render(str(spec.criteria), test.variables).strip())
+    except TemplateError:
+        return True  # somebody must be told

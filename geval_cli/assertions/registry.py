@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
-from geval_cli.config.schema import AssertionSpec
+from geval_cli.config.place import Place
+from geval_cli.config.schema import AssertionSpec, WrittenSchema
 from geval_cli.errors import Problem
 from geval_cli.records import AssertionResult
 
@@ -22,6 +23,8 @@ TYPES: dict[str, str] = {
     "regex": f"{_HERE}.text",
     "is-json": f"{_HERE}.structured",
     "g-eval": f"{_HERE}.geval",
+    "evaluation-llm": f"{_HERE}.llm_evaluation",
+    "evaluation-schema": f"{_HERE}.schema_evaluation",
 }
 """The module of each type; `not-` before a type is dealt with here."""
 
@@ -45,6 +48,13 @@ class AssertionModule(Protocol):
 def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     """Every problem of one assertion in one test."""
     return _module(spec).check(spec, context)
+
+
+def check_schema(written: WrittenSchema, name: str, place: Place) -> list[Problem]:
+    """Every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
+    from geval_cli.assertions.json_schemas import schema_problems
+
+    return schema_problems(written, name, place)
 
 
 async def judge_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:

@@ -73,7 +73,9 @@ def is_found(pattern: str, text: str) -> bool:
         return regex.search(pattern, text, timeout=REGEX_TIMEOUT_S, concurrent=True) is not None
     except TimeoutError as error:
         message = f"the regular expression took more than {REGEX_TIMEOUT_S:g} s on this output"
-        raise CheckTimeoutError(message, hint="write it without nested repetition, such as (a|aa)+") from error
+        raise CheckTimeoutError(
+            message, hint="write it without nested repetition, such as (a|aa)+"
+        ) from error
 
 
 def expected_text(spec: TextAssertionSpec) -> str:

@@ -1,5 +1,6 @@
 """The commands with their options. Bodies import what they need when they run, so that `--help` is quick."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ could not be judged; 4 a bug in geval; 130 stopped by Ctrl-C; 143 terminated."""
 app = typer.Typer(
     name="geval",
     help="Run prompts against models and have every answer checked, first of all by G-Eval.",
-    epilog=EXIT_CODES,
+    epilog=f"{EXIT_CODES}\n\nWith --debug, any command shows the tracebacks of errors.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +42,6 @@ Variables = Annotated[
 Grader = Annotated[
     str | None, typer.Option("--grader", metavar="PROVIDER", help="Who judges, for example openai:gpt-4.1.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
 
 
 @app.callback(invoke_without_command=True)
@@ -82,26 +82,29 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first failure or error.")
     ] = False,
-    debug: Debug = False,
 ) -> None:
     """Send prompts x providers x tests to models and check every answer."""
-    from geval_cli.cli.run import RunOptions, run_configs
+    from geval_cli.cli.arguments import parse_scoring, parse_variables
+    from geval_cli.cli.run import RunDisplay, run_configs
+    from geval_cli.service import RunRequest
 
-    options = RunOptions(
-        outputs=tuple(output or ()),
-        max_concurrency=max_concurrency,
-        grader=grader,
-        scoring=scoring,
-        samples=samples,
-        variables=tuple(var or ()),
-        env_file=env_file,
-        home=home,
-        reads_cache=not no_cache,
-        shows_progress=not no_progress,
-        verbose=verbose,
-        fail_fast=fail_fast,
-    )
-    _exit(run_configs(configs, options))
+    requests = [
+        RunRequest(
+            config=config,
+            environ=os.environ,
+            env_file=env_file,
+            variables=parse_variables(var or ()),
+            grader=grader,
+            scoring=parse_scoring(scoring),
+            samples=samples,
+            max_concurrency=max_concurrency,
+            reads_cache=not no_cache,
+            fail_fast=fail_fast,
+        )
+        for config in configs
+    ]
+    display = RunDisplay(tuple(output or ()), shows_progress=not no_progress, is_verbose=verbose)
+    _exit(run_configs(requests, display, home=home))
 
 
 @app.command()
@@ -110,12 +113,18 @@ def validate(
     grader: Grader = None,
     var: Variables = None,
     env_file: EnvFile = None,
-    debug: Debug = False,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
+    from geval_cli.cli.arguments import parse_variables
     from geval_cli.cli.configs import validate_configs
+    from geval_cli.service import RunRequest
 
-    _exit(validate_configs(configs, grader=grader, variables=tuple(var or ()), env_file=env_file))
+    variables = parse_variables(var or ())
+    _exit(
+        validate_configs(
+            [RunRequest(config, os.environ, env_file, variables, grader=grader) for config in configs]
+        )
+    )
 
 
 @app.command()
@@ -140,6 +149,46 @@ def schema(
     from geval_cli.cli.configs import write_schema
 
     write_schema(output)
+
+
+export = typer.Typer(help="Write what geval holds to a file.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(export, name="export")
+
+
+@export.callback()
+def export_what() -> None:
+    """Write what geval holds to a file."""
+
+
+@export.command("suite")
+def export_suite(
+    config: Config,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to, as JSON. [default: stdout]"),
+    ] = None,
+    env_file: EnvFile = None,
+) -> None:
+    """Write a config as one JSON file, the texts of its files in it."""
+    from geval_cli.cli.configs import export_suite as write_suite
+
+    write_suite(config, output, env_file=env_file)
+
+
+@app.command("import")
+def import_suite(
+    suite: Annotated[Path, typer.Argument(metavar="FILE", help="What `geval export suite` wrote.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to, as YAML. [default: stdout]"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    env_file: EnvFile = None,
+) -> None:
+    """Write an exported suite as a YAML config."""
+    from geval_cli.cli.configs import import_suite as write_config
+
+    write_config(suite, output, env_file=env_file, may_replace=force)
 
 
 @app.command("list")

@@ -1,4 +1,4 @@
-"""`geval validate`, `geval init`, `geval schema`."""
+"""`geval validate`, `geval init`, `geval schema`, `geval export suite`, `geval import`."""
 
 import json
 import os
@@ -6,31 +6,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from geval_cli.cli.run import parse_variables, prepare_all
+from geval_cli.cli.problems import print_problems
+from geval_cli.cli.run import prepare_all
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.starter import STARTER_CONFIG
+from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
+from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
 
 
-def validate_configs(
-    configs: Sequence[Path], *, grader: str | None, variables: Sequence[str], env_file: Path | None
-) -> ExitCode:
+def validate_configs(requests: Sequence[RunRequest]) -> ExitCode:
     """Say for each config that it is valid, and what a run of it would do.
 
     Raises:
         ConfigError: with every problem of every config.
     """
-    requests = [
-        RunRequest(
-            config=config,
-            environ=os.environ,
-            env_file=env_file,
-            variables=parse_variables(variables),
-            grader=grader,
-        )
-        for config in configs
-    ]
     for prepared in prepare_all(requests, is_going_to_run=False):
         sys.stdout.write(_described(prepared) + "\n")
     return ExitCode.OK
@@ -64,6 +55,46 @@ def write_schema(path: Path | None) -> None:
     if path is None:
         sys.stdout.write(text)
         return
+    _write(path, text)
+
+
+def export_suite(config: Path, output: Path | None, *, env_file: Path | None) -> None:
+    """The suite of a config as one JSON file, to `output` or to stdout.
+
+    Raises:
+        ConfigError: with every problem of the config.
+        UsageError: the file cannot be written, or is the config itself.
+    """
+    portable = read_portable_suite(config, env=os.environ, env_file=env_file)
+    _write_portable(portable, portable.to_json(), config, output)
+
+
+def import_suite(source: Path, output: Path | None, *, env_file: Path | None, may_replace: bool) -> None:
+    """An exported suite as a YAML config, to `output` or to stdout.
+
+    Raises:
+        ConfigError: with every problem of the suite.
+        UsageError: the file cannot be written, or exists and must not be replaced.
+    """
+    portable = read_portable_suite(source, env=os.environ, env_file=env_file)
+    if output is not None and output.exists() and not may_replace:
+        raise UsageError(
+            f"{output} exists already, and is left as it is", hint="name another file, or add --force"
+        )
+    _write_portable(portable, portable.to_yaml(), source, output)
+
+
+def _write_portable(portable: PortableSuite, text: str, source: Path, output: Path | None) -> None:
+    print_problems(portable.warnings)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    if output.exists() and output.samefile(source):
+        raise UsageError(f"{output} would be written over itself", hint="name another file")
+    _write(output, text)
+
+
+def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -80,10 +111,6 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
 def _described(prepared: PreparedRun) -> str:
     columns = len(prepared.plan.columns)
     return (
-        f"{prepared.suite.path}: valid. {_count(prepared.tests, 'test')} x {_count(columns, 'prompt-provider pair')}"
-        f" = {_count(prepared.total, 'case')}"
+        f"{prepared.suite.path}: valid. {plural(prepared.tests, 'test')} x {plural(columns, 'prompt-provider pair')}"
+        f" = {plural(prepared.total, 'case')}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

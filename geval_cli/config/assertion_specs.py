@@ -52,7 +52,7 @@ def read_assertion(value: JsonValue, place: Place, reading: Reading) -> Assertio
         return None
     _write_out(fields, reading)
     if model is IsJsonAssertionSpec:
-        _load_schema(fields, reading)
+        read_json_schema("value", fields, reading)
     return build_spec(model, fields, reading)
 
 
@@ -63,6 +63,18 @@ def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestO
         return None
     _write_out(fields, reading)
     return build_spec(TestOptionsSpec, fields, reading)
+
+
+def read_json_schema(name: str, fields: Fields, reading: Reading) -> None:
+    """Put the content of a schema file in the place of its name, in the field `name` of any part of a config."""
+    value = fields.values.get(name)
+    if not is_file_reference(value):
+        return
+    try:
+        fields.values[name] = reading.files.document(value, fields.child(name).value()).value
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        fields.drop(name)
 
 
 def _is_known(kind: str) -> bool:
@@ -121,18 +133,6 @@ def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> Jso
             return None
         fields.values[name] = text
     return build_spec(RubricPromptSpec, fields, reading)
-
-
-def _load_schema(fields: Fields, reading: Reading) -> None:
-    """Put the content of a schema file in the place of its name."""
-    value = fields.values.get("value")
-    if not is_file_reference(value):
-        return
-    try:
-        fields.values["value"] = reading.files.document(value, fields.child("value").value()).value
-    except ConfigError as error:
-        reading.problems.extend(error.problems)
-        fields.drop("value")
 
 
 _READERS: dict[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {

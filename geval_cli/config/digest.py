@@ -1,91 +1,91 @@
-"""What identifies a suite: a hash of its config and of every file that the config names."""
+"""What identifies a suite: a hash of its config, of the env values in it, and of every file that it names."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
+from geval_cli.config.secrets import mask_config
 from geval_cli.config.source_file import FILE_PREFIX, hash_file, is_file_reference
 from geval_cli.records import JsonValue
 
-JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
-
 _MAX_PROVIDER_FILE = 16 * 1024 * 1024
+_KEPT_HASHES = 1024
+_PROVIDER_KEYS = ("providers", "provider")
 
 
 def suite_digest(
-    snapshot: JsonValue, filled: JsonValue, base_dir: Path, overrides: Mapping[str, JsonValue]
+    filled: Mapping[str, JsonValue],
+    rows: Iterable[JsonValue],
+    base_dir: Path,
+    overrides: Mapping[str, JsonValue],
 ) -> str:
-    """SHA-256, in hexadecimal, of everything in the files that decides the results.
+    """SHA-256, in hexadecimal, of everything in the files that decides the results. Another key changes nothing.
 
     Args:
-        snapshot: the config as it is kept with a run.
-        filled: the config with env values in it, for the names of files.
-        base_dir: what these names are relative to.
+        filled: the config with env values in it.
+        rows: from a file of tests, all that name files or have env values in them, filled in.
+        base_dir: what the names of files are relative to.
         overrides: vars from the command line.
     """
-    files = {name: _hash_or_reason(base_dir / name) for name in sorted(_named_files(filled, base_dir))}
-    known = {"config": snapshot, "files": files, "vars": dict(overrides)}
-    text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256()
+    # Taken apart from the rest, `env:` loses only what is a key by its name: programs see all of it.
+    parts = [mask_config({**filled, "env": None}), mask_config(filled.get("env")), dict(overrides)]
+    digest.update(_canonical(parts))
+    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(base_dir / name))
+    for part in (filled, *_one_by_one(rows, digest)):
+        for name in sorted({*_referenced(part), *_provider_files(part, base_dir)}):
+            digest.update(_canonical([name, hashed(name)]))
+    return digest.hexdigest()
 
 
-def _named_files(value: JsonValue, base_dir: Path) -> Iterator[str]:
-    for text in _strings(value):
-        if is_file_reference(text):
-            name = text.removeprefix(FILE_PREFIX)
-            yield name
-            if Path(name).suffix.lower() in JSON_LINES_SUFFIXES:
-                yield from _named_in_lines(base_dir / name)
-    if isinstance(value, dict):
-        yield from _provider_files(value.get("providers"), base_dir)
+def _one_by_one(rows: Iterable[JsonValue], digest: "hashlib._Hash") -> Iterator[JsonValue]:
+    for row in rows:
+        digest.update(_canonical(mask_config(row)))
+        yield row
 
 
-def _strings(value: JsonValue) -> Iterator[str]:
+def _canonical(value: JsonValue) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _referenced(value: JsonValue) -> Iterator[str]:
+    for part in _parts(value):
+        if is_file_reference(part):
+            yield part.removeprefix(FILE_PREFIX)
+
+
+def _parts(value: JsonValue) -> Iterator[JsonValue]:
+    """`value` and everything in it."""
     pending = [value]
     while pending:
         part = pending.pop()
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, dict):
+        yield part
+        if isinstance(part, dict):
             pending.extend(part.values())
         elif isinstance(part, list):
             pending.extend(part)
 
 
-def _named_in_lines(path: Path) -> Iterator[str]:
+def _provider_files(value: JsonValue, base_dir: Path) -> Iterator[str]:
+    """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
+    for part in _parts(value):
+        named = [part.get(key) for key in _PROVIDER_KEYS] if isinstance(part, dict) else []
+        for item in (item for entry in named for item in (entry if isinstance(entry, list) else [entry])):
+            provider_id = item.get("id") if isinstance(item, dict) else item
+            if isinstance(provider_id, str):
+                rest = provider_id.partition(":")[2].removeprefix("//")
+                candidates = {rest, rest.rpartition(":")[0], *rest.split()}
+                yield from (name for name in candidates if _is_small_file(base_dir, name))
+
+
+def _is_small_file(base_dir: Path, name: str) -> bool:
     try:
-        with path.open("rb") as stream:
-            for line in stream:
-                if FILE_PREFIX.encode() in line:
-                    yield from _named_in_line(line)
-    except OSError:
-        return
-
-
-def _named_in_line(line: bytes) -> Iterator[str]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return
-    for text in _strings(value):
-        if is_file_reference(text):
-            yield text.removeprefix(FILE_PREFIX)
-
-
-def _provider_files(providers: JsonValue, base_dir: Path) -> Iterator[str]:
-    """Small files that a provider's id names after its kind: `scripted:replies.yaml`, `python:ask.py:main`."""
-    for item in providers if isinstance(providers, list) else [providers]:
-        name = item.get("id") if isinstance(item, dict) else item
-        _, _, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
-        for candidate in (rest, rest.rpartition(":")[0]):
-            try:
-                if candidate and "\0" not in candidate and (base_dir / candidate).is_file():
-                    if (base_dir / candidate).stat().st_size <= _MAX_PROVIDER_FILE:
-                        yield candidate
-                    break
-            except OSError:
-                continue
+        path = base_dir / name
+        return name != "" and path.is_file() and path.stat().st_size <= _MAX_PROVIDER_FILE
+    except (OSError, ValueError):
+        return False
 
 
 def _hash_or_reason(path: Path) -> str:

@@ -52,6 +52,7 @@ def config_json_schema() -> JsonSchema:
             "test": _spec_schema(TestSpec, _test_forms()),
             "testOptions": _spec_schema(TestOptionsSpec, _judge_forms()),
             "assertion": _assertion_schema(),
+            "jsonSchema": {"type": ["object", "boolean", "string", "null"]},
             "rubric": _rubric_schema(),
             "rubricPrompt": {"anyOf": [{"type": "string"}, _spec_schema(RubricPromptSpec, {})]},
         },
@@ -81,7 +82,11 @@ def _suite_forms() -> dict[str, JsonSchema]:
 
 
 def _test_forms() -> dict[str, JsonSchema]:
-    return {"assertions": _list_of(_reference("assertion")), "options": _reference("testOptions")}
+    return {
+        "assertions": _list_of(_reference("assertion")),
+        "options": _reference("testOptions"),
+        "evaluation_schema": _reference("jsonSchema"),
+    }
 
 
 def _judge_forms() -> dict[str, JsonSchema]:
@@ -93,7 +98,12 @@ def _judge_forms() -> dict[str, JsonSchema]:
 
 
 def _prompt_schema() -> JsonSchema:
-    written_out = _spec_schema(PromptSpec, {"messages": _reference("chatMessages")})
+    forms = {
+        "messages": _reference("chatMessages"),
+        "evaluation_criteria": {"type": ["string", "null"]},
+        "expected_schema": {"type": ["object", "string", "null"]},
+    }
+    written_out = _spec_schema(PromptSpec, forms)
     written_out["oneOf"] = [{"required": [name]} for name in ("raw", "messages", "system")]
     return {"anyOf": [{"type": "string"}, _reference("chatMessages"), written_out]}
 

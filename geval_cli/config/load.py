@@ -1,18 +1,18 @@
 """From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from geval_cli.config.digest import JSON_LINES_SUFFIXES, suite_digest
+from geval_cli.config.digest import suite_digest
 from geval_cli.config.document import Document
 from geval_cli.config.env import EnvValues, gather_env
-from geval_cli.config.masking import mask_snapshot
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.prompt_specs import NO_PROMPT, read_prompts
 from geval_cli.config.provider_specs import read_providers
 from geval_cli.config.schema import PromptSpec, RunOptionsSpec, SuiteSpec, TestSpec
+from geval_cli.config.secrets import mask_config
 from geval_cli.config.source_file import SourceFiles, is_file_reference, open_problem, read_document
 from geval_cli.config.suite import Suite, SuiteOverrides
 from geval_cli.config.test_source import HeldRows, JsonLinesRows, RowSource, SuiteTests
@@ -22,6 +22,7 @@ from geval_cli.config.wanted import describe_value
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
 
+JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
@@ -38,37 +39,6 @@ class OpenedSuite:
     problems: tuple[Problem, ...]
 
 
-def load_suite(
-    path: Path,
-    *,
-    env: Mapping[str, str],
-    env_file: Path | None = None,
-    overrides: SuiteOverrides = _NO_OVERRIDES,
-) -> Suite:
-    """The suite that a config file describes.
-
-    Args:
-        path: the config; `file://` in it is relative to its folder.
-        env: the process environment.
-        env_file: more environment values; must exist.
-        overrides: what the command line says about the suite.
-
-    Raises:
-        ConfigError: something outside the tests is wrong; it carries the problems of the tests too. When only tests
-            are wrong, the first pass over `Suite.tests` raises.
-    """
-    opened = open_suite(path, env=env, env_file=env_file, overrides=overrides)
-    if not opened.problems:
-        return opened.suite
-    problems = list(opened.problems)
-    try:
-        for _ in opened.suite.tests:
-            pass
-    except ConfigError as error:
-        problems += error.problems
-    raise ConfigError(sort_problems(problems))
-
-
 def open_suite(
     path: Path,
     *,
@@ -82,14 +52,27 @@ def open_suite(
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
     document = read_document(path)
+    literal = _literal_env(_top_mapping(document))
+    values = gather_env(env, base_dir=path.parent, env_file=env_file) | literal
+    return read_suite(path, document, Reading(SourceFiles(path.parent), EnvValues(values)), overrides)
+
+
+def read_suite(
+    path: Path, document: Document, reading: Reading, overrides: SuiteOverrides = _NO_OVERRIDES
+) -> OpenedSuite:
+    """The suite that the content of `path` describes, with files and env values as `reading` gives them.
+
+    Raises:
+        ConfigError: the content is no mapping.
+    """
     raw = _top_mapping(document)
-    values = gather_env(env, base_dir=path.parent, env_file=env_file) | _literal_env(raw)
-    reading = Reading(SourceFiles(path.parent), EnvValues(values))
     filled = _fill_env(raw, document, reading)
-    snapshot = mask_snapshot(raw)
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
+    tests = _tests(fields, reading, overrides)
+    unreported = reading.with_problems([])
+    rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -97,12 +80,12 @@ def open_suite(
         providers=read_providers(fields.values["providers"], fields.child("providers"), reading)
         if "providers" in fields.values
         else (),
-        tests=_tests(fields, reading, overrides),
+        tests=tests,
         options=_options(fields, reading),
-        digest=suite_digest(snapshot, filled, path.parent, overrides.vars),
-        snapshot=snapshot,
+        digest=suite_digest(filled, rows, path.parent, overrides.vars),
+        snapshot=mask_config(raw),
         description=_check_rest(fields, reading),
-        env=values,
+        env=reading.env.values,
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -156,14 +139,30 @@ def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
 
 def _check_rest(fields: Fields, reading: Reading) -> str | None:
     """Check the keys that need no reader of their own; gives the description."""
-    names = ("description", "dialect", "env", "schema_uri")
+    names = ("description", "dialect", "schema_uri")
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     if plain.get("dialect") == "promptfoo":
         hint = "leave `dialect` out and follow geval's own rules"
         reading.report("the promptfoo dialect is not built yet", fields.place.value("dialect"), hint)
         del plain["dialect"]
+    _check_env(fields, reading)
     spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
     return spec.description if spec else None
+
+
+def _check_env(fields: Fields, reading: Reading) -> None:
+    """Report what is no text in `env`, without showing it: these are keys."""
+    values, place = fields.values.get("env", {}), fields.child("env")
+    if not isinstance(values, dict):
+        _report_unseen("`env` must be a mapping of names to texts", place.value(), reading)
+        return
+    for name, value in values.items():
+        if not isinstance(value, str):
+            _report_unseen(f"`env.{name}` must be text: put quotes around it", place.value(name), reading)
+
+
+def _report_unseen(message: str, location: Location | None, reading: Reading) -> None:
+    reading.report(message, None if location is None else replace(location, length=0))
 
 
 def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> SuiteTests:

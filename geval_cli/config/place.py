@@ -45,3 +45,10 @@ class Place:
                 return None
             path = path[:-1]
         return self.positions.values[path]
+
+    def spelled(self, *spellings: str) -> Location | None:
+        """Where the value of a key begins that may be written in several ways; this part itself if it is not there."""
+        for name in spellings:
+            if (*self.path, name) in self.positions.values:
+                return self.value(name)
+        return self.value()

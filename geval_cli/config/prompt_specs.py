@@ -1,5 +1,6 @@
 """Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
+from geval_cli.config.assertion_specs import read_json_schema
 from geval_cli.config.place import Place
 from geval_cli.config.schema import ChatMessageSpec, PromptSpec
 from geval_cli.config.validation import Fields, Reading, build_spec, read_fields
@@ -10,6 +11,7 @@ NO_PROMPT = PromptSpec(id="none", label="", raw="")
 """Stands for the prompt of a suite that has none, where outputs are judged as they are."""
 
 _BODIES = ("raw", "messages", "system")
+_MAY_BE_EMPTY = ("evaluation_criteria", "expected_schema")
 _MAX_LABEL = 60
 
 
@@ -38,7 +40,7 @@ def _read_prompt(value: JsonValue, place: Place, reading: Reading) -> PromptSpec
         hint = "put the messages of one prompt into a list of their own"
         reading.report("a chat message stands where a prompt is expected", place.value(), hint)
         return None
-    fields = read_fields(PromptSpec, value, place, "a prompt", reading)
+    fields = read_fields(PromptSpec, value, place, "a prompt", reading, nullable=_MAY_BE_EMPTY)
     if fields is None or not _has_one_body(fields, reading):
         return None
     return _build(fields, None, reading)
@@ -60,8 +62,8 @@ def _has_one_body(fields: Fields, reading: Reading) -> bool:
 def _build(fields: Fields, short_form: Place | None, reading: Reading) -> PromptSpec | None:
     """The prompt with its files loaded. `short_form` is where the body stands when no key names it."""
     values = fields.values
-    for name in ("raw", "system"):
-        if name in values:
+    for name in ("raw", "system", "evaluation_criteria"):
+        if values.get(name) is not None:
             at = short_form or fields.child(name)
             text = reading.text(values[name], at.value())
             if text is None:
@@ -72,6 +74,7 @@ def _build(fields: Fields, short_form: Place | None, reading: Reading) -> Prompt
         if messages is None:
             return None
         values["messages"] = messages
+    read_json_schema("expected_schema", fields, reading)
     return build_spec(PromptSpec, fields, reading)
 
 

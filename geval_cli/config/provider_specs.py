@@ -2,6 +2,7 @@
 
 from geval_cli.config.place import Place
 from geval_cli.config.schema import ProviderSpec
+from geval_cli.config.secrets import mask_text
 from geval_cli.config.validation import Reading, build_spec, read_fields
 from geval_cli.config.wanted import describe_value
 from geval_cli.records import JsonValue
@@ -19,7 +20,7 @@ def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[Pr
 
 
 def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
-    """One provider; its label is its id unless given."""
+    """One provider; its label is its id, without keys, unless given."""
     if isinstance(value, str):
         value = {"id": value}
     elif not isinstance(value, dict):
@@ -36,5 +37,5 @@ def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderS
                 "a provider's id is empty", fields.child("id").value(), "for example openai:gpt-4.1"
             )
             return None
-        fields.values.setdefault("label", name)
+        fields.values.setdefault("label", mask_text(name))
     return build_spec(ProviderSpec, fields, reading)

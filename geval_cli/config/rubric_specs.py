@@ -14,8 +14,6 @@ _FORMS = (
     'a rubric is a mapping {10: "..."}, or a list of [10, "..."], of {score: 10, description: "..."}, '
     'or of {score_range: [8, 10], expected_outcome: "..."}',
 )
-_SINGLE_KEYS = ("score", "description")
-_SPAN_KEYS = ("score_range", "expected_outcome")
 
 
 def read_rubric(value: JsonValue, place: Place, reading: Reading) -> tuple[RubricBandSpec, ...] | None:

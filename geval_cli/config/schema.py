@@ -5,11 +5,13 @@ the room that uses it: `judge`, `assertions` and `providers` each offer a check.
 key descriptions included.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from geval_cli.config.place import Place
+from geval_cli.config.secrets import mask_text
 
 Score = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(strict=True)]
@@ -35,6 +37,12 @@ class ChatMessageSpec(Spec):
     )
 
 
+EvaluationMode = Literal["llm", "schema"]
+EvaluationParsing = Literal["strict", "tolerant"]
+WrittenSchema = dict[str, Any] | bool | str
+"""A JSON Schema as a config may have it: written out, or as JSON text."""
+
+
 class PromptSpec(Spec):
     """One prompt: exactly one of `raw` (text), `messages` (chat), `system` (the test's input is the user message)."""
 
@@ -45,6 +53,33 @@ class PromptSpec(Spec):
     system: str | None = Field(
         None, description="A system message; the test's input becomes the user message. Text or file://."
     )
+    evaluation_mode: EvaluationMode | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_mode", "evaluationMode"),
+        description="How answers are evaluated: by a judge (llm), or by each test's evaluation_schema (schema).",
+    )
+    evaluation_criteria: str | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_criteria", "evaluationCriteria"),
+        description="What the judge of the mode llm values; empty: not evaluated. Template or file://.",
+    )
+    evaluation_parsing: EvaluationParsing | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
+        description="How answers are parsed in the mode schema, unless the test says it: strict or tolerant.",
+    )
+    expected_schema: dict[str, Any] | str | None = Field(
+        None,
+        validation_alias=AliasChoices("expected_schema", "expectedSchema"),
+        description="A JSON Schema that shapes the answer where the provider can; nothing is evaluated by it.",
+    )
+
+    @property
+    def effective_mode(self) -> EvaluationMode | None:
+        """How answers are evaluated; criteria without a mode mean `llm`."""
+        if self.evaluation_mode is None and self.evaluation_criteria is not None:
+            return "llm"
+        return self.evaluation_mode
 
 
 class ProviderSpec(Spec):
@@ -57,6 +92,19 @@ class ProviderSpec(Spec):
         repr=False,
         description="Settings of the model, sent as they are, and geval's own: base_url, api_key_env, timeout_s, ...",
     )
+
+    def __repr_args__(self) -> Iterable[tuple[str, str]]:
+        return [("id", self.public_id), ("label", self.label)]
+
+    @property
+    def public_id(self) -> str:
+        """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
+        return mask_text(self.id)
+
+    @property
+    def title(self) -> str:
+        """What tables, files and messages show for this provider."""
+        return self.label or self.public_id
 
 
 Scoring = Literal["auto", "logprobs", "samples", "single"]
@@ -113,7 +161,7 @@ class TextAssertionSpec(AssertionSpec):
 class IsJsonAssertionSpec(AssertionSpec):
     """is-json: the whole output is JSON and, with a `value`, valid against that JSON Schema."""
 
-    value: dict[str, Any] | bool | str | None = Field(
+    value: WrittenSchema | None = Field(
         None, description="A JSON Schema that the output must fit, or file:// with the path of one."
     )
 
@@ -199,6 +247,24 @@ ASSERTION_SPECS: dict[str, type[AssertionSpec]] = {
 """Which keys an assertion takes, by its `type` without `not-`."""
 
 
+class LlmEvaluationSpec(GEvalAssertionSpec):
+    """evaluation-llm: what a prompt in the mode `llm` asks of every answer. Its place is that of the criteria."""
+
+
+class SchemaEvaluationSpec(AssertionSpec):
+    """evaluation-schema: what a test asks of an answer in the mode `schema`. Its place is that of the schema."""
+
+    value: WrittenSchema | None = None
+    parsing: EvaluationParsing = "strict"
+
+
+EVALUATION_SPECS: dict[str, type[AssertionSpec]] = {
+    "evaluation-llm": LlmEvaluationSpec,
+    "evaluation-schema": SchemaEvaluationSpec,
+}
+"""The assertions that evaluation modes stand for; no config writes them as a `type`."""
+
+
 class TestSpec(Spec):
     """One entry of `tests`, or `defaultTest`. `output` present means: judge it as it is."""
 
@@ -224,6 +290,16 @@ class TestSpec(Spec):
         None,
         validation_alias=AliasChoices("retrieval_context", "retrievalContext"),
         description="What a search found for the input. Text, texts or file://.",
+    )
+    evaluation_schema: WrittenSchema | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),
+        description="A JSON Schema for answers to prompts in the mode schema; empty: not evaluated. May be file://.",
+    )
+    evaluation_parsing: EvaluationParsing | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
+        description="strict: the answer is JSON and nothing else; tolerant: code fences and prose may surround it.",
     )
     assertions: tuple[AssertionSpec, ...] = Field(
         (),

@@ -3,7 +3,7 @@
 import unicodedata
 from typing import NamedTuple
 
-from geval_cli.config.masking import MASK, secret_spans
+from geval_cli.config.secrets import MASK, secret_spans
 
 _TAB_WIDTH = 4
 _MAX_WIDTH = 100

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Protocol
 
 from geval_cli.config.place import Place
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec, RunOptionsSpec, TestOptionsSpec
+from geval_cli.config.schema import (
+    AssertionSpec,
+    EvaluationParsing,
+    PromptSpec,
+    ProviderSpec,
+    RunOptionsSpec,
+    TestOptionsSpec,
+    WrittenSchema,
+)
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 
@@ -16,7 +24,8 @@ class TestCase:
     """One test with `defaultTest` merged into it.
 
     `options` and `default_options` stay apart because the command line stands between them (GEVAL.md, sections 2, 3).
-    `output` counts only when `has_output`; None is a value that can be judged as it is.
+    `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
+    `evaluation_schema` stands; for a test without one, the test itself.
     """
 
     __test__ = False
@@ -36,6 +45,9 @@ class TestCase:
     options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
     default_options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    evaluation_schema: WrittenSchema | None = None
+    evaluation_parsing: EvaluationParsing | None = None
+    schema_place: Place = field(default_factory=Place.nowhere)
 
     @property
     def variables(self) -> dict[str, JsonValue]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from geval_cli.config.json_source import json_line_positions, read_json
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.schema import TestSpec
-from geval_cli.config.source_file import open_problem
+from geval_cli.config.source_file import FILE_PREFIX, open_problem
 from geval_cli.config.suite import TestCase
 from geval_cli.config.test_specs import merge_test, read_test
 from geval_cli.config.validation import Reading
@@ -31,13 +31,17 @@ class RowSource(Protocol):
         """All rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
         ...
 
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
     """Rows of a list that is in memory anyway. Env values are already in them."""
 
-    items: tuple[JsonValue, ...]
-    places: tuple[Place, ...]
+    items: tuple[JsonValue, ...] = field(repr=False)
+    places: tuple[Place, ...] = field(repr=False)
 
     @classmethod
     def of_list(cls, items: list[JsonValue], place: Place) -> "HeldRows":
@@ -45,6 +49,10 @@ class HeldRows:
 
     def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
         yield from zip(self.items, self.places, strict=True)
+
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        del reading
+        yield from self.items
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,17 @@ class JsonLinesRows:
             reading.report(
                 f"`{self.path}` holds no tests", self.asked_at, "write one JSON object in each line"
             )
+
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        try:
+            with self.path.open("rb") as stream:
+                for raw in stream:
+                    if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
+                        row = self._read_line(raw, 0, 0, reading)
+                        if row is not None:
+                            yield row[0]
+        except OSError:
+            return
 
     def _read_line(
         self, raw: bytes, number: int, index: int, reading: Reading
@@ -112,11 +131,16 @@ class SuiteTests:
     overrides: Mapping[str, JsonValue]
 
     def __iter__(self) -> Iterator[TestCase]:
+        for index, spec in self.specs():
+            yield merge_test(index, spec, self.default, self.overrides)
+
+    def specs(self) -> Iterator[tuple[int, TestSpec]]:
+        """Every test as it is written, with its number; raises as iterating over the test cases does."""
         reading = self.reading.with_problems([])
         for index, (value, place) in enumerate(self.source.rows(reading)):
             spec = read_test(value, place, "a test", reading)
             if spec is not None:
-                yield merge_test(index, spec, self.default, self.overrides)
+                yield index, spec
             if len(reading.problems) >= MAX_PROBLEMS:
                 reading.report(
                     f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind tests[{index}]", None

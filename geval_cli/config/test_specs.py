@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from geval_cli.config.assertion_specs import read_assertions, read_test_options
+from geval_cli.config.assertion_specs import read_assertions, read_json_schema, read_test_options
 from geval_cli.config.place import Place
 from geval_cli.config.schema import TestOptionsSpec, TestSpec
 from geval_cli.config.source_file import is_file_reference
@@ -31,10 +31,11 @@ def read_test(value: JsonValue, place: Place, what: str, reading: Reading) -> Te
         hint = "`tests: file://...` names one file for all tests"
         reading.report("a single test cannot be a file", place.value(), hint)
         return None
-    fields = read_fields(TestSpec, value, place, what, reading, nullable=("output",))
+    fields = read_fields(TestSpec, value, place, what, reading, nullable=("output", "evaluation_schema"))
     if fields is None:
         return None
     _load_texts(fields, reading)
+    read_json_schema("evaluation_schema", fields, reading)
     if "assertions" in fields.values:
         found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
         fields.values["assertions"] = found
@@ -78,7 +79,15 @@ def merge_test(
         options=test.options,
         default_options=below.options,
         metadata={**below.metadata, **test.metadata},
+        evaluation_schema=pick("evaluation_schema"),
+        evaluation_parsing=pick("evaluation_parsing"),
+        schema_place=_schema_place(test, below),
     )
+
+
+def _schema_place(test: TestSpec, below: TestSpec) -> Place:
+    owner = next((spec for spec in (test, below) if "evaluation_schema" in spec.model_fields_set), None)
+    return test.place if owner is None else owner.place.child("evaluation_schema")
 
 
 def _as_list(value: JsonValue) -> JsonValue:

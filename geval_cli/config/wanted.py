@@ -9,9 +9,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from geval_cli.config.masking import mask_text
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.schema import Spec
+from geval_cli.config.secrets import mask_text
 from geval_cli.records import JsonValue
 
 _MAX_SHOWN = 40

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from geval_cli.judge.scoring import passes
 from geval_cli.records import AssertionResult, CaseResult, MetricSummary, Role, RunSummary, Status, Usage
-
-_DECIMALS = 9  # equal passes; float dust never decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,20 @@ def named_scores(assertions: Iterable[AssertionResult]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts case results as they come; `summary` can be asked for at any time. Memory does not grow with cases."""
+    """Counts case results as they come; `summary` can be asked for at any time. Memory does not grow with cases.
+
+    `bugs` counts the results that a bug in geval, and not the model or the judge, made an error.
+    """
 
     counts: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
     usage: dict[Role, Usage] = field(default_factory=lambda: {role: Usage() for role in Role})
+    bugs: int = 0
     _scores: dict[str, tuple[float, int, int]] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
         """Count one result."""
         self.counts[result.status] += 1
+        self.bugs += _is_spoilt_by_bug(result)
         for role, usage in result.usage.items():
             self.usage[role] = self.usage[role] + usage
         for metric, (score, errored) in _metric_scores(result).items():
@@ -80,12 +84,17 @@ class Tally:
         )
 
 
+def _is_spoilt_by_bug(result: CaseResult) -> bool:
+    errors = [result.error, *(assertion.error for assertion in result.assertions)]
+    return any(error is not None and error.is_bug for error in errors)
+
+
 def _by_threshold(statuses: set[Status], score: float | None, threshold: float) -> Status:
     if Status.ERROR in statuses:
         return Status.ERROR
     if score is None:
         return Status.NOT_EVALUATED
-    return Status.PASSED if round(score, _DECIMALS) >= round(threshold, _DECIMALS) else Status.FAILED
+    return Status.PASSED if passes(score, threshold) else Status.FAILED
 
 
 def _metric_scores(result: CaseResult) -> Mapping[str, tuple[float | None, int]]:

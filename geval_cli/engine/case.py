@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -10,10 +11,12 @@ from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.registry import judge_assertion, metric_name
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.engine.aggregate import judge_case, named_scores
+from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import GevalError, JudgeError, ProviderError
 from geval_cli.records import (
+    INTERNAL_ERROR,
     AssertionResult,
     CaseResult,
     ErrorInfo,
@@ -25,9 +28,6 @@ from geval_cli.records import (
     Status,
     Usage,
 )
-
-INTERNAL_ERROR = "InternalError"
-"""The error type of a result that a bug in geval spoilt; such a run ends with exit code 4."""
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
 
@@ -50,7 +50,7 @@ async def run_job(job: Job, bench: Bench) -> CaseResult:
         rendered = render_prompt(job.prompt, job.test, bench.tools.templates)
         blank = replace(blank, prompt=replace(blank.prompt, rendered=rendered.text))
         answered = await _answer(job, rendered, bench, blank)
-        subject = Subject(job.test, answered.output, rendered.text, job.repeat_index)
+        subject = Subject(job.test, answered.output, rendered.text, job.repeat_index, rendered.system)
         return await _judged(job, answered, subject, bench.tools)
     except GevalError as error:
         return replace(blank, error=error_info(error), latency_ms=_elapsed_ms(started))
@@ -63,7 +63,13 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench, blank: CaseResult)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         return replace(blank, output=output)
-    request = ModelRequest(rendered.messages, repeat_index=job.repeat_index, role=Role.GENERATION)
+    request = ModelRequest(
+        rendered.messages,
+        repeat_index=job.repeat_index,
+        response_schema=answer_schema(job.prompt),
+        role=Role.GENERATION,
+        variables=job.test.variables,
+    )
     response = await bench.generate(job.provider, request)
     return replace(
         blank,
@@ -75,7 +81,8 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench, blank: CaseResult)
 
 
 async def _judged(job: Job, answered: CaseResult, subject: Subject, tools: Tools) -> CaseResult:
-    assertions = await asyncio.gather(*(_judge_one(spec, subject, tools) for spec in job.test.assertions))
+    specs = assertions_of(job.prompt, job.test)
+    assertions = await asyncio.gather(*(_judge_one(spec, subject, tools) for spec in specs))
     verdict = judge_case(assertions, job.test.threshold)
     judging = sum((assertion.usage for assertion in assertions), Usage())
     return replace(
@@ -122,8 +129,9 @@ def error_info(error: GevalError) -> ErrorInfo:
 
 
 def _internal_error(error: Exception) -> ErrorInfo:
-    hint = "this is a bug in geval; please report it with the output of `geval run --debug`"
-    return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint)
+    hint = "this is a bug in geval; please report it with the traceback, which a results file (-o FILE) holds"
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
 
 
 def _blank_result(job: Job) -> CaseResult:
@@ -134,7 +142,7 @@ def _blank_result(job: Job) -> CaseResult:
         column=job.column,
         description=job.test.description,
         prompt=RenderedPrompt(job.prompt.id, job.prompt.label, ""),
-        provider=ProviderRef(job.provider.id, job.provider.label or job.provider.id),
+        provider=ProviderRef(job.provider.public_id, job.provider.title),
         vars=job.test.vars,
         output=None,
         status=Status.ERROR,

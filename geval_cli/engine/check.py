@@ -3,10 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judge_provider
+from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judge_provider
 from geval_cli.assertions.registry import check_assertion
-from geval_cli.config.schema import ModelGradedSpec, PromptSpec, ProviderSpec
+from geval_cli.config.schema import (
+    AssertionSpec,
+    LlmEvaluationSpec,
+    ModelGradedSpec,
+    PromptSpec,
+    ProviderSpec,
+)
 from geval_cli.config.suite import TestCase
+from geval_cli.config.test_source import MAX_PROBLEMS
+from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
@@ -38,28 +46,42 @@ class _Judges:
     defaults: JudgeDefaults
     found: dict[str, ProviderSpec] = field(default_factory=dict)
     own: int = 0
+    _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
-    def note(self, test: TestCase) -> None:
-        for spec in test.assertions:
-            if isinstance(spec, ModelGradedSpec):
-                judge = judge_provider(spec, test, self.defaults)
-                self.found.setdefault(judge.model_dump_json(), judge)
-                self.own += judge is not self.defaults.grader
+    def note(self, spec: AssertionSpec, context: CheckContext) -> None:
+        if isinstance(spec, LlmEvaluationSpec) and not has_criteria(spec, context.test, context.templates):
+            return
+        if isinstance(spec, ModelGradedSpec):
+            judge = judge_provider(spec, context.test, self.defaults)
+            self._add(judge)
+            self.own += judge is not self.defaults.grader
+
+    def _add(self, judge: ProviderSpec) -> None:
+        if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
+            return
+        if self.found.setdefault(judge.model_dump_json(), judge) is judge:
+            self._seen[id(judge)] = judge
 
 
 @dataclass(slots=True)
 class _Findings:
-    """Problems, each kept once: a mistake in `defaultTest` or in a prompt shows in every test, but is one mistake."""
+    """Problems, each kept once: a mistake in `defaultTest` or in a prompt shows in every test, but is one mistake.
+
+    Of more than `MAX_PROBLEMS` the rest is only counted.
+    """
 
     _first: dict[tuple[str, Location | None], Problem] = field(default_factory=dict)
     _further: dict[tuple[str, Location | None], int] = field(default_factory=dict)
+    _left_out: dict[Severity, int] = field(default_factory=dict)
 
     def add(self, problem: Problem, where: str) -> None:
         key = (problem.message.replace(where, ""), problem.location)
         if key in self._first:
             self._further[key] = self._further.get(key, 0) + 1
-        else:
+        elif len(self._first) < MAX_PROBLEMS:
             self._first[key] = problem
+        else:
+            self._left_out[problem.severity] = self._left_out.get(problem.severity, 0) + 1
 
     def all(self) -> Iterator[Problem]:
         for key, problem in self._first.items():
@@ -69,27 +91,31 @@ class _Findings:
                 yield replace(problem, notes=(*problem.notes, note))
             else:
                 yield problem
+        for severity, count in self._left_out.items():
+            what = f"{count:,} more {severity}{'' if count == 1 else 's'} in the tests"
+            yield Problem(f"{what}, not shown", severity=severity)
 
 
 def check_plan(
     plan: Plan, templates: Templates, defaults: JudgeDefaults, *, is_complete: bool = True
 ) -> Checked:
-    """Go through all tests once and collect every problem; memory grows with the problems, not with the tests.
+    """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are told one by one.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
     said about what seems to be absent.
     """
     findings, judges = _Findings(), _Judges(defaults)
+    for problem in check_prompts(plan.suite.prompts):
+        findings.add(problem, "")
     count = 0
     try:
         for test in plan.suite.tests:
             count += 1
-            judges.note(test)
             where = describe_test(test)
             if is_complete:
-                for problem in _check_output(test, plan):
+                for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
                     findings.add(problem, where)
-            for problem in _check_test(test, plan, templates):
+            for problem in _check_test(test, plan, templates, judges):
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
@@ -101,15 +127,19 @@ def describe_test(test: TestCase) -> str:
     return f"test {test.index + 1}" + (f" ({test.description})" if test.description else "")
 
 
-def _check_test(test: TestCase, plan: Plan, templates: Templates) -> Iterator[Problem]:
-    rendered = None
+def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
+    context = CheckContext(test, templates, f"in {describe_test(test)}")
     for prompt in plan.suite.prompts:
         try:
-            rendered = render_prompt(prompt, test, templates).text
+            context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).text)
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test)
-    context = CheckContext(test, templates, f"in {describe_test(test)}", rendered)
+        evaluation = evaluation_of(prompt, test)
+        if evaluation is not None:
+            judges.note(evaluation, context)
+            yield from check_assertion(evaluation, context)
     for spec in test.assertions:
+        judges.note(spec, context)
         yield from check_assertion(spec, context)
 
 

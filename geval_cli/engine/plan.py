@@ -1,11 +1,11 @@
-"""What a run will do: jobs, lazily, in the order of the table: test, repeat, provider, prompt. Pure."""
+"""What a run will do: jobs, lazily, a lane of them for each provider. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
-from geval_cli.events import Column
+from geval_cli.records import Column
 
 NO_PROVIDER = ProviderSpec(id="none")
 """Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
@@ -41,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All jobs of a run. Iterating again gives equal jobs with equal ids; none of them is held."""
+    """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held."""
 
     suite: Suite
     repeats: int = 1
@@ -55,13 +55,17 @@ class Plan:
         """The prompt x provider pairs, provider by provider."""
         pairs = [(provider, prompt) for provider in self.providers for prompt in self.suite.prompts]
         return tuple(
-            Column(index, prompt.label, provider.label or provider.id)
-            for index, (provider, prompt) in enumerate(pairs)
+            Column(index, prompt.label, provider.title) for index, (provider, prompt) in enumerate(pairs)
         )
 
-    def __iter__(self) -> Iterator[Job]:
-        pairs = [(provider, prompt) for provider in self.providers for prompt in self.suite.prompts]
+    @property
+    def lanes(self) -> tuple[Iterator[Job], ...]:
+        """The jobs of each provider, in the order test, repeat, prompt; each lane goes through the tests by itself."""
+        return tuple(self._lane(position) for position in range(len(self.providers)))
+
+    def _lane(self, position: int) -> Iterator[Job]:
+        provider, prompts = self.providers[position], self.suite.prompts
         for test in self.suite.tests:
             for repeat_index in range(self.repeats):
-                for column, (provider, prompt) in enumerate(pairs):
+                for column, prompt in enumerate(prompts, start=position * len(prompts)):
                     yield Job(test, prompt, provider, repeat_index, column)

@@ -2,21 +2,26 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import TemplateError
+from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.templating import Templates
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The messages to send, and the `text` that results show: the prompt, or the messages as JSON."""
+    """The messages to send, and the `text` that results show: the prompt, or the messages as JSON.
+
+    `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+    """
 
     messages: tuple[Message, ...]
     text: str
+    system: str | None = None
 
 
 def render_prompt(prompt: PromptSpec, test: TestCase, templates: Templates) -> Rendered:
@@ -33,8 +38,9 @@ def render_prompt(prompt: PromptSpec, test: TestCase, templates: Templates) -> R
                 "a `system` prompt needs the test's `input` as its user message",
                 hint="give the test an `input`",
             )
-        system = Message("system", templates.render(prompt.system, variables))
-        return _chat(system, Message("user", templates.render(test.input, variables)))
+        # The input is data, as vars are: a question about templates must arrive as it is.
+        system = templates.render(prompt.system, variables)
+        return replace(_chat(Message("system", system), Message("user", test.input)), system=system)
     if prompt.messages is not None:
         return _chat(
             *(
@@ -47,8 +53,7 @@ def render_prompt(prompt: PromptSpec, test: TestCase, templates: Templates) -> R
 
 
 def _chat(*messages: Message) -> Rendered:
-    shown = [{"role": message.role, "content": message.content} for message in messages]
-    return Rendered(messages, json.dumps(shown, ensure_ascii=False))
+    return Rendered(messages, json.dumps(message_list(messages), ensure_ascii=False))
 
 
 def _render_content(

@@ -1,6 +1,6 @@
 """The cache layers: `Recall` answers what was answered before, `Keep` commits every answer as it comes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from geval_cli.errors import ProviderAuthError, ProviderError, StoreError
@@ -9,7 +9,10 @@ from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse, Usage
 from geval_cli.store.cache import StoredChoice
 
-_MEMORY_ENTRIES = 10_000
+_MEMORY_WEIGHT = 400_000  # about 64 MB: a token probability takes 150 bytes, and a reply may have thousands
+_MEMORY_BESIDE_A_STORE = 40_000
+_ENTRY_WEIGHT = 40
+_CHARACTERS_PER_WEIGHT = 150
 
 
 class ChoiceStore(Protocol):
@@ -21,56 +24,95 @@ class ChoiceStore(Protocol):
 
     async def put_many(self, choices: Mapping[str, StoredChoice]) -> None: ...
 
+    async def remove_many(self, keys: Sequence[str]) -> None: ...
 
-class MemoryStore:
-    """Choices of this process only: the last 10,000 that were put or read."""
 
-    def __init__(self) -> None:
+class Memory:
+    """Choices of this process, the last that were put or read. `weight` bounds them, in units of about 150 bytes."""
+
+    def __init__(self, weight: int = _MEMORY_WEIGHT) -> None:
+        self.most = weight
         self._choices: dict[str, StoredChoice] = {}
+        self._weight = 0
 
-    async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
-        """Those of `keys` that are there; everything here is of this run, so `since` has nothing to leave out."""
-        del since
+    def get(self, keys: Sequence[str]) -> dict[str, StoredChoice]:
+        """Those of `keys` that are there."""
         found = {key: self._choices.pop(key) for key in keys if key in self._choices}
         self._choices.update(found)
         return found
 
-    async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
-        self._choices.update(choices)
-        while len(self._choices) > _MEMORY_ENTRIES:
-            del self._choices[next(iter(self._choices))]
+    def put(self, choices: Mapping[str, StoredChoice]) -> None:
+        """Keep `choices`, in the place of those that nobody has asked for in the longest time."""
+        self.remove(choices)
+        for key, stored in choices.items():
+            self._choices[key] = stored
+            self._weight += _weight(stored)
+        while self._weight > self.most:
+            self.remove([next(iter(self._choices))])
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Forget those of `keys` that are there."""
+        for key in keys:
+            stored = self._choices.pop(key, None)
+            if stored is not None:
+                self._weight -= _weight(stored)
 
 
 class Answers:
     """The answers of a run and, unless `since` forbids it, of runs before it.
 
-    A cache that breaks ends no run: the user is told once, and the answers are kept in memory from then on.
+    Answers that are not to outlive the run are in memory only. So are those of the run that were asked for last, as
+    every test asks for the same steps. A cache that breaks ends no run: the user is told once, and answers are kept
+    in memory from then on. One that can still be read, though not written to, goes on giving what it has.
     """
 
     def __init__(self, store: ChoiceStore | None, *, since: float | None, notice: Notice) -> None:
-        self._store: ChoiceStore = MemoryStore() if store is None else store
+        self._store = store
+        self._is_written = True
+        self._memory = Memory(_MEMORY_WEIGHT if store is None else _MEMORY_BESIDE_A_STORE)
         self._since = since
         self._notice = notice
 
-    async def find(self, keys: Sequence[str]) -> Mapping[str, StoredChoice]:
-        store = self._store
-        try:
-            return await store.get_many(keys, since=self._since)
-        except StoreError as error:
-            self._give_up(store, error)
-            return {}
+    async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
+        """What is known of the samples of `call`, by key."""
+        found = self._memory.get(call.keys)
+        missing = [key for key in call.keys if key not in found]
+        if missing and call.outlives_run and self._store is not None:
+            try:
+                older = await self._store.get_many(missing, since=self._since)
+            except StoreError as error:
+                self._give_up(error)
+                return found
+            self._memory.put(older)
+            found.update(older)
+        return found
 
-    async def keep(self, choices: Mapping[str, StoredChoice]) -> None:
-        store = self._store
-        try:
-            await store.put_many(choices)
-        except StoreError as error:
-            self._give_up(store, error)
-            await self._store.put_many(choices)
+    async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
+        """Keep `choices` of `call`, by key."""
+        if call.outlives_run and self._store is not None and self._is_written:
+            try:
+                await self._store.put_many(choices)
+            except StoreError as error:
+                self._stop_writing(error)
+        self._memory.put(choices)
 
-    def _give_up(self, store: ChoiceStore, error: StoreError) -> None:
-        if self._store is store:
-            self._store = MemoryStore()
+    async def forget(self, call: ModelCall) -> None:
+        """Have the samples of `call` asked for again when somebody wants them."""
+        self._memory.remove(call.keys)
+        if call.outlives_run and self._store is not None and self._is_written:
+            try:
+                await self._store.remove_many(call.keys)
+            except StoreError as error:
+                self._stop_writing(error)
+
+    def _give_up(self, error: StoreError) -> None:
+        self._store = None
+        self._stop_writing(error)
+
+    def _stop_writing(self, error: StoreError) -> None:
+        if self._is_written:
+            self._is_written = False
+            self._memory.most = _MEMORY_WEIGHT
             self._notice(
                 f"{error.message}; answers are kept in memory until the end of this run ({error.hint})"
             )
@@ -87,7 +129,7 @@ class Recall:
         if not call.keys:
             return await self._following(call)
         wanted = call.request.sample_indexes
-        found = await self._answers.find(call.keys)
+        found = await self._answers.find(call)
         known = {index: found[key] for index, key in zip(wanted, call.keys, strict=True) if key in found}
         missing = tuple(index for index in wanted if index not in known)
         if not known:
@@ -114,8 +156,15 @@ class Keep:
     async def __call__(self, call: ModelCall) -> ModelResponse:
         response = await self._following(call)
         if call.keys:
-            await self._answers.keep(_stored(call, response))
+            await self._answers.keep(call, _stored(call, response))
         return response
+
+
+def _weight(stored: StoredChoice) -> int:
+    """The room that a choice takes, in token probabilities."""
+    tokens = stored.choice.token_logprobs or ()
+    text_weight = len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
+    return _ENTRY_WEIGHT + text_weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
 def _recalled(known: Mapping[int, StoredChoice]) -> ModelResponse:

@@ -12,11 +12,17 @@ from geval_cli.records import ModelRequest, ModelResponse
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One request to one provider. `keys`: the cache keys of its samples, empty when it is not to be cached."""
+    """One request to one provider.
+
+    Attributes:
+        keys: of its samples, by which equal requests find each other; empty when each is to be sent.
+        outlives_run: whether answers may come from earlier runs and be kept for later ones.
+    """
 
     provider: Provider
     request: ModelRequest
     keys: tuple[str, ...] = ()
+    outlives_run: bool = True
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
         """The same call for some of its samples only."""
@@ -24,7 +30,7 @@ class ModelCall:
             return self
         key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
         keys = tuple(key_of[index] for index in sample_indexes) if key_of else ()
-        return ModelCall(self.provider, replace(self.request, sample_indexes=sample_indexes), keys)
+        return replace(self, request=replace(self.request, sample_indexes=sample_indexes), keys=keys)
 
     @property
     def server(self) -> "Server":

@@ -16,10 +16,12 @@ JSON_SCHEMA = "json_schema"
 _REPLACED_BY = {"max_tokens": "max_completion_tokens"}
 _ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the fan-out's business
 
-# What the first call finds out while others wait. Servers refuse the latter two before they generate anything, so
-# nobody waits for a long answer on their account.
+# What the first call finds out while others wait, beside log-probabilities and the response format.
 _PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
+# A refusal comes before anything is generated, so nobody waits for a long answer on its account. That a server ignores
+# the wish for log-probabilities shows only in the answer, which a judge's form may have been bought for in vain.
 _PATIENCE_S = 2.0
+_PATIENCE_FOR_LOGPROBS_S = 10.0
 
 
 @dataclass(slots=True)
@@ -97,16 +99,15 @@ class _Capabilities:
 class CapabilityLayer:
     """A layer: asks as the server was found to take it, and finds that out with the first call that needs it."""
 
-    def __init__(self, following: Handler, notice: Notice, *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, following: Handler, notice: Notice) -> None:
         self._following = following
         self._notice = notice
-        self._patience_s = patience_s
         self._servers: defaultdict[Server, _Capabilities] = defaultdict(_Capabilities)
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         server = self._servers[call.server]
         needed = _features(call)
-        patience_s = self._patience_s if needed <= _PARAMETERS_FOUND_OUT else None
+        patience_s = _PATIENCE_FOR_LOGPROBS_S if LOGPROBS in needed else _PATIENCE_S
         claimed = await server.discovery.claim(needed, patience_s=patience_s)
         if not claimed:
             return await self._ask(call, server)

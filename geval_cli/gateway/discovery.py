@@ -11,9 +11,10 @@ class Discovery:
         self._known: set[str] = set()
         self._under_way: dict[str, asyncio.Future[None]] = {}
 
-    async def claim(self, features: AbstractSet[str], *, patience_s: float | None = None) -> frozenset[str]:
+    async def claim(self, features: AbstractSet[str], *, patience_s: float) -> frozenset[str]:
         """Wait until all of `features` are known, or until this call is the one to find out about those that are not.
 
+        Nobody waits in vain twice: when the one that was to find out fails, all who wait for it go ahead at once.
         Whoever gets features must `settle` them, whatever happens.
 
         Args:
@@ -21,21 +22,21 @@ class Discovery:
             patience_s: how long to wait for others at most; after that the call goes ahead without having a claim.
 
         Returns:
-            What this call is to find out; empty when there is nothing to find out, or patience has run out.
+            What this call is to find out; empty when there is nothing to find out, or waiting did not help.
         """
         while unknown := features - self._known:
-            others = {self._under_way[name] for name in unknown if name in self._under_way}
-            if not others:
+            awaited = unknown & self._under_way.keys()
+            if not awaited:
                 found = asyncio.get_running_loop().create_future()
                 self._under_way.update(dict.fromkeys(unknown, found))
                 return frozenset(unknown)
-            done, _ = await asyncio.wait(others, timeout=patience_s)
-            if not done:
+            await asyncio.wait({self._under_way[name] for name in awaited}, timeout=patience_s)
+            if not awaited <= self._known:
                 break
         return frozenset()
 
     def settle(self, claimed: AbstractSet[str], *, known: AbstractSet[str]) -> None:
-        """End a claim. Of `claimed`, `known` need not be found out again; for the rest the next call in line tries."""
+        """End a claim. Of `claimed`, `known` need not be found out again; the rest is open to later calls."""
         self._known |= known
         for name in claimed:
             found = self._under_way.pop(name)

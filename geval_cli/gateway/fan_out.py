@@ -13,6 +13,8 @@ from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse
 
 _FEATURE = "n"
+# Who goes ahead in ignorance loses nothing: a refusal is free, and what comes of too wide a request counts.
+_PATIENCE_S = 2.0
 
 # The parameter `n` in an error text, under the names that servers give it; not the end of an escaped line break.
 _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
@@ -65,7 +67,7 @@ class FanOut:
             return await self._following(call)
         width = self._widths[call.server]
         gathered = _Gathered()
-        claimed = await width.discovery.claim({_FEATURE})
+        claimed = await width.discovery.claim({_FEATURE}, patience_s=_PATIENCE_S)
         if claimed:
             await self._find_out(call, width, gathered)
         while missing := gathered.missing(wanted):

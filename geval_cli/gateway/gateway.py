@@ -16,7 +16,7 @@ from geval_cli.gateway.pauses import Pauses
 from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Usage
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.store.cache import ResponseCache
 
 
@@ -49,7 +49,7 @@ class Gateway:
         self._on_event = on_event
         runtime = runtime or Runtime()
         since = None if reads_cache or cache is None else cache.now()
-        answers = Answers(cache, since=since, notice=self._notice)
+        answers = self._answers = Answers(cache, since=since, notice=self._notice)
         pauses = Pauses(runtime.clock)
         circuit = Circuit()
         handler: Handler = Limits(
@@ -75,15 +75,18 @@ class Gateway:
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.
         """
-        keys = choice_keys(provider.identity, request) if provider.is_cacheable else ()
         try:
-            response = await self._stack(ModelCall(provider, request, keys))
+            response = await self._stack(_call(provider, request))
         except ProviderError:
             asked = Usage(requests=len(request.sample_indexes))
             self._on_event(ModelCalled(request.role, provider.id, asked, failed=True))
             raise
-        self._on_event(ModelCalled(request.role, provider.id, response.usage))
+        self._on_event(ModelCalled(request.role, provider.id, response.usage, dropped=response.dropped))
         return response
+
+    async def forget(self, provider: Provider, request: ModelRequest) -> None:
+        """Have `request` asked anew the next time: its answers are of no use to anybody."""
+        await self._answers.forget(_call(provider, request))
 
     def model(self, provider: Provider) -> "BoundModel":
         """`provider` behind this gateway."""
@@ -115,3 +118,13 @@ class BoundModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         return await self.gateway.complete(self.provider, request)
+
+    async def forget(self, request: ModelRequest) -> None:
+        await self.gateway.forget(self.provider, request)
+
+
+def _call(provider: Provider, request: ModelRequest) -> ModelCall:
+    """A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
+    is_shared = provider.is_cacheable or request.role is Role.JUDGE
+    keys = choice_keys(provider.identity, request) if is_shared else ()
+    return ModelCall(provider, request, keys, outlives_run=provider.is_cacheable)

@@ -11,16 +11,12 @@ _VERSION = 1
 """Raised when the meaning of a stored answer changes, so that older ones are asked for again."""
 
 
-def choice_key(identity: ProviderIdentity, request: ModelRequest, sample_index: int) -> str:
-    """The key of one sample of `request`: 64 hexadecimal digits, the same on every machine and in every process.
-
-    How many samples are asked for together does not change it, nor on whose behalf they are asked for.
-    """
-    return _sample_key(_question_hash(identity, request), sample_index)
-
-
 def choice_keys(identity: ProviderIdentity, request: ModelRequest) -> tuple[str, ...]:
-    """The keys of all samples of `request`, in the order of its `sample_indexes`."""
+    """The keys of all samples of `request`, in the order of its `sample_indexes`.
+
+    Each is 64 hexadecimal digits, the same on every machine and in every process. How many samples are asked for
+    together does not change them, nor on whose behalf they are asked for.
+    """
     question = _question_hash(identity, request)
     return tuple(_sample_key(question, index) for index in request.sample_indexes)
 

@@ -152,6 +152,7 @@ class Limits:
             if not self._wait_s(lane, estimate):
                 break
             lane.slots.release()
+        self._pauses.sent(lane.server)
         now = self._runtime.clock()
         if lane.requests:
             lane.requests.take(1, now)

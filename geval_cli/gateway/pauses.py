@@ -1,8 +1,30 @@
 """Which servers asked to be left alone, and until when. One server's pause does not touch another."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from geval_cli.gateway.call import Server
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+"""As long as the minute that most servers count their requests in."""
+
+# After a pause the calls that waited go out one by one, about so many in another pause of that length.
+_CALLS_PER_PAUSE = 20
+_LONGEST_GAP_S = 1.0
+_GAP_SHRINKS_TO = 0.9  # with each answer
+_SHORTEST_GAP_S = 0.01
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How one server takes being asked. Moments are those of the clock."""
+
+    until: float = 0.0
+    next_call_at: float = 0.0
+    gap_s: float = 0.0
+    own_pause_s: float = 0.0
+    limited_since: float | None = None
 
 
 class Pauses:
@@ -10,13 +32,54 @@ class Pauses:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._until: dict[Server, float] = {}
+        self._paces: dict[Server, _Pace] = {}
 
     def pause(self, server: Server, delay_s: float) -> None:
-        """Send nothing to `server` for `delay_s` seconds from now; a longer pause under way stays."""
-        self._until[server] = max(self._until.get(server, 0.0), self._clock() + delay_s)
+        """Send nothing to `server` for `delay_s` seconds from now, then one call after another.
+
+        A longer pause under way stays.
+        """
+        pace = self._paces.setdefault(server, _Pace())
+        pace.until = max(pace.until, self._clock() + delay_s)
+        pace.gap_s = min(_LONGEST_GAP_S, max(pace.gap_s, delay_s / _CALLS_PER_PAUSE))
+
+    def limited(self, server: Server) -> float:
+        """Note that `server` limits how often it is asked; how long to leave it alone if it does not say, in seconds.
+
+        That doubles whenever the last pause was not enough. Calls that are refused together count as one.
+        """
+        pace, now = self._paces.setdefault(server, _Pace()), self._clock()
+        if pace.limited_since is None:
+            pace.limited_since = now
+        if now >= pace.until:
+            pace.own_pause_s = min(LONGEST_PAUSE_S, 2 * pace.own_pause_s or FIRST_PAUSE_S)
+        return pace.own_pause_s
+
+    def limited_for_s(self, server: Server) -> float:
+        """For how long `server` has answered nothing but that it is asked too often, in seconds."""
+        pace = self._paces.get(server)
+        return 0.0 if pace is None or pace.limited_since is None else self._clock() - pace.limited_since
+
+    def sent(self, server: Server) -> None:
+        """Note that a call goes out: the next one keeps its distance, while the server recovers."""
+        pace = self._paces.get(server)
+        if pace is not None and pace.gap_s:
+            pace.next_call_at = self._clock() + pace.gap_s
+
+    def answered(self, server: Server) -> None:
+        """Note an answer: the server takes what it is asked, and more of it with each answer."""
+        pace = self._paces.get(server)
+        if pace is not None:
+            pace.own_pause_s, pace.limited_since = 0.0, None
+            pace.gap_s *= _GAP_SHRINKS_TO
+            if pace.gap_s < _SHORTEST_GAP_S:
+                pace.gap_s = 0.0
+
+    def give_up(self, server: Server) -> None:
+        """Note that nobody waits for `server` any more: the calls that are left may fail at once."""
+        self._paces[server].gap_s = 0.0
 
     def remaining_s(self, server: Server) -> float:
-        """How long `server` is still to be left alone, 0 when it is not."""
-        until = self._until.get(server)
-        return 0.0 if until is None else max(0.0, until - self._clock())
+        """How long the next call to `server` has to wait, 0 when it has not."""
+        pace = self._paces.get(server)
+        return 0.0 if pace is None else max(0.0, max(pace.until, pace.next_call_at) - self._clock())

@@ -1,6 +1,6 @@
 """Retry: ask again after what may pass, later and later, and leave a server alone that asks for it."""
 
-import itertools
+from dataclasses import dataclass
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, Server
@@ -9,6 +9,17 @@ from geval_cli.records import ModelResponse
 
 BASE_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
+LEAST_PATIENCE_S = 120.0
+"""With a server that limits its callers, whatever the time limits: a minute's quota must have time to renew."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What one call has been through. Times in seconds."""
+
+    retries: int = 0
+    slept_s: float = 0.0
+    limited_since: float | None = None
 
 
 class Retry:
@@ -16,7 +27,7 @@ class Retry:
 
     A delay that the server names comes first. A rate limit, and any delay that a server names, pauses that server for
     everyone; it is waited for below, where calls are admitted. A call never waits longer in all than its attempts may
-    take together: `timeout_s` times their number.
+    take together: `timeout_s` times their number. A rate limit takes only of that time and is no attempt.
     """
 
     def __init__(self, following: Handler, *, pauses: Pauses, runtime: Runtime, notice: Notice) -> None:
@@ -27,29 +38,53 @@ class Retry:
         self._told: set[Server] = set()
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
-        limits = call.provider.limits
-        patience_s = limits.timeout_s * (limits.max_retries + 1)
-        for attempt in itertools.count():
+        trouble = _Trouble()
+        while True:
             try:
-                return await self._following(call)
+                response = await self._following(call)
             except ProviderError as error:
-                delay_s = self._delay_s(error, attempt)
-                patience_s -= delay_s
-                if not error.is_retryable or attempt >= limits.max_retries or patience_s < 0:
+                delay_s = self._delay_s(call, error, trouble)
+                if delay_s is None:
                     raise
                 is_pause = isinstance(error, ProviderRateLimitError) or _named_delay_s(error) is not None
+            else:
+                self._pauses.answered(call.server)
+                return response
             # Outside the handler, so that an error does not hang on to the one before it.
             if is_pause:
                 self._pauses.pause(call.server, delay_s)
                 self._tell(call)
             else:
                 await self._runtime.sleep(delay_s)
-        raise AssertionError("unreachable: the loop ends by returning or raising")
 
-    def _delay_s(self, error: ProviderError, attempt: int) -> float:
-        if named := _named_delay_s(error):
-            return named
-        return float(self._runtime.random() * min(LONGEST_DELAY_S, BASE_DELAY_S * 2**attempt))
+    def _delay_s(self, call: ModelCall, error: ProviderError, trouble: _Trouble) -> float | None:
+        """How long to wait before the next attempt, in seconds; None when there is to be none."""
+        limits = call.provider.limits
+        if not error.is_retryable or not limits.max_retries:
+            return None
+        patience_s = limits.timeout_s * (limits.max_retries + 1)
+        if isinstance(error, ProviderRateLimitError):
+            return self._pause_s(call.server, error, trouble, max(patience_s, LEAST_PATIENCE_S))
+        delay_s = _named_delay_s(error)
+        if delay_s is None:
+            longest_s = min(LONGEST_DELAY_S, BASE_DELAY_S * 2**trouble.retries)
+            delay_s = float(self._runtime.random() * longest_s)
+        trouble.retries += 1
+        trouble.slept_s += delay_s
+        return delay_s if trouble.retries <= limits.max_retries and trouble.slept_s <= patience_s else None
+
+    def _pause_s(
+        self, server: Server, error: ProviderRateLimitError, trouble: _Trouble, patience_s: float
+    ) -> float | None:
+        own_pause_s, now = self._pauses.limited(server), self._runtime.clock()
+        pause_s = error.retry_after_s or own_pause_s * (1 + self._runtime.random()) / 2
+        if trouble.limited_since is None:
+            trouble.limited_since = now
+        waited_s = max(now - trouble.limited_since, self._pauses.limited_for_s(server))
+        if waited_s + pause_s <= patience_s:
+            return pause_s
+        self._pauses.give_up(server)
+        return None
 
     def _tell(self, call: ModelCall) -> None:
         if call.server not in self._told:
@@ -58,6 +93,5 @@ class Retry:
 
 
 def _named_delay_s(error: ProviderError) -> float | None:
-    if isinstance(error, ProviderRateLimitError | ProviderUnavailableError):
-        return error.retry_after_s
-    return None
+    """What the server asks for; asking for none at all is no answer."""
+    return (error.retry_after_s or None) if isinstance(error, ProviderUnavailableError) else None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from geval_cli.config.schema import GEvalAssertionSpec, RubricPromptSpec
+from geval_cli.config.schema import GEvalAssertionSpec, RubricPromptSpec, Scoring
 from geval_cli.judge.check import range_of
 from geval_cli.judge.metric import (
     DEFAULT_SAMPLES,
@@ -12,7 +12,6 @@ from geval_cli.judge.metric import (
     Metric,
     RubricBand,
     RubricPrompt,
-    Scoring,
 )
 
 
@@ -71,7 +70,6 @@ def metric_from_spec(
         score_step=spec.score_step,
         strict_mode=spec.strict_mode,
         threshold=defaults.threshold if spec.threshold is None else spec.threshold,
-        threshold_is_default=spec.threshold is None and not spec.strict_mode,
         scoring=scoring,
         samples=samples,
         min_valid=spec.min_valid,

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from geval_cli.errors import JudgeError
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.judge.prompt import reread_text, user_message
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role, Usage
 
@@ -36,7 +36,7 @@ class JudgeCalls:
         """The request's own wire parameters; whatever the judge's config sets itself is left to it."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
-        has_room = self.memory.needs_room(self.judge.label) or not own.keys().isdisjoint(
+        has_room = self.memory.needs_room(self.judge) or not own.keys().isdisjoint(
             _LENGTH_KEYS | _THINKING_KEYS
         )
         if max_tokens is not None and not has_room:
@@ -52,7 +52,7 @@ class JudgeCalls:
 
     async def ask_with_logprobs(self, request: ModelRequest) -> ModelResponse | None:
         """Like `ask`, or None without asking when the judge is known to give no token probabilities."""
-        return await self.memory.ask_with_logprobs(self.judge.label, lambda: self.ask(request))
+        return await self.memory.ask_with_logprobs(self.judge, lambda: self.ask(request))
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
         """What `read` makes of the answer; after a JudgeError it is asked for once more, in other words.
@@ -67,18 +67,26 @@ class JudgeCalls:
         try:
             return read(choice)
         except JudgeError as error:
-            second = await self.ask(self._ask_again(request, error, choice))
+            request_again = self._ask_again(request, error, choice)
+        second = await self.ask(request_again)
         try:
             return read(second.choices[0])
         except JudgeError as error:
+            await self.forget(request, request_again)
             message = f"{error.message}, though it was asked twice"
             raise type(error)(message, raw_text=error.raw_text, hint=error.hint) from error
+
+    async def forget(self, *requests: ModelRequest) -> None:
+        """Have `requests` answered anew the next time; else a cache would give what nobody can read for weeks."""
+        if isinstance(self.judge, KeepingJudge):
+            for request in requests:
+                await self.judge.forget(replace(request, role=Role.JUDGE))
 
     def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
         """`request` without our token limit if it cut one of the `choices` off, else as it is."""
         if "max_tokens" not in request.params or not any(is_cut_off(choice) for choice in choices):
             return request
-        self.memory.note_needs_room(self.judge.label)
+        self.memory.note_needs_room(self.judge)
         return replace(request, params=_without(request.params, "max_tokens"))
 
     def _ask_again(self, request: ModelRequest, error: JudgeError, choice: Choice) -> ModelRequest:

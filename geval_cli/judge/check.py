@@ -1,7 +1,7 @@
 """What can be wrong with a g-eval assertion, found before anything is sent."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 from geval_cli.config.problems import did_you_mean
@@ -23,13 +23,6 @@ def check_metric(spec: GEvalAssertionSpec) -> list[Problem]:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
     return [*problems, *_check_threshold(spec)]
-
-
-def check_rendered_criteria(spec: GEvalAssertionSpec, criteria: Sequence[str]) -> list[Problem]:
-    """A problem for each criterion that is empty once its template is rendered."""
-    place = spec.place.value("criteria") or spec.place.value("value")
-    hint = "a variable in it is probably empty"
-    return [Problem("a criterion is empty", place, hint) for item in criteria if not item.strip()]
 
 
 def range_of(spec: GEvalAssertionSpec) -> ScoreRange:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from geval_cli.errors import JudgeError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
+from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ScoreRange, format_number
 from geval_cli.judge.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.prompt import Yardstick
@@ -150,7 +151,7 @@ async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: Jud
     request = question.request(calls, want_logprobs=True)
     response = await calls.ask_with_logprobs(request)
     shortcoming = _NO_LOGPROBS
-    if response is not None and response.choices[0].token_logprobs is not None:
+    if response is not None and LOGPROBS not in response.dropped:
         choice = response.choices[0]
         weighed = await calls.read_again(request, choice, lambda choice: _weigh(question, choice))
         if weighed.is_sure:
@@ -167,6 +168,8 @@ async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> 
     roomier = request if replies else calls.give_room(request, response.choices)
     if roomier is not request:
         replies, problems = _read_all(question, await calls.ask(roomier))
+    if not replies:
+        await calls.forget(roomier)
     if len(replies) < max(1, math.ceil(round(metric.min_valid * metric.samples, 9))):
         raise _too_few(replies, problems, metric)
     ratings = [reply.rating for reply in replies]

@@ -42,6 +42,8 @@ from geval_cli.judge.source import (
 )
 from geval_cli.records import JsonValue, Message, ModelRequest, Status, to_json
 
+_OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
+
 _STEPS_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {"steps": {"type": "array", "items": {"type": "string"}}},
@@ -183,6 +185,11 @@ class _Judging:
         self, template: str, yardstick: Yardstick, steps: tuple[str, ...]
     ) -> tuple[Message, ...]:
         shown = {"input": resolve_input(self.case), "output": as_text(self.case.actual_output)}
+        shown |= {
+            name: param_text(name, self.case)
+            for name in _OTHER_PARAMS
+            if getattr(self.case, name) is not None
+        }
         variables = rubric_prompt_variables(yardstick, steps, shown, self.case.vars)
         return render_messages(template, variables, self.render)
 

@@ -1,43 +1,56 @@
 """What one run has found out about its judges, so that it is found out once."""
 
-import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
+from geval_cli.gateway.discovery import Discovery
+from geval_cli.judge.metric import Judge
 from geval_cli.records import ModelResponse
+
+LOGPROBS = "logprobs"
+"""What a response says it was given without, when a judge has no token probabilities."""
+
+_FEATURES = frozenset({LOGPROBS})
+_PATIENCE_S = 10.0
 
 
 class JudgeMemory:
-    """Remembers, by judge label, which judges give token probabilities and which need room for long answers.
+    """Remembers which judges give no token probabilities and which need room for long answers.
 
-    One per run and event loop.
+    One per run and event loop. Judges that are equal are the same judge, whatever they are called.
     """
 
     def __init__(self) -> None:
-        self._gives_logprobs: dict[str, bool] = {}
-        self._needs_room: set[str] = set()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._without_logprobs: set[Judge] = set()
+        self._needs_room: set[Judge] = set()
+        self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
 
     async def ask_with_logprobs(
-        self, judge_label: str, ask: Callable[[], Awaitable[ModelResponse]]
+        self, judge: Judge, ask: Callable[[], Awaitable[ModelResponse]]
     ) -> ModelResponse | None:
         """The answer of `ask`, or None without asking when the judge is known to give no token probabilities.
 
-        The first caller asks while all others with the same judge wait for what it finds.
+        The first caller asks while others with the same judge wait for what it finds, but not longer than they must.
         """
-        if judge_label not in self._gives_logprobs:
-            async with self._locks.setdefault(judge_label, asyncio.Lock()):
-                if judge_label not in self._gives_logprobs:
-                    response = await ask()
-                    self._gives_logprobs[judge_label] = any(
-                        choice.token_logprobs is not None for choice in response.choices
-                    )
-                    return response
-        return await ask() if self._gives_logprobs[judge_label] else None
+        discovery = self._discoveries[judge]
+        claimed = await discovery.claim(_FEATURES, patience_s=_PATIENCE_S)
+        known = frozenset[str]()
+        try:
+            response = None if judge in self._without_logprobs else await ask()
+            if response is not None and LOGPROBS in response.dropped:
+                self._without_logprobs.add(judge)
+            # Neither an answer without text nor one that failed says anything about it.
+            gives_them = response is not None and any(choice.token_logprobs for choice in response.choices)
+            if gives_them or judge in self._without_logprobs:
+                known = claimed
+            return response
+        finally:
+            discovery.settle(claimed, known=known)
 
-    def needs_room(self, judge_label: str) -> bool:
+    def needs_room(self, judge: Judge) -> bool:
         """Whether the small token limit of scores-only forms is known to cut this judge's replies off."""
-        return judge_label in self._needs_room
+        return judge in self._needs_room
 
-    def note_needs_room(self, judge_label: str) -> None:
+    def note_needs_room(self, judge: Judge) -> None:
         """Remember that the small token limit is too small for this judge, as it is for those that think first."""
-        self._needs_room.add(judge_label)
+        self._needs_room.add(judge)

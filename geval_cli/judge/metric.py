@@ -5,13 +5,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from geval_cli.config.schema import Scoring
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
 
 ScoreRange = tuple[float, float]
-
-Scoring = Literal["auto", "logprobs", "samples", "single"]
 
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
 """How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
@@ -58,7 +57,6 @@ class Metric:
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
         threshold: minimum score (0..1) to pass; strict mode always takes 1.
-        threshold_is_default: nobody wrote the threshold; the table marks it.
         min_valid: least share (0..1) of samples that must be readable.
     """
 
@@ -72,7 +70,6 @@ class Metric:
     score_step: float | None = None
     strict_mode: bool = False
     threshold: float = DEFAULT_THRESHOLD
-    threshold_is_default: bool = False
     scoring: Scoring = "auto"
     samples: int = DEFAULT_SAMPLES
     min_valid: float = DEFAULT_MIN_VALID
@@ -106,6 +103,7 @@ class JudgedCase:
     Attributes:
         actual_output: the output as it is; anything but text is shown as JSON.
         input: the test's own `input`, not yet replaced by a var or by the prompt.
+        prompt: what the model was told beside the input, when the judge is to see it; None when not.
         source: the assertion's `source:`, rendered; None when it has none.
         vars: the test's vars, seen by the source search and by rubric prompts.
         rendered_prompt: the prompt as sent (chat prompts: the messages' JSON text), or None.
@@ -113,6 +111,7 @@ class JudgedCase:
     """
 
     actual_output: JsonValue
+    prompt: str | None = None
     input: str | None = None
     expected_output: str | None = None
     context: str | tuple[str, ...] | None = None
@@ -124,7 +123,10 @@ class JudgedCase:
 
 
 class Judge(Protocol):
-    """The model that grades. It retries, caches, splits sample requests and leaves out what the server refuses."""
+    """The model that grades. It retries, caches, splits sample requests and leaves out what the server refuses.
+
+    Judges can be hashed. Those that are equal are taken for one: what is found out about it is found out once.
+    """
 
     @property
     def label(self) -> str: ...
@@ -143,6 +145,15 @@ class Judge(Protocol):
         Raises:
             ProviderError: no answer could be had, after retries.
         """
+        ...
+
+
+@runtime_checkable
+class KeepingJudge(Protocol):
+    """A judge that keeps its answers and gives them again when it is asked the same."""
+
+    async def forget(self, request: ModelRequest) -> None:
+        """Answer `request` anew the next time."""
         ...
 
 

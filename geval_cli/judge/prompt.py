@@ -121,7 +121,7 @@ def rubric_prompt_variables(
 ) -> dict[str, JsonValue]:
     """What a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
 
-    `shown` holds input and output, as the judge would see them.
+    `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
     """
     low, high = (int(end) if float(end).is_integer() else end for end in yardstick.score_range)
     output = shown["output"]
@@ -132,11 +132,16 @@ def rubric_prompt_variables(
         "max": high,
         "maxScore": high,
         "steps": numbered(steps),
-        "input": shown["input"],
-        "output": output,
+        **shown,
         **dict.fromkeys(("Summary", "summary", "response"), output),
     }
     return {**ours, **own}
+
+
+def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Stand-ins of all that a rubric prompt can name, for checking one beforehand; `own` as above."""
+    yardstick = Yardstick("Coherence", "how well it holds together", score_range, score_step=1)
+    return rubric_prompt_variables(yardstick, ("Read it.",), {"input": "input", "output": "output"}, own)
 
 
 def render_messages(

@@ -9,6 +9,7 @@ from geval_cli.judge.metric import JudgedCase
 from geval_cli.records import JsonValue
 
 PARAM_LABELS: Mapping[str, str] = {
+    "prompt": "Prompt",
     "input": "Input",
     "actual_output": "Actual Output",
     "expected_output": "Expected Output",

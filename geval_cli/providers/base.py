@@ -22,8 +22,8 @@ class ProviderLimits:
 class ProviderIdentity:
     """Everything about a provider that changes its answers, and nothing else: it goes into the cache key.
 
-    `endpoint` has no credentials; `params` are the wire parameters from the config. `variables` names those of a
-    request's variables that go into what is sent.
+    Credentials in `endpoint` and `params` are there as hashes; `params` are the wire parameters from the config.
+    `variables` names those of a request's variables that go into what is sent.
     """
 
     kind: str
@@ -50,7 +50,10 @@ class Provider(Protocol):
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether an equal request may be answered from the cache; False where answers are free (echo)."""
+        """Whether an equal request may be answered from the cache.
+
+        False where answers are free (echo) or code may change unseen. Within a run a judge is asked once either way.
+        """
         ...
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

@@ -35,4 +35,4 @@ def check(source: ProviderSource) -> list[Problem]:
 
 def build(source: ProviderSource) -> EchoProvider:
     """The provider that `source` describes."""
-    return EchoProvider(provider_id=source.spec.id, label=source.label)
+    return EchoProvider(provider_id=source.id, label=source.label)

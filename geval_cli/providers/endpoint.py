@@ -6,7 +6,7 @@ from typing import Any
 
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.prices import Price
-from geval_cli.providers.redaction import Secrets, is_secret_name, public_url
+from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Usage
 
@@ -18,6 +18,7 @@ class Endpoint:
     Attributes:
         url: the full address that requests are sent to.
         headers: sent with each request; they hold the key.
+        key_header: the one of them that holds geval's own key, in lower case; empty without one.
         key_source: where the key came from, in words for an error message; empty without a key.
         wire: parameters of each request, from the config.
         price: None when unknown.
@@ -30,6 +31,7 @@ class Endpoint:
     model: str
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key_header: str = ""
     secrets: Secrets = field(default_factory=Secrets)
     key_source: str = ""
     limits: ProviderLimits = field(default_factory=ProviderLimits)
@@ -39,10 +41,11 @@ class Endpoint:
 
     @property
     def identity(self) -> ProviderIdentity:
-        """For the cache key. Headers that hold no credential count: some servers choose the model by them."""
-        plain = {name.lower(): value for name, value in self.headers.items() if not is_secret_name(name)}
-        params = {**self.wire, "headers": plain} if plain else self.wire
-        return ProviderIdentity(self.kind, self.model, public_url(self.url), params)
+        """For the cache key. Headers count, but for the key: some servers choose the model or the user by them."""
+        lower = {name.lower(): value for name, value in self.headers.items()}
+        told = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
+        params = {**self.wire, "headers": told} if told else self.wire
+        return ProviderIdentity(self.kind, self.model, keyed_url(self.url), params)
 
     def prepare(self) -> None:
         """Do what takes long before a request is sent, not while answers wait to be read."""

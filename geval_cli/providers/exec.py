@@ -33,9 +33,10 @@ class ExecTarget:
 
     id: str
     label: str
-    command: tuple[str, ...]
+    command: tuple[str, ...] = field(repr=False)
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
 
@@ -70,9 +71,11 @@ class ExecProvider:
             await kill_child(child)
         latency_ms = (time.perf_counter() - started) * 1000
         if child.returncode:
-            body = Secrets().excerpt(complaint.decode("utf-8", "replace").strip())
+            body = self._target.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
             message = f"{self.id} ended with status {child.returncode}" + (f": {body}" if body else "")
-            raise ProviderUnavailableError(message, provider_id=self.id, body=body)
+            # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
+            kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
+            raise kind(message, provider_id=self.id, body=body)
         text = output.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
         dropped = ("logprobs",) if request.want_logprobs else ()
         price = self._target.price
@@ -141,11 +144,12 @@ def build(source: ProviderSource) -> ExecProvider:
     settings = own_settings(source.spec.config, LIMIT_KEYS)
     return ExecProvider(
         ExecTarget(
-            id=source.spec.id,
+            id=source.id,
             label=source.label,
             command=_split_command(source),
             folder=source.base_dir.resolve(),
             env=source.env,
+            secrets=Secrets(source.secret_values),
             limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
             price=price_of(settings),
         )

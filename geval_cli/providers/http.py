@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from geval_cli.errors import Problem, ProviderRequestError, ProviderResponseError
+from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.json_path import PathStep, follow_path, parse_path
 from geval_cli.providers.options import (
@@ -19,7 +19,7 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.placeholders import Places, has_place, variables_in
 from geval_cli.providers.prices import Price, price_of
-from geval_cli.providers.redaction import Secrets, is_secret_name, public_url, secret_values
+from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
@@ -63,6 +63,7 @@ class HttpSettings:
     id: str
     label: str
     url: str = field(repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
     method: str = "POST"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Any = field(default=None, repr=False)
@@ -78,15 +79,16 @@ class HttpProvider:
 
     def __init__(self, settings: HttpSettings, transport: Transport | None = None) -> None:
         self._settings = settings
+        self.identity = _identity(settings)
         self._transport = transport or Transport()
-        self._context = CallContext(settings.id, Secrets(secret_values(settings.headers, settings.url)))
+        self._context = CallContext(settings.id, settings.secrets)
 
     def __repr__(self) -> str:
         return f"HttpProvider({self._settings!r})"
 
     @property
     def id(self) -> str:
-        return public_url(self._settings.id)
+        return self._settings.id
 
     @property
     def label(self) -> str:
@@ -96,19 +98,10 @@ class HttpProvider:
     def limits(self) -> ProviderLimits:
         return self._settings.limits
 
-    @property
-    def identity(self) -> ProviderIdentity:
-        settings = self._settings
-        plain = {name: value for name, value in settings.headers.items() if not is_secret_name(name)}
-        path = list(settings.response_path)
-        params = {"method": settings.method, "headers": plain, "body": settings.body, "response_path": path}
-        used = variables_in([settings.url, settings.body])
-        return ProviderIdentity("http", "", public_url(settings.url), params, used)
-
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for: an API of this kind knows nothing of several."""
         settings = self._settings
-        context = CallContext(self.id, self._context.secrets)
+        context = self._context
         if settings.price is not None:
             settings.price.prepare()
         reply = await self._transport.send(self._call(Places(request)), context)
@@ -157,9 +150,10 @@ def build(source: ProviderSource) -> HttpProvider:
     url = settings.get("url", source.spec.id)
     return HttpProvider(
         HttpSettings(
-            id=source.spec.id,
-            label=source.spec.label or public_url(source.spec.id),
+            id=source.id,
+            label=source.label,
             url=url,
+            secrets=Secrets(source.secret_values),
             method=settings.get("method", "GET" if _has_no_body(source) else "POST").upper(),
             headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
             body=settings.get("body"),
@@ -168,6 +162,14 @@ def build(source: ProviderSource) -> HttpProvider:
             price=price_of(settings, url=url),
         )
     )
+
+
+def _identity(settings: HttpSettings) -> ProviderIdentity:
+    headers = {name: keyed_value(name, value) for name, value in settings.headers.items()}
+    path = list(settings.response_path)
+    params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
+    used = variables_in([settings.url, settings.body])
+    return ProviderIdentity("http", "", keyed_url(settings.url), params, used)
 
 
 def _has_no_body(source: ProviderSource) -> bool:
@@ -216,7 +218,7 @@ def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpReply, context: C
         return follow_path(value, path)
     except LookupError as error:
         message = f"{context.provider_id} sent JSON in which `response_path` leads nowhere: {error}"
-        raise ProviderResponseError(
+        raise ProviderShapeError(
             message,
             provider_id=context.provider_id,
             status=reply.status,

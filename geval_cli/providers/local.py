@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class LocalSource:
     path: Path | None
     settings: Mapping[str, Any]
     wire: Mapping[str, Any]
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
 
     @property
     def llama(self) -> LlamaSettings:
@@ -73,6 +73,7 @@ class LocalProvider:
     ) -> None:
         self.id = source.id
         self.label = source.label
+        self.identity = _identity(source)
         self._source = source
         self._pool = pool
         self._control = FetchControl(progress, threading.Event())
@@ -87,24 +88,6 @@ class LocalProvider:
     def limits(self) -> ProviderLimits:
         parallel = self._source.llama.n_parallel
         return limits_of(self._source.settings, timeout_s=_TIMEOUT_S, max_concurrency=parallel)
-
-    @property
-    def identity(self) -> ProviderIdentity:
-        """The model by its content: the known SHA-256, else the file's path, size and time."""
-        path = self._source.path
-        if path is None:
-            return ProviderIdentity(
-                "local",
-                self._source.name,
-                f"sha256:{KNOWN_MODELS[self._source.name].sha256}",
-                self._source.wire,
-            )
-        try:
-            stat = path.stat()
-        except OSError:
-            return ProviderIdentity("local", self._source.name, str(path), self._source.wire)
-        endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
-        return ProviderIdentity("local", self._source.name, endpoint, self._source.wire)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         asked, request = request, shape_request(request, self._source.wire)
@@ -161,6 +144,7 @@ class LocalProvider:
                 model=self._source.name,
                 url=f"{server.url}/v1/chat/completions",
                 headers={"authorization": f"Bearer {server.key}"},
+                key_header="authorization",
                 secrets=Secrets([server.key]),
                 limits=self.limits,
                 wire=self._source.wire,
@@ -186,12 +170,26 @@ class LocalProvider:
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
 
 
+def _identity(source: LocalSource) -> ProviderIdentity:
+    """The model by its content: the known SHA-256, else the file's path, size and time."""
+    path = source.path
+    if path is None:
+        endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
+    else:
+        try:
+            stat = path.stat()
+            endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
+        except OSError:
+            endpoint = str(path)
+    return ProviderIdentity("local", source.name, endpoint, source.wire)
+
+
 def build(source: ProviderSource) -> LocalProvider:
     """The provider that a checked `source` describes; nothing is loaded yet."""
     config = source.spec.config
     return LocalProvider(
         LocalSource(
-            id=source.spec.id,
+            id=source.id,
             label=source.label,
             name=source.name,
             path=model_path(source),

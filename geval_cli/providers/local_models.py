@@ -4,12 +4,12 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import ModelFetchError, Problem
 from geval_cli.providers.options import LIMIT_KEYS, OwnKey, check_settings, is_count
 from geval_cli.providers.source import ProviderSource
@@ -158,7 +158,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     """What is missing: the package that runs models, or the model's file. A known model is fetched when needed."""
     problems = []
     if find_spec("xllamacpp") is None:
-        message = f"{source.spec.id} needs the package xllamacpp, which is not installed"
+        message = f"{source.id} needs the package xllamacpp, which is not installed"
         problems.append(source.problem(message, hint=EXTRA_HINT))
     path = model_path(source)
     if path is not None and not path.is_file():
@@ -167,6 +167,6 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def _name_hint(name: str) -> str:
-    close = get_close_matches(name, KNOWN_MODELS, n=1)
+    near = did_you_mean(name, KNOWN_MODELS)
     known = f"known: {', '.join(KNOWN_MODELS)}, or the path of a .gguf file"
-    return f"did you mean `local:{close[0]}`?" if close else known
+    return f"did you mean `local:{near}`?" if near else known

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from geval_cli.config.secrets import secret_values
 from geval_cli.errors import Problem
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.options import (
@@ -15,7 +16,7 @@ from geval_cli.providers.options import (
     wire_parameters,
 )
 from geval_cli.providers.prices import price_of
-from geval_cli.providers.redaction import Secrets, secret_values
+from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 
 WireFormat = Literal["openai", "azure", "anthropic"]
@@ -132,7 +133,7 @@ def check(source: ProviderSource) -> list[Problem]:
     mode, separator, _ = source.name.partition(":")
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
-        problems.append(source.problem(f"`{source.spec.id}` names no model", hint=hint))
+        problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
     elif source.kind == "openai" and separator and mode in _OTHER_MODES:
         hint = f"geval speaks the chat API: write `openai:{_after(source.name)}`"
         problems.append(source.problem(f"`openai:{mode}:` is not supported", hint=hint))
@@ -146,13 +147,13 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     if not _base_url(source, settings):
         names = " or ".join(preset_of(source).base_url_envs)
         hint = f"set `base_url` in its config, or the variable {names}"
-        problems.append(source.problem(f"{source.spec.id} has no address", hint=hint))
+        problems.append(source.problem(f"{source.id} has no address", hint=hint))
     key, _ = _find_key(source, settings)
     if key is None and _needs_key(source, settings):
         variable = settings.get("api_key_env") or preset_of(source).key_envs[0]
         problems.append(
             source.problem(
-                f"no key for {source.spec.id}: the environment variable {variable} is not set",
+                f"no key for {source.id}: the environment variable {variable} is not set",
                 key="api_key_env" if "api_key_env" in source.spec.config else None,
                 hint=f"set {variable}, or use another provider",
                 notes=(
@@ -170,17 +171,20 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     base_url = _base_url(source, settings)
     key, key_source = _find_key(source, settings)
-    headers = {**_credentials(preset, settings, key), **_own_headers(settings)}
+    own_headers = _own_headers(settings)
+    headers = {**_credentials(preset, settings, key), **own_headers}
+    key_header = _key_header(preset)
     model = _model_name(source)
     url = _request_url(preset, base_url, model, _api_version(source, settings))
     return Endpoint(
-        id=source.spec.id,
+        id=source.id,
         label=source.label,
         kind=preset.wire_format,
         model=model,
         url=url,
         headers=headers,
-        secrets=Secrets([key, *secret_values(headers, base_url)]),
+        key_header=key_header if key and key_header not in own_headers else "",
+        secrets=Secrets([key, *secret_values([headers, base_url]), *source.secret_values]),
         key_source=key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
@@ -248,11 +252,15 @@ def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -
     if preset.wire_format == "anthropic":
         headers["anthropic-version"] = str(settings.get("api_version", ANTHROPIC_VERSION))
     if key:
-        name = {"anthropic": "x-api-key", "azure": "api-key"}.get(preset.wire_format)
-        headers.update({name: key} if name else {"authorization": f"Bearer {key}"})
+        name = _key_header(preset)
+        headers[name] = f"Bearer {key}" if name == "authorization" else key
     if "organization" in settings:
         headers["openai-organization"] = settings["organization"]
     return headers
+
+
+def _key_header(preset: Preset) -> str:
+    return {"anthropic": "x-api-key", "azure": "api-key"}.get(preset.wire_format, "authorization")
 
 
 def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from geval_cli.errors import (
     Problem,
     ProviderRequestError,
-    ProviderResponseError,
+    ProviderShapeError,
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
@@ -43,6 +43,7 @@ class PythonTarget:
     path: Path
     function: str = DEFAULT_FUNCTION
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
 
@@ -97,24 +98,24 @@ class PythonProvider:
             hint = "raise `timeout_s` in the provider's config if it needs longer"
             raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         except ScriptCrashError as error:
-            body = Secrets().excerpt(error.detail)
+            body = self._target.secrets.excerpt(error.detail)
             message = f"{self.id}: {error}" + (f"; its last words:\n{body}" if body else "")
             raise ProviderUnavailableError(message, provider_id=self.id, body=body) from error
         except ScriptError as error:
-            message = Secrets().excerpt(f"{self.id} raised {error}")
-            body = Secrets().excerpt(error.detail)
+            message = self._target.secrets.excerpt(f"{self.id} raised {error}")
+            body = self._target.secrets.excerpt(error.detail)
             raise ProviderRequestError(message, provider_id=self.id, body=body) from error
 
     def _read(self, result: Any) -> tuple[str, Usage]:
         if isinstance(result, str):
             return result, self._usage(None, None)
         if isinstance(result, dict) and result.get("error"):
-            message = Secrets().excerpt(f"{self.id} reported an error: {result['error']}")
+            message = self._target.secrets.excerpt(f"{self.id} reported an error: {result['error']}")
             raise ProviderRequestError(message, provider_id=self.id)
         if not isinstance(result, dict) or "output" not in result:
             message = f"{self.id} returned {type(result).__name__}, not a text or a mapping with `output`"
-            body = Secrets().excerpt(str(result))
-            raise ProviderResponseError(message, provider_id=self.id, body=body)
+            body = self._target.secrets.excerpt(str(result))
+            raise ProviderShapeError(message, provider_id=self.id, body=body)
         output = result["output"]
         usage = self._usage(result.get("token_usage") or result.get("tokenUsage"), result.get("cost"))
         return output if isinstance(output, str) else _json_text(output), usage
@@ -137,7 +138,7 @@ def check(source: ProviderSource) -> list[Problem]:
     path, _ = _split_target(source)
     if path.suffix != ".py":
         hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"
-        problems.append(source.problem(f"`{source.spec.id}` names no Python file", hint=hint))
+        problems.append(source.problem(f"`{source.id}` names no Python file", hint=hint))
     elif not path.is_file():
         problems.append(source.problem(f"the file {path} does not exist", hint="check the path"))
     return problems
@@ -149,11 +150,12 @@ def build(source: ProviderSource) -> PythonProvider:
     config = source.spec.config
     settings = own_settings(config, LIMIT_KEYS)
     target = PythonTarget(
-        id=source.spec.id,
+        id=source.id,
         label=source.label,
         path=path,
         function=function,
         config=wire_parameters(config, LIMIT_KEYS),
+        secrets=Secrets(source.secret_values),
         limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
         price=price_of(settings),
     )

@@ -1,24 +1,18 @@
 """Keeps keys out of everything that people or files get to see."""
 
-import re
-from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
+
+from geval_cli.config.secrets import MASK, is_secret_parameter, mask_bare
 
 EXCERPT_CHARS = 2_000
 """How much of a server's answer an error carries."""
 
-MASK = "***"
-
 _MIN_SECRET_CHARS = 4
 """Shorter values are not masked: replacing every "x" would leave no readable message."""
-
-_SECRET_NAME = re.compile(
-    r"auth|api[-_]?key|subscription-key|token|secret|password|cookie|signature|^key$|^sig$|^code$",
-    re.IGNORECASE,
-)
-_LOOKS_SECRET = re.compile(
-    r"\b(?:sk|pk|gsk|xai|rk)-[\w*.-]{6,}|\bgsk_\w{6,}|(?<=Bearer )\S+|(?<=Basic )\S+", re.IGNORECASE
-)
 
 
 class Secrets:
@@ -28,7 +22,7 @@ class Secrets:
 
     def __init__(self, values: Iterable[str | None] = ()) -> None:
         wanted = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
-        spellings = wanted | {quote(value, safe="") for value in wanted}
+        spellings = {spelling for value in wanted for spelling in _spellings(value)}
         # Longest first: a key that is part of a longer one would leave the rest of it readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
 
@@ -39,7 +33,7 @@ class Secrets:
         """`text` with every known secret, and everything that looks like a key, masked."""
         for value in self._values:
             text = text.replace(value, MASK)
-        return _LOOKS_SECRET.sub(MASK, text)
+        return mask_bare(text)
 
     def excerpt(self, text: str) -> str:
         """The redacted beginning of `text`, at most `EXCERPT_CHARS` long."""
@@ -49,26 +43,37 @@ class Secrets:
         return redacted[: EXCERPT_CHARS - 1] + "…"
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a header or query parameter of this name usually holds a credential."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def secret_values(headers: Mapping[str, str], url: str = "") -> list[str]:
-    """The credentials in `headers` (with and without their scheme word) and in `url`."""
-    values = []
-    for name, value in headers.items():
-        if is_secret_name(name):
-            values += [value, value.rpartition(" ")[2]]
-    parts = urlsplit(url)
-    values += [value for name, value in parse_qsl(parts.query) if is_secret_name(name)]
-    if parts.password:
-        values.append(parts.password)
-    return values
-
-
 def public_url(url: str) -> str:
     """`url` without user name, password and secret query parameters."""
     parts = urlsplit(url)
-    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if not is_secret_name(name)])
+    query = urlencode(
+        [(name, value) for name, value in parse_qsl(parts.query) if not is_secret_parameter(name)]
+    )
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+
+
+def keyed_url(url: str) -> str:
+    """`url` for a cache key: what is secret in it is there as a hash, since another account may get other answers."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    keyed = urlencode([(name, keyed_value(name, value)) for name, value in query])
+    netloc = f"{_hash(user)}@{host}" if at else host
+    return urlunsplit((parts.scheme, netloc, parts.path, keyed, ""))
+
+
+def keyed_value(name: str, value: str) -> str:
+    """The value of a header or query parameter for a cache key: a hash of it where the name says that it is secret."""
+    return _hash(value) if is_secret_parameter(name) else value
+
+
+def _hash(value: str) -> str:
+    return f"sha256:{hashlib.sha256(value.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _spellings(value: str) -> Iterable[str]:
+    """As it is, as URLs and JSON write it, and as Basic authentication sends the user and password of a URL."""
+    plain = unquote(value)
+    yield from (value, plain, quote(plain, safe=""), quote_plus(plain), json.dumps(value)[1:-1])
+    if ":" in plain:
+        yield b64encode(plain.encode()).decode()

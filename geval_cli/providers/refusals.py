@@ -16,24 +16,36 @@ from geval_cli.errors import (
     UnsupportedParameterError,
 )
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.unsupported import error_message, find_unsupported_parameter
+from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
 
 _MESSAGE_CHARS = 400
 _MAY_REFUSE_PARAMETERS = frozenset({400, 403, 404, 422, 501})
-_AUTH_STATUSES = frozenset({401, 403})
 _PASSING_STATUSES = frozenset({408, 409, 425})
 _OK = 200
 _REDIRECT = 300
 _TOO_MANY_REQUESTS = 429
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
 _PAYMENT_REQUIRED = 402
 _NOT_FOUND = 404
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
+_OUT_OF_MONEY_CODE = re.compile(
+    r"insufficient_(?:quota|balance|credits?|funds)|exceeded_current_quota|billing_", re.IGNORECASE
+)
 _OUT_OF_MONEY = re.compile(
-    r"insufficient_quota|exceeded your current quota|billing_(?:not_active|hard_limit)"
-    r"|credit balance is too low|insufficient (?:balance|credits?)",
+    r"exceeded your current quota|credit balance is too low|insufficient (?:balance|credits?|funds)"
+    r"|out of (?:credits?|call volume quota)|available credits|spending limit",
     re.IGNORECASE,
 )
+_MAY_SAY_OUT_OF_MONEY = frozenset({400, 403, 429})  # of a 413 or 422, the sentence may quote what was sent
+# What a 403 says when the key is the matter; moderation and regions are a matter of one request.
+_KEY_REFUSED = re.compile(
+    r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
+    r"|\b(?:invalid|missing|access|bearer|auth)[ _]token|\baccess (?:denied|to)\b|\bno[t]? (?:have )?access",
+    re.IGNORECASE,
+)
+_TOO_LARGE = re.compile(r"request too large", re.IGNORECASE)
 _CONTEXT_TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
 )
@@ -77,7 +89,8 @@ class HttpReply:
 def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> ProviderError:
     """The error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
     text = reply.text
-    if reply.status == _PAYMENT_REQUIRED or (_is_client_error(reply.status) and _OUT_OF_MONEY.search(text)):
+    codes, words = error_words(text)
+    if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, "its quota or credit is used up")
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters)
@@ -89,9 +102,11 @@ def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> Pr
                 status=reply.status,
                 body=context.secrets.excerpt(text),
             )
-    if reply.status in _AUTH_STATUSES:
+    if reply.status == _UNAUTHORIZED or (
+        reply.status == _FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
+    ):
         return _auth_error(reply, context, "the key was refused")
-    if reply.status == _TOO_MANY_REQUESTS:
+    if reply.status == _TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
             _message(reply, context),
             provider_id=context.provider_id,
@@ -107,8 +122,9 @@ def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> Pr
 def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
     """How long the server asks to wait, in seconds (never negative), or None when it does not say.
 
-    Read, in this order: retry-after-ms, Retry-After (seconds or date), the ratelimit-reset headers of the
-    limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body.
+    Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
+    the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers
+    send reset headers with every answer, when there is nothing to wait for.
     """
     headers = reply.headers
     milliseconds = _number(headers.get("retry-after-ms"))
@@ -120,6 +136,8 @@ def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
         wait = _seconds_until_date(stated, now_s) if wait is None else wait
         if wait is not None:
             return max(0.0, wait)
+    if reply.status != _TOO_MANY_REQUESTS:
+        return None
     wait = _longest_reset(headers, now_s)
     if wait is not None:
         return wait
@@ -127,8 +145,11 @@ def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
     return _duration_s(worded[1]) if worded else None
 
 
-def _is_client_error(status: int) -> bool:
-    return _CLIENT_ERROR <= status < _SERVER_ERROR
+def _is_out_of_money(status: int, codes: str, words: str) -> bool:
+    if not _CLIENT_ERROR <= status < _SERVER_ERROR:
+        return False
+    is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
+    return bool(is_said or _OUT_OF_MONEY_CODE.search(codes))
 
 
 def _message(reply: HttpReply, context: CallContext) -> str:
@@ -174,6 +195,12 @@ def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestErr
         hint = (
             f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
         )
+    elif reply.status == _FORBIDDEN:
+        hint = "the server will not answer this request; others may still be answered"
+    elif reply.status == _TOO_MANY_REQUESTS:
+        hint = (
+            "the prompt takes more tokens than you may send in a minute: shorten it, or have the limit raised"
+        )
     elif _CONTEXT_TOO_LONG.search(reply.text):
         hint = (
             "the prompt is longer than the model can take: shorten it, or use a model with a larger context"
@@ -188,18 +215,18 @@ def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestErr
 
 
 def _longest_reset(headers: Mapping[str, str], now_s: float) -> float | None:
-    resets: dict[str, float] = {}
-    used_up = set()
+    """Of the limits with nothing left; where no header says what is left, of all."""
+    used_up, unknown = [], []
     for name, value in headers.items():
         if "ratelimit" not in name or "reset" not in name:
             continue
         wait = _reset_wait(value, now_s)
-        if wait is not None:
-            resets[name] = wait
-            if headers.get(name.replace("reset", "remaining")) == "0":
-                used_up.add(name)
-    waits = [wait for name, wait in resets.items() if not used_up or name in used_up]
-    return max(waits, default=None)
+        remaining = headers.get(name.replace("reset", "remaining"))
+        if wait is not None and remaining is None:
+            unknown.append(wait)
+        elif wait is not None and (_number(remaining) or 0) <= 0:
+            used_up.append(wait)
+    return max(used_up or unknown, default=None)
 
 
 def _reset_wait(value: str, now_s: float) -> float | None:

@@ -5,11 +5,11 @@ The module of a kind is imported on its first use.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from geval_cli.config.problems import did_you_mean
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.providers.base import Provider
@@ -121,14 +121,14 @@ def _find_kind(source: ProviderSource) -> ProviderKind | None:
 
 def _unknown_kind(source: ProviderSource) -> Problem:
     kinds = provider_kinds()
-    close = get_close_matches(source.kind, kinds, n=1)
-    if close:
-        rest = f":{source.name}" if source.name else ""
-        hint = f"did you mean `{close[0]}{rest}`?"
+    near = did_you_mean(source.kind, kinds)
+    if near:
+        rest = source.id[len(source.kind) :]
+        hint = f"did you mean `{near}{rest}`?"
     elif ":" not in source.spec.id:
-        hint = f"write the kind before the model, for example `openai:{source.spec.id}`"
+        hint = f"write the kind before the model, for example `openai:{source.id}`"
     else:
         hint = "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"
     return source.problem(
-        f"unknown provider `{source.spec.id}`", hint=hint, notes=(f"known kinds: {', '.join(kinds)}",)
+        f"unknown provider `{source.id}`", hint=hint, notes=(f"known kinds: {', '.join(kinds)}",)
     )

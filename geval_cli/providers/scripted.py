@@ -111,7 +111,7 @@ def build(source: ProviderSource) -> ScriptedProvider:
     """
     return ScriptedProvider(
         read_script(_path(source), shown_as=_shown_path(source)),
-        provider_id=source.spec.id,
+        provider_id=source.id,
         label=source.label,
         limits=limits_of(own_settings(source.spec.config, LIMIT_KEYS)),
     )

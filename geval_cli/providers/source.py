@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from geval_cli.config.schema import ProviderSpec
+from geval_cli.config.secrets import is_secret_name, secret_values
 from geval_cli.errors import Problem, Severity
+
+_MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,23 @@ class ProviderSource:
         return self.spec.id.partition(":")[2]
 
     @property
+    def id(self) -> str:
+        """The id as people may see it."""
+        return self.spec.public_id
+
+    @property
     def label(self) -> str:
-        return self.spec.label or self.spec.id
+        return self.spec.title
+
+    @property
+    def secret_values(self) -> list[str]:
+        """What must not be shown: all secrets of the id and the config, and of the environment, which programs see."""
+        inherited = {
+            name: value
+            for name, value in self.env.items()
+            if is_secret_name(name) and len(value) >= _MIN_INHERITED_CHARS
+        }
+        return secret_values([self.spec.id, dict(self.spec.config), inherited])
 
     def problem(
         self,

@@ -14,6 +14,7 @@ import aiohttp
 from geval_cli.errors import (
     ProviderRequestError,
     ProviderResponseError,
+    ProviderShapeError,
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
@@ -47,6 +48,7 @@ class Transport:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
+        self._proxies: dict[tuple[str, str], str | None] = {}
 
     async def post_json(
         self, call: HttpCall, payload: Mapping[str, Any], context: CallContext
@@ -75,7 +77,7 @@ class Transport:
             ProviderUnavailableError: no connection, a broken one, 5xx, 408 or 409.
             ProviderAuthError, ProviderRateLimitError, UnsupportedParameterError,
                 ProviderRequestError: 3xx and other 4xx.
-            ProviderResponseError: the answer is larger than `MAX_BODY_BYTES`.
+            ProviderShapeError: the answer is larger than `MAX_BODY_BYTES`.
         """
         try:
             reply = await self._exchange(call, context)
@@ -119,13 +121,21 @@ class Transport:
             headers=call.headers,
             data=call.body or None,
             timeout=timeout,
-            proxy=proxy_for(call.url),
+            proxy=self._proxy_for(call.url),
             allow_redirects=False,
         ) as response:
             body = await _read_bounded(response, context)
             latency_ms = (time.perf_counter() - started) * 1000
             headers = {name.lower(): value for name, value in response.headers.items()}
             return HttpReply(response.status, headers, body, latency_ms)
+
+    def _proxy_for(self, url: str) -> str | None:
+        """As `proxy_for`, which reads the whole environment, but once for each host."""
+        parts = urlsplit(url)
+        origin = parts.scheme, parts.netloc
+        if origin not in self._proxies:
+            self._proxies[origin] = proxy_for(url)
+        return self._proxies[origin]
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -180,7 +190,7 @@ async def _read_bounded(response: aiohttp.ClientResponse, context: CallContext) 
         if size > MAX_BODY_BYTES:
             response.close()
             message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
-            raise ProviderResponseError(message, provider_id=context.provider_id, status=response.status)
+            raise ProviderShapeError(message, provider_id=context.provider_id, status=response.status)
         parts.append(part)
     return b"".join(parts)
 

@@ -22,6 +22,8 @@ _OWN_WISHES = frozenset({"n", "logprobs", "top_logprobs", "response_format"})
 _REFUSAL_CODES = frozenset(
     {"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"}
 )
+_CODE_KEYS = ("code", "type", "status")
+_SENTENCE_KEYS = ("message", "detail")
 _NEVER_OPTIONAL = frozenset({"model", "messages"})
 _ENGLISH_WORDS = frozenset(
     {"n", "stop", "seed", "user", "tools", "store", "stream", "metadata", "modalities"}
@@ -62,6 +64,28 @@ def error_message(body: str) -> str:
     """The server's own sentence out of an error body of any common form, else the body itself."""
     texts = [text for _, _, text in _complaints(body)]
     return "; ".join(texts) if texts else body.strip()
+
+
+def error_words(body: str) -> tuple[str, str]:
+    """The codes that an error body gives, and the server's own sentence; what it quotes of the request is in neither.
+
+    A body that is no JSON counts as the sentence.
+    """
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return "", body
+    items = [item for item in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(item, dict)]
+    errors = [item.get("error") or item for item in items]
+    found = [error for error in errors if isinstance(error, dict)]
+    codes = [error.get(name) for error in found for name in _CODE_KEYS]
+    words = [error.get(name) for error in found for name in _SENTENCE_KEYS]
+    words += [error for error in errors if isinstance(error, str)]
+    return _joined(codes), _joined(words)
+
+
+def _joined(texts: list[Any]) -> str:
+    return " ".join(text for text in texts if isinstance(text, str))
 
 
 def _is_refusal(text: str, parameter: str) -> bool:

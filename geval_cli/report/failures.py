@@ -1,6 +1,5 @@
 """Every failure and error of a run in full: what was expected, what came, how the judge reached its score."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -9,7 +8,7 @@ from rich.text import Text
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
-from geval_cli.report.inert import clipped_lines, inert, value_text
+from geval_cli.report.inert import clipped_lines, inert, inert_lines, value_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.verdict import (
@@ -27,6 +26,7 @@ _OUTPUT_CHARACTERS = 1_200
 _REASON_LINES = 20
 _REASON_CHARACTERS = 4_000
 _RAW_LINES = 4
+_TRACE_LINES = 8
 _RAW_CHARACTERS = 600
 _NAMED_MAX = 12
 _LABEL_WIDTH = len("output  ")
@@ -47,47 +47,53 @@ class _Entry:
             self.same_numbers.append(number)
 
 
-def print_failures(report: RunReport, console: Console, *, verbose: bool = False) -> None:
-    """Print failures and errors, at most 20; with `verbose` every case, at most 500. Says what was left out.
+@dataclass(slots=True)
+class Failures:
+    """The cases to show in full, picked while the results of a run go by: failures and errors, at most 20.
 
-    Cases that could not run for the same reason (a refused key, say) are shown once and counted.
+    With `verbose` every case, at most 500. Cases that could not run for the same reason (a refused key, say) are
+    shown once and counted.
     """
-    limit = VERBOSE_CASES_MAX if verbose else CASES_MAX
-    wanted = (result for result in report.results() if verbose or result.status in _PROBLEMS)
-    entries, left_out = _gather(wanted, limit)
-    if not entries:
+
+    verbose: bool = False
+    entries: list[_Entry] = field(default_factory=list)
+    left_out: int = 0
+    _by_error: dict[tuple[str, str, str], _Entry] = field(default_factory=dict)
+
+    def add(self, result: CaseResult) -> None:
+        """Take in the next result."""
+        if not (self.verbose or result.status in _PROBLEMS):
+            return
+        key = _error_key(result)
+        if key and key in self._by_error:
+            twin = self._by_error[key]
+            twin.same_count += 1
+            twin.add_number(case_number(result))
+        elif len(self.entries) < (VERBOSE_CASES_MAX if self.verbose else CASES_MAX):
+            self.entries.append(_Entry(result))
+            if key:
+                self._by_error[key] = self.entries[-1]
+        else:
+            self.left_out += 1
+
+
+def print_failures(failures: Failures, report: RunReport, console: Console) -> None:
+    """Print what `failures` took in, and say what was left out."""
+    verbose = failures.verbose
+    if not failures.entries:
         return
     console.print()
     title = Text("all results" if verbose else "failures and errors")
     console.rule(title, characters="─" if console.is_terminal else "-", style="dim", align="left")
     printer = _CasePrinter(report, console, verbose)
-    for entry in entries:
+    for entry in failures.entries:
         printer.print_entry(entry)
-    if left_out:
+    if failures.left_out:
         kind = "result" if verbose else "failure or error"
         kinds = "results" if verbose else "failures and errors"
-        what = plural(left_out, f"more {kind}", f"more {kinds}")
+        what = plural(failures.left_out, f"more {kind}", f"more {kinds}")
         run = inert(report.run.id)
         console.print(Text(f"\n {what} not shown; everything: geval show {run} -o results.json", style="dim"))
-
-
-def _gather(results: Iterator[CaseResult], limit: int) -> tuple[list[_Entry], int]:
-    entries: list[_Entry] = []
-    by_error: dict[tuple[str, str, str], _Entry] = {}
-    left_out = 0
-    for result in results:
-        key = _error_key(result)
-        if key and key in by_error:
-            twin = by_error[key]
-            twin.same_count += 1
-            twin.add_number(case_number(result))
-        elif len(entries) < limit:
-            entries.append(_Entry(result))
-            if key:
-                by_error[key] = entries[-1]
-        else:
-            left_out += 1
-    return entries, left_out
 
 
 def _error_key(result: CaseResult) -> tuple[str, str, str] | None:
@@ -176,7 +182,9 @@ class _CasePrinter:
             self._print_block(
                 "hint", clipped_lines(error.hint, line_count=4, character_count=1_000), indent=indent
             )
-        if error.raw:
+        if error.raw and error.is_bug:
+            self._print_block("trace", inert_lines(error.raw)[-_TRACE_LINES:], indent=indent, style="dim")
+        elif error.raw:
             raw = clipped_lines(error.raw, line_count=_RAW_LINES, character_count=_RAW_CHARACTERS)
             self._print_block("reply", raw, indent=indent, style="dim")
 

@@ -42,16 +42,19 @@ class Progress(Protocol):
 
 
 def make_progress(console: Console, *, is_shown: bool = True, clock: Clock = time.monotonic) -> Progress:
-    """The progress display that fits `console` (one of stderr): live, plain lines, or none.
+    """The progress display that fits `console` (one of stderr): live, plain lines, or nothing but what is to be known.
 
     `clock` counts seconds and never goes back.
     """
     if not is_shown:
-        return _NoProgress()
+        return _NoticesOnly(console)
     return _LiveProgress(console, clock) if console.is_interactive else _PlainProgress(console, clock)
 
 
-class _NoProgress:
+class _NoticesOnly:
+    def __init__(self, console: Console) -> None:
+        self._notices = _Notices(console)
+
     def __enter__(self) -> Self:
         return self
 
@@ -61,7 +64,7 @@ class _NoProgress:
         return None
 
     def listen(self, event: RunEvent) -> None:
-        return None
+        self._notices.listen(event)
 
 
 class _Notices:

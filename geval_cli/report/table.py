@@ -1,15 +1,12 @@
 """The matrix of a run: one row a test, one column a prompt x provider pair; a block a test where that does not fit."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.events import Column
-from geval_cli.records import CaseResult, Status
+from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import print_trimmed
 from geval_cli.report.inert import inert, one_line, value_text
 from geval_cli.report.numbers import plural
@@ -38,15 +35,47 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 Row = tuple[CaseResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    rows: tuple[Row, ...]
-    total: int
-    problems: int
+@dataclass(slots=True)
+class TableRows:
+    """The rows that the table of a run shows, picked while its results go by in the order of the tests.
+
+    A run of more than 50 rows shows only those with a failure or an error, at most 50.
+    """
+
+    total: int = 0
+    problems: int = 0
+    _first: list[Row] = field(default_factory=list)
+    _with_problems: list[Row] = field(default_factory=list)
+    _row: Row = ()
+
+    def add(self, result: CaseResult) -> None:
+        """Take in the next result."""
+        if self._row and _place(result) != _place(self._row[0]):
+            self._end_row()
+        self._row = (*self._row, result)
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        if self._row:
+            self._end_row()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._first if self.total <= ROWS_MAX else self._with_problems)
 
     @property
     def is_whole(self) -> bool:
         return len(self.rows) == self.total
+
+    def _end_row(self) -> None:
+        row, self._row = self._row, ()
+        self.total += 1
+        if self.total <= ROWS_MAX:
+            self._first.append(row)
+        if any(result.status in _PROBLEMS for result in row):
+            self.problems += 1
+            if self.problems <= ROWS_MAX:
+                self._with_problems.append(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +87,21 @@ class _Layout:
     cell: int
 
 
-def print_table(report: RunReport, console: Console) -> None:
-    """Print the matrix; a run of more than 50 rows shows only rows with a failure or an error, at most 50."""
-    selection = _select(report.results())
-    if not selection.total:
+def print_table(rows: TableRows, report: RunReport, console: Console) -> None:
+    """Print the matrix of the results that `rows` took in."""
+    rows.end()
+    if not rows.total:
         return
-    layout = _fit(selection.rows, len(report.columns), console.width)
-    if selection.rows and layout.cell:
-        _print_matrix(selection.rows, report.columns, console, layout)
-    elif selection.rows:
-        _print_blocks(selection.rows, report.columns, console)
-    _print_notes(selection, report, console)
+    layout = _fit(rows.rows, len(report.columns), console.width)
+    if rows.rows and layout.cell:
+        _print_matrix(rows.rows, report.columns, console, layout)
+    elif rows.rows:
+        _print_blocks(rows.rows, report.columns, console)
+    _print_notes(rows, report, console)
 
 
-def _rows(results: Iterable[CaseResult]) -> Iterator[Row]:
-    for _, group in groupby(results, key=lambda result: (result.test_index, result.repeat_index)):
-        yield tuple(group)
-
-
-def _select(results: Iterable[CaseResult]) -> _Selection:
-    first: list[Row] = []
-    problems: list[Row] = []
-    total = problem_count = 0
-    for row in _rows(results):
-        total += 1
-        if total <= ROWS_MAX:
-            first.append(row)
-        if any(result.status in _PROBLEMS for result in row):
-            problem_count += 1
-            if problem_count <= ROWS_MAX:
-                problems.append(row)
-    return _Selection(tuple(first if total <= ROWS_MAX else problems), total, problem_count)
+def _place(result: CaseResult) -> tuple[int, int]:
+    return result.test_index, result.repeat_index
 
 
 def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
@@ -190,7 +203,7 @@ def _print_legend(titles: list[str], console: Console) -> None:
     console.print()
 
 
-def _print_notes(selection: _Selection, report: RunReport, console: Console) -> None:
+def _print_notes(selection: TableRows, report: RunReport, console: Console) -> None:
     rows = selection.rows
     notes = []
     if any(has_fallback(result.assertions) for row in rows for result in row):
@@ -208,7 +221,7 @@ def _print_notes(selection: _Selection, report: RunReport, console: Console) -> 
         console.print(Text(f" {note}", style="dim"))
 
 
-def _what_is_hidden(selection: _Selection) -> str:
+def _what_is_hidden(selection: TableRows) -> str:
     of_all = f"of {plural(selection.total, 'row')}"
     if not selection.problems:
         return f"none {of_all} has a failure or an error, so none is shown"

@@ -7,8 +7,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.events import Column
-from geval_cli.records import AssertionResult, CaseResult, Status
+from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.console import is_unicode
 from geval_cli.report.inert import one_line, value_text
 from geval_cli.report.numbers import format_comparison, format_score

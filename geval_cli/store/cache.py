@@ -116,6 +116,17 @@ class ResponseCache:
         rows = [(bytes.fromhex(key), created_at, _encode(stored)) for key, stored in choices.items()]
         await self._writer.run(lambda connection: _insert(connection, rows))
 
+    async def remove_many(self, keys: Sequence[str]) -> None:
+        """Forget `keys`, as far as they are there.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        rows = [(bytes.fromhex(key),) for key in keys]
+        await self._writer.run(
+            lambda connection: connection.executemany("DELETE FROM choices WHERE key = ?", rows)
+        )
+
     async def stats(self) -> CacheStats:
         """Counts and sizes.
 

@@ -4,9 +4,9 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import (
@@ -24,6 +24,8 @@ from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"
+
+_UNREADABLE = (ValueError, LookupError)  # what is no JSON, or not the JSON that this version writes
 
 _INSERT_RUN = """
     INSERT INTO runs (id, status, started_at, config_path, config_digest, record) VALUES (?, ?, ?, ?, ?, ?)
@@ -64,7 +66,7 @@ class RunStore:
         self.warnings = database.warnings
         self._database = database
         self._writer = DatabaseThread(database)
-        self._failure: StoreError | None = None
+        self._last: Future[None] | None = None
 
     @classmethod
     def open(cls, home: Path) -> "RunStore":
@@ -80,11 +82,6 @@ class RunStore:
         """Whether anything was ever stored in `home`; asking creates nothing."""
         return (home / RUNS_FILE).is_file()
 
-    @property
-    def failure(self) -> StoreError | None:
-        """The first error of a result that could not be stored, if there was one."""
-        return self._failure
-
     def begin(self, run: RunRecord) -> None:
         """Store `run` as it begins (again, when it is resumed). Returns when it is committed.
 
@@ -92,29 +89,23 @@ class RunStore:
             StoreError: it cannot be written.
         """
         row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, _dump(run))
-        self._writer.submit(lambda connection: _execute(connection, _INSERT_RUN, row)).result()
+        self._write(_INSERT_RUN, row).result()
 
-    def add(self, run_id: str, result: CaseResult) -> None:
-        """Store `result`, in the place of an older one of its case. Returns at once; committed in milliseconds.
+    def add(self, run_id: str, result: CaseResult) -> "Future[None]":
+        """Store `result`, in the place of an older one of its case.
 
-        That it could not be written is told by `failure` and by `finish`: a run goes on without its store.
+        Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
         """
         place = (run_id, result.test_index, result.repeat_index, result.column)
-        row = (*place, result.id, result.status, _dump(result))
-        self._writer.submit(lambda connection: _execute(connection, _INSERT_RESULT, row)).add_done_callback(
-            self._remember_failure
-        )
+        return self._write(_INSERT_RESULT, (*place, result.id, result.status, _dump(result)))
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
-        """Store how `run` ended. Returns when it and all results before it are committed.
+        """Store how `run` ended. Returns when it is committed.
 
         Raises:
-            StoreError: this, or a result before it, could not be written.
+            StoreError: it cannot be written.
         """
-        row = (run.status, _dump(run), _dump(summary), run.id)
-        self._writer.submit(lambda connection: _execute(connection, _FINISH_RUN, row)).result()
-        if self._failure is not None:
-            raise self._failure
+        self._write(_FINISH_RUN, (run.status, _dump(run), _dump(summary), run.id)).result()
 
     def runs(self, limit: int = 20) -> list[StoredRun]:
         """The last `limit` runs, newest first. One whose process died is still `running`.
@@ -155,8 +146,8 @@ class RunStore:
             try:
                 for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
                     yield case_result_from_json(json.loads(text))
-            except sqlite3.Error as error:
-                raise self._database.error(error) from error
+            except (sqlite3.Error, *_UNREADABLE) as error:
+                raise self._read_error(error) from error
 
     def close(self) -> None:
         """Commit what was added and release the file. Safe to call twice."""
@@ -167,20 +158,31 @@ class RunStore:
         with contextlib.closing(self._database.connect()) as connection:
             try:
                 rows = connection.execute(statement, (argument,)).fetchall()
-            except sqlite3.Error as error:
-                raise self._database.error(error) from error
-        return [_stored_run(*row) for row in rows]
+                return [_stored_run(*row) for row in rows]
+            except (sqlite3.Error, *_UNREADABLE) as error:
+                raise self._read_error(error) from error
+
+    def _write(self, statement: str, row: tuple[object, ...]) -> "Future[None]":
+        def execute(connection: sqlite3.Connection) -> None:
+            connection.execute(statement, row)
+
+        self._last = self._writer.submit(execute)
+        return self._last
 
     def _wait_for_writes(self) -> None:
-        self._writer.submit(lambda _: None).result()
+        # Written in the order given, so all before the last one are done; whether they could be is not asked here.
+        if self._last is not None:
+            wait([self._last])
 
-    def _remember_failure(self, done: "Future[None]") -> None:
-        if self._failure is None:
-            self._failure = cast(StoreError | None, done.exception())
-
-
-def _execute(connection: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> None:
-    connection.execute(statement, row)
+    def _read_error(self, error: Exception) -> StoreError:
+        if isinstance(error, sqlite3.Error):
+            return self._database.error(error)
+        path = self._database.path
+        return StoreError(
+            f"the run database {path} holds something that this version of geval cannot read: {error}",
+            path=str(path),
+            hint="read it with the version that wrote it, or choose another place with --home",
+        )
 
 
 def _dump(record: RunRecord | RunSummary | CaseResult) -> str:

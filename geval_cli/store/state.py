@@ -3,8 +3,9 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, Self, TypeVar
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.store.cache import ResponseCache
@@ -25,17 +26,14 @@ class State:
 def open_state(home: Path | None, environ: Mapping[str, str]) -> Iterator[State]:
     """The runs and the cache of a home folder, for running.
 
-    A folder that cannot be used does not stop a run: state then lives in a temporary folder, with a warning.
+    What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder until
+    the end of the block, with a warning.
     """
     folder = home_folder(home, env=environ, cwd=Path.cwd())
     with ExitStack() as stack:
-        try:
-            state = _opened(folder, stack)
-        except StoreError as error:
-            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
-            warning = f"{error.message}; this run is kept in memory only ({error.hint})"
-            state = replace(_opened(temporary, stack), warnings=(warning,))
-        yield state
+        runs, runs_warnings = _opened(RunStore, folder, stack, "the results of this run")
+        cache, cache_warnings = _opened(ResponseCache, folder, stack, "the answers of this run")
+        yield State(runs, cache, (*runs_warnings, *cache_warnings))
 
 
 @contextmanager
@@ -58,9 +56,30 @@ def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStor
         runs.close()
 
 
-def _opened(folder: Path, stack: ExitStack) -> State:
-    runs = RunStore.open(folder)
-    stack.callback(runs.close)
-    cache = ResponseCache.open(folder)
-    stack.callback(cache.close)
-    return State(runs, cache, (*runs.warnings, *cache.warnings))
+class _Part(Protocol):
+    """One of the databases in a home folder."""
+
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: Path, /) -> Self: ...
+
+    def close(self) -> None: ...
+
+
+PartT = TypeVar("PartT", bound=_Part)
+
+
+def _opened(kind: type[PartT], folder: Path, stack: ExitStack, content: str) -> tuple[PartT, tuple[str, ...]]:
+    """The database and what to say about it; in a folder for this block only when `folder` cannot be used."""
+    try:
+        part = kind.open(folder)
+        warnings = part.warnings
+    except StoreError as error:
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
+        part = kind.open(temporary)
+        warnings = (
+            f"{error.message}; {content} are kept in a temporary folder until it ends ({error.hint})",
+        )
+    stack.callback(part.close)
+    return part, warnings

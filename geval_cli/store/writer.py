@@ -46,7 +46,7 @@ class DatabaseThread:
 
     With `writes`, work is gathered for `gather_s` seconds into one transaction, and everybody who waits is
     released by its commit. A job that fails takes no other with it: the batch is rolled back and done again
-    one by one.
+    one by one. Who waits gets a StoreError for what the database refuses, and any other error as it was raised.
     """
 
     def __init__(self, database: Database, *, writes: bool = True, gather_s: float = GATHER_S) -> None:
@@ -121,7 +121,7 @@ class DatabaseThread:
             with transaction(self._connection):
                 for job in batch:
                     job.result = job.work(self._connection)
-        except _FAILURES as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for each of these jobs
             for job in batch:
                 # With a locked or full disk each would fail alike, each after its own wait.
                 if self._database.is_to_blame(error):
@@ -133,12 +133,14 @@ class DatabaseThread:
         try:
             with transaction(self._connection) if self._writes else contextlib.nullcontext():
                 job.result = job.work(self._connection)
-        except _FAILURES as error:
+        except Exception as error:  # noqa: BLE001 - a thread that dies would leave all others waiting for ever
             self._fail(job, error)
 
     def _fail(self, job: _Job, error: Exception) -> None:
-        job.error = self._database.error(error)
-        job.error.__cause__ = error
+        job.error = error
+        if isinstance(error, _FAILURES):
+            job.error = self._database.error(error)
+            job.error.__cause__ = error
 
 
 def _release(batch: Iterable[_Job]) -> None:

@@ -4,11 +4,11 @@ import pytest
 
 from geval_cli.assertions.registry import TYPES
 from geval_cli.assertions.text import COMPARISONS
-from geval_cli.config.schema import ASSERTION_SPECS
+from geval_cli.config.schema import ASSERTION_SPECS, EVALUATION_SPECS
 
 
 def test_every_type_of_the_config_has_exactly_one_check_and_no_check_is_out_of_reach() -> None:
-    assert TYPES.keys() == ASSERTION_SPECS.keys()
+    assert TYPES.keys() == ASSERTION_SPECS.keys() | EVALUATION_SPECS.keys()
 
 
 @pytest.mark.parametrize("module", sorted(set(TYPES.values())))

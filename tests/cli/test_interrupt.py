@@ -33,10 +33,21 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(project: Path) -> "subprocess.Popen[str]":
+def start(project: Path, *options: str) -> "subprocess.Popen[str]":
     """A run that has finished three tests and waits for the fourth."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "geval_cli", "run", "config.yaml", "-o", "out.jsonl", "-o", "out.json"],
+        [
+            sys.executable,
+            "-m",
+            "geval_cli",
+            "run",
+            "config.yaml",
+            "-o",
+            "out.jsonl",
+            "-o",
+            "out.json",
+            *options,
+        ],
         cwd=project,
         env=clean_environment(),
         stdout=subprocess.PIPE,
@@ -90,6 +101,26 @@ def test_a_second_signal_ends_the_process_at_once(project: Path) -> None:
     assert process.returncode == 130
     assert "3 passed" in out
     assert "3 passed" in run_geval("show", cwd=project).stdout
+
+
+def test_ctrl_c_after_fail_fast_ends_with_its_own_exit_code_and_keeps_what_is_finished(project: Path) -> None:
+    config = (project / "config.yaml").read_text(encoding="utf-8")
+    config = config.replace(
+        "x: 'word2' }, assert: [{ type: contains, value: fine }",
+        "x: 'word2' }, assert: [{ type: contains, value: no }",
+    )
+    config = config.replace(
+        "x: 'word1' }, assert: [{ type: contains, value: fine }",
+        "x: 'word1' }, assert: [{ type: contains, value: no }",
+    )
+    (project / "config.yaml").write_text(config, encoding="utf-8")
+    process = start(project, "--fail-fast", "--no-progress")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "SIGINT: stopping" in err
+    assert "1 passed, 2 failed" in out
+    assert "1 passed, 2 failed" in run_geval("show", cwd=project).stdout
 
 
 def test_a_killed_process_leaves_every_finished_result(project: Path) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from support.suites import load_suite
 
-from geval_cli.config.load import load_suite
 from geval_cli.config.problems import render_problems
 from geval_cli.errors import ConfigError
 

@@ -3,11 +3,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from support.suites import load_suite
 
-from geval_cli.config.load import load_suite, open_suite
+from geval_cli.config.load import open_suite
 from geval_cli.config.schema import GEvalAssertionSpec
 from geval_cli.config.starter import STARTER_CONFIG
-from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.config.suite import Suite
 from geval_cli.errors import ConfigError
 
 
@@ -18,7 +19,7 @@ def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
 
 
 def load(path: Path, **variables: str) -> Suite:
-    return load_suite(path, env={"HOME": "/"}, overrides=SuiteOverrides(vars=variables))
+    return load_suite(path, env={"HOME": "/"}, variables=variables)
 
 
 def test_a_missing_config_is_one_problem(tmp_path: Path) -> None:
@@ -89,6 +90,57 @@ def test_the_digest_changes_with_all_that_decides_results(tmp_path: Path) -> Non
     digests.add(digest_of(tmp_path, config, a="1"))
     digests.add(digest_of(tmp_path, config + "description: new\n"))
     assert len(digests) == 1 + len(files) + 2
+
+
+JUDGED = "{type: g-eval, criteria: x, provider: scripted:r.yaml}"
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        ("prompts: x\ntests: [{vars: {a: file://v.txt}}]", ""),
+        ("prompts: x\ntests: file://t.yaml", "- vars: {a: file://v.txt}"),
+        (f"prompts: x\ntests: file://t.yaml\ndefaultTest: {{assert: [{JUDGED}]}}", "- {}"),
+        ("prompts: x\ntests: file://t.yaml", f"- assert: [{JUDGED}]"),
+        ("prompts: x\nproviders: file://f.py:ask\ntests: [{}]", ""),
+        ("prompts: x\nproviders: 'exec:python f.py {{ prompt }}'\ntests: [{}]", ""),
+    ],
+)
+def test_the_digest_covers_files_wherever_they_are_named(tmp_path: Path, config: str, rows: str) -> None:
+    write(tmp_path, rows, "t.yaml")
+    digests = set()
+    for content in ("one", "two"):
+        for name in ("v.txt", "r.yaml", "f.py"):
+            write(tmp_path, content, name)
+        digests.add(digest_of(tmp_path, config))
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        ("prompts: 'x {{ env.MODEL }}'\ntests: [{}]", ""),
+        ("prompts: x\nproviders: 'openai:{{ env.MODEL }}'\ntests: [{}]", ""),
+        ("prompts: x\ntests: file://t.yaml", "- vars: {a: '{{ env.MODEL }}'}"),
+        ("prompts: x\ntests: file://t.jsonl", '{"vars": {"a": "{{ env.MODEL }}"}}'),
+        ("prompts: x\ntests: file://t.jsonl", '{"vars": {"a": "file://{{ env.MODEL }}.txt"}}'),
+    ],
+)
+def test_the_digest_covers_env_values(tmp_path: Path, config: str, rows: str) -> None:
+    for name in ("t.yaml", "t.jsonl"):
+        write(tmp_path, rows, name)
+    path = write(tmp_path, config)
+    one, other, again = (open_suite(path, env={"MODEL": name}).suite.digest for name in ("m1", "m2", "m1"))
+    assert one == again
+    assert one != other
+
+
+def test_another_key_is_the_same_suite(tmp_path: Path) -> None:
+    provider = (
+        "{id: 'http://x/?sig={{ env.A }}', config: {headers: {Cookie: '{{ env.A }}'}, apiKey: '{{ env.A }}'}}"
+    )
+    path = write(tmp_path, f"prompts: x\nproviders: {provider}\ntests: [{{}}]")
+    assert open_suite(path, env={"A": "one"}).suite.digest == open_suite(path, env={"A": "two"}).suite.digest
 
 
 def test_the_digest_ignores_comments_layout_and_keys(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.suites import load_suite
 
 from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.load import load_suite
 from geval_cli.config.problems import render_problems
 from geval_cli.config.source_file import read_document
 from geval_cli.errors import ConfigError

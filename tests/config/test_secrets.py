@@ -1,6 +1,13 @@
 import pytest
 
-from geval_cli.config.masking import is_secret_name, mask_snapshot, mask_text
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.config.secrets import (
+    is_secret_name,
+    is_secret_parameter,
+    mask_config,
+    mask_text,
+    secret_values,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +21,16 @@ from geval_cli.config.masking import is_secret_name, mask_snapshot, mask_text
         "access_token: s3cret",
         "password = s3cret",
         "client-secret: s3cret",
+        "Cookie: sid=s3cret",
+        "{X-Auth: s3cret}",
+        "https://api.example/v1?v=1&api_key=s3cret",
+        "https://me:s3cret@api.example/v1",
+        "https://api.example/v1?api%5Fkey=s3cret#part",
+        "exec:ask --api-key s3cret --short",
+        "exec:ask --password='s3cret word'",
+        "{{ env.MY_TOKEN | default('s3cret') }}",
+        "apiKey: \"{{ env.KEY | default('s3cret') }}\"",
+        "api_key: a, b: c, token: s3cret",
     ],
 )
 def test_values_under_secret_names_are_masked(line: str) -> None:
@@ -28,6 +45,10 @@ def test_values_under_secret_names_are_masked(line: str) -> None:
         "max_tokens: 50",
         "tokens_per_minute: 9",
         'apiKey: "{{ env.KEY }}"',
+        "Authorization: Bearer {{ env.KEY }}",
+        "https://{{ env.USER }}:{{ env.PASSWORD }}@api.example/?api_key={{ env.KEY }}&q={{ prompt }}",
+        "https://api.example/v1?max_tokens=5&author=me",
+        "an author, a tokenizer and a monkey: all here",
         "a: b",
     ],
 )
@@ -47,7 +68,7 @@ def test_a_snapshot_keeps_variables_and_references_but_no_literal_keys() -> None
         ],
         "tests": [{"vars": {"token": "a word"}, "metadata": {"password": "p"}}],
     }
-    assert mask_snapshot(config) == {
+    assert mask_config(config) == {
         "providers": [
             {"id": "a", "config": {"apiKey": "***", "token": "{{ env.T }}", "headers": {"x-api-key": "***"}}}
         ],
@@ -55,6 +76,83 @@ def test_a_snapshot_keeps_variables_and_references_but_no_literal_keys() -> None
     }
 
 
-def test_names_of_environment_variables_count() -> None:
-    assert is_secret_name("MISTRAL_API_KEY")
-    assert not is_secret_name("OPENAI_BASE_URL")
+def test_every_place_of_a_provider_is_masked_and_prose_is_not() -> None:
+    config = {
+        "env": {"ANY": "a-key", "PORT": "8080"},
+        "prompts": ["Password: say it. See https://x.example/?q=1&token=abc"],
+        "providers": [
+            "exec:ask --token abc",
+            {
+                "id": "http://x.example/?sig=abc&v=1",
+                "config": {
+                    "headers": {"Cookie": "sid=abc", "x-author": "me", "Key": "abc"},
+                    "body": {"vars": {"token": "abc"}, "auth": {"user": "me"}, "max_tokens": 5},
+                },
+            },
+        ],
+        "tests": [{"assert": [{"type": "is-json", "value": {"properties": {"token": {"type": "string"}}}}]}],
+    }
+    assert mask_config(config) == {
+        "env": {"ANY": "***", "PORT": "***"},
+        "prompts": ["Password: say it. See https://x.example/?q=1&token=***"],
+        "providers": [
+            "exec:ask --token ***",
+            {
+                "id": "http://x.example/?sig=***&v=1",
+                "config": {
+                    "headers": {"Cookie": "***", "x-author": "me", "Key": "***"},
+                    "body": {"vars": {"token": "***"}, "auth": {"user": "***"}, "max_tokens": 5},
+                },
+            },
+        ],
+        "tests": config["tests"],
+    }
+
+
+def test_secret_values_are_found_whole_and_in_parts() -> None:
+    found = secret_values(
+        {
+            "id": "https://me:pw99@x.example/?api_key=ghi&v=1",
+            "headers": {"authorization": "Bearer abc", "x-team": "blue", "cookie": "sid=0123456789; a=b"},
+            "timeout_s": 5,
+        }
+    )
+    assert {"me:pw99", "pw99", "ghi", "Bearer abc", "abc", "0123456789"} <= set(found)
+    assert {"blue", "1", "5"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["MISTRAL_API_KEY", "OPENAI_API_KEY_PROD", "apiKey", "apikey", "X-Auth", "Set-Cookie", "HF_TOKEN", "accesstoken",
+     "Ocp-Apim-Subscription-Key", "AWS_SECRET_ACCESS_KEY", "X-Amz-Signature", "Proxy-Authorization", "DB_PASS"],
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["OPENAI_BASE_URL", "api_key_env", "apiKeyEnvar", "max_tokens", "x-author", "x-max-tokens", "token_url",
+     "eos_token", "prompt_cache_key", "tokenizer", "authority", "PWD", "monkey", "key", "code", ""],
+)  # fmt: skip
+def test_names_of_no_secrets(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+def test_in_an_address_more_words_name_keys() -> None:
+    assert is_secret_parameter("key")
+    assert is_secret_parameter("code")
+    assert not is_secret_parameter("max_tokens")
+
+
+def test_a_provider_shows_itself_without_its_keys() -> None:
+    spec = ProviderSpec(id="http://x.example/?api_key=abc&v=1", config={"apiKey": "abc"})
+    assert spec.public_id == spec.title == "http://x.example/?api_key=***&v=1"
+    assert "abc" not in repr(spec)
+
+
+@pytest.mark.parametrize(
+    "part", ["{{}}", "key: ", "a=", "--token ", "?key=", "://x", '"', "eyJ", "sk-", "{{ env.A | default("]
+)
+def test_hostile_texts_are_searched_quickly(part: str) -> None:
+    assert mask_text(part * 20_000) is not None

@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from support.suites import load_suite
 
 from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.load import load_suite
 from geval_cli.config.schema import Spec
 from geval_cli.config.source_file import read_document
 from geval_cli.config.suite import Suite, TestCase
@@ -25,9 +25,9 @@ def plain(value: object) -> Any:
         return {name: plain(getattr(value, name)) for name in sorted(value.model_fields_set - {"place"})}
     if isinstance(value, TestCase):
         entries = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {
-            name: entry for name, entry in entries.items() if name != "place" and entry not in (None, [], {})
-        }
+        for name in ("place", "schema_place"):
+            del entries[name]
+        return {name: entry for name, entry in entries.items() if entry not in (None, [], {})}
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from support.specs import assertion, case, suite, tools
 
 from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
-from geval_cli.engine.case import INTERNAL_ERROR, Bench, run_job
+from geval_cli.engine.case import Bench, run_job
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ProviderAuthError
 from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Role, Status, Usage
@@ -33,7 +33,8 @@ def run(
     **fields: JsonValue,
 ) -> CaseResult:
     test = case(0, **{"vars": {"x": "hello"}, **fields}, assertions=tuple(assertions))
-    [job] = Plan(suite([test], prompts=(PromptSpec(id="p", label="P", raw=prompt),), providers=providers))
+    prompts = (PromptSpec(id="p", label="P", raw=prompt),)
+    [[job]] = Plan(suite([test], prompts=prompts, providers=providers)).lanes
     return asyncio.run(run_job(job, Bench(Model(reply), tools())))
 
 
@@ -70,8 +71,20 @@ def test_a_bug_in_a_check_is_an_error_of_its_own_kind_and_not_a_verdict() -> Non
     # A judge that was never configured makes `tools()` fail an assertion of its own: a stand-in for any bug.
     result = run("hello", [assertion("g-eval", criteria="c")])
     assert result.status is Status.ERROR
-    assert result.assertions[0].error is not None
-    assert result.assertions[0].error.type == INTERNAL_ERROR
+    error = result.assertions[0].error
+    assert error is not None
+    assert error.is_bug
+    assert error.raw is not None
+    assert error.raw.splitlines()[-1] == "AssertionError: this test has no judge"
+    assert "in judge_for" in error.raw
+
+
+def test_a_bug_on_the_way_to_the_model_is_told_with_its_traceback() -> None:
+    result = run(KeyError("gone"), [assertion("contains", value="hello")])
+    assert result.error is not None
+    assert result.error.is_bug
+    assert result.error.raw is not None
+    assert "in __call__" in result.error.raw
 
 
 def test_an_output_that_the_test_brings_is_judged_without_asking_a_model() -> None:

@@ -1,7 +1,7 @@
 from support.specs import TEMPLATES, assertion, case, suite
 
 from geval_cli.assertions.outcome import DEFAULT_JUDGE, JudgeDefaults
-from geval_cli.config.schema import PromptSpec, ProviderSpec, TestOptionsSpec
+from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec, TestOptionsSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
@@ -40,6 +40,22 @@ def test_the_same_mistake_in_many_tests_is_one_problem() -> None:
     [problem] = check([case(index, vars={"y": 1}) for index in range(100)]).problems
     assert problem.message == "undefined variable `x` (in prompt `p` for test 1)"
     assert problem.notes[-1] == "the same in 99 further tests"
+
+
+def test_of_very_many_problems_the_rest_is_counted() -> None:
+    tests = [case(index, vars={"x": 1, "output": "mine"}) for index in range(3)]
+    tests += [
+        case(index, description=f"number {index}", vars={"x": 1}, assertions=(named(index),))
+        for index in range(1_500)
+    ]
+    problems = check(tests).problems
+    assert len(problems) == 1_001
+    assert problems[-1].message == "501 more errors in the tests, not shown"
+    assert problems[-1].severity is Severity.ERROR
+
+
+def named(index: int) -> AssertionSpec:
+    return assertion("contains", value=f"{{{{ undefined_{index} }}}}")
 
 
 def test_a_test_without_output_needs_a_provider() -> None:

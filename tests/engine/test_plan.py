@@ -17,9 +17,9 @@ def test_columns_are_numbered_provider_by_provider() -> None:
     ]
 
 
-def test_jobs_come_test_by_test_then_repeat_then_column() -> None:
-    plan = Plan(suite([case(0), case(1)], prompts=PROMPTS, providers=PROVIDERS[:1]), repeats=2)
-    assert [job.id for job in plan] == [
+def test_the_jobs_of_a_provider_come_test_by_test_then_repeat_then_prompt() -> None:
+    [lane] = Plan(suite([case(0), case(1)], prompts=PROMPTS, providers=PROVIDERS[:1]), repeats=2).lanes
+    assert [job.id for job in lane] == [
         "0.0.0",
         "0.0.1",
         "0.1.0",
@@ -32,15 +32,23 @@ def test_jobs_come_test_by_test_then_repeat_then_column() -> None:
 
 
 def test_iterating_again_gives_the_same_jobs() -> None:
-    plan = Plan(suite([case(0), case(1)]))
-    assert list(plan) == list(plan)
+    plan = Plan(suite([case(0), case(1)], providers=PROVIDERS))
+    assert [list(lane) for lane in plan.lanes] == [list(lane) for lane in plan.lanes]
+
+
+def test_each_provider_has_a_lane_with_its_columns() -> None:
+    lanes = Plan(suite([case(0)], prompts=PROMPTS, providers=PROVIDERS)).lanes
+    assert [[(job.provider.id, job.column) for job in lane] for lane in lanes] == [
+        [("echo", 0), ("echo", 1)],
+        [("openai:x", 2), ("openai:x", 3)],
+    ]
 
 
 def test_jobs_of_one_row_share_a_group() -> None:
-    plan = Plan(suite([case(0), case(1)], prompts=PROMPTS))
-    assert [job.group for job in plan] == ["0.0", "0.0", "1.0", "1.0"]
+    [lane] = Plan(suite([case(0), case(1)], prompts=PROMPTS)).lanes
+    assert [job.group for job in lane] == ["0.0", "0.0", "1.0", "1.0"]
 
 
 def test_without_providers_nothing_is_generated() -> None:
-    [job] = Plan(suite([case(0, has_output=True, output="x")], providers=()))
+    [[job]] = Plan(suite([case(0, has_output=True, output="x")], providers=())).lanes
     assert not job.generates

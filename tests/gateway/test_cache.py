@@ -5,8 +5,8 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.cache import MemoryStore
-from geval_cli.records import Choice, ModelResponse, TokenAlternative, TokenLogprob, Usage
+from geval_cli.gateway.cache import Memory
+from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import ResponseCache, StoredChoice
 
 
@@ -184,12 +184,76 @@ def test_an_answer_that_cannot_be_kept_on_disk_is_given_and_found_again_in_this_
     assert len(world.notices) == 1
 
 
-def test_memory_keeps_what_was_read_last():
-    async def body():
-        store = MemoryStore()
-        await store.put_many({str(number): StoredChoice(Choice(str(number))) for number in range(10_000)})
-        await store.get_many(["0"])
-        await store.put_many({"new": StoredChoice(Choice("new"))})
-        return await store.get_many(["0", "1", "2", "new"])
+def test_a_cache_that_cannot_be_written_to_still_gives_what_it_has(world, cache, tmp_path):
+    provider = FakeProvider()
+    complete(world, cache, provider, ask("known"), ask("known too"))
+    other = sqlite3.connect(tmp_path / "home" / "cache.db")
+    other.execute("CREATE TRIGGER full BEFORE INSERT ON choices BEGIN SELECT RAISE(ABORT, 'no'); END")
+    other.close()
+    new, known, too = complete(world, cache, provider, ask("new"), ask("known"), ask("known too"))
+    assert (new.cached, known.cached, too.cached) == (False, True, True)
+    assert len(world.notices) == 1
 
-    assert set(asyncio.run(body())) == {"0", "2", "new"}
+
+def test_memory_keeps_what_was_read_last():
+    memory = Memory()
+    memory.put({str(number): StoredChoice(Choice(str(number))) for number in range(10_000)})
+    memory.get(["0"])
+    memory.put({"new": StoredChoice(Choice("new"))})
+    assert set(memory.get(["0", "1", "2", "new"])) == {"0", "2", "new"}
+
+
+def test_memory_keeps_fewer_answers_with_token_probabilities():
+    alternatives = tuple(TokenAlternative(str(number), -1.0) for number in range(20))
+    tokens = (TokenLogprob("x", -1.0, alternatives),) * 100
+    memory = Memory()
+    memory.put({"often read": StoredChoice(Choice("y"))})
+    for number in range(400):
+        memory.put({str(number): StoredChoice(Choice("x", "stop", tokens))})
+        memory.get(["often read"])
+    assert set(memory.get(["0", "200", "250", "399", "often read"])) == {"250", "399", "often read"}
+
+
+def test_memory_keeps_fewer_long_answers():
+    memory = Memory(1000)
+    memory.put({str(number): StoredChoice(Choice("long" * 10_000)) for number in range(9)})
+    assert set(memory.get([str(number) for number in range(9)])) == {"6", "7", "8"}
+
+
+def test_an_answer_that_is_asked_for_often_is_read_from_the_disk_once(world, cache, tmp_path):
+    async def body():
+        provider, gateway = FakeProvider(), world.gateway(cache=cache)
+        await world.gateway(cache=cache).complete(provider, ask())
+        first = await gateway.complete(provider, ask())
+        other = sqlite3.connect(tmp_path / "home" / "cache.db")
+        other.execute("DELETE FROM choices")
+        other.commit()
+        other.close()
+        return first, await gateway.complete(provider, ask()), provider
+
+    first, second, provider = world.time.run(body())
+    assert (first.cached, second.cached, len(provider.requests)) == (True, True, 1)
+
+
+def test_a_judge_whose_answers_are_not_cached_is_asked_an_equal_question_once_in_a_run(world, cache):
+    provider = FakeProvider(is_cacheable=False)
+    question = ask("write the steps", role=Role.JUDGE)
+    first, second = complete(world, cache, provider, question, question)
+    [later] = complete(world, cache, provider, question)
+    assert (first.cached, second.cached, later.cached) == (False, True, False)
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_an_answer_that_is_forgotten_is_asked_for_again(world, cache, is_on_disk):
+    async def body():
+        texts = iter(["unreadable", "also kept", "readable"])
+        provider = FakeProvider(lambda _: next(texts))
+        gateway = world.gateway(cache=cache if is_on_disk else None)
+        await gateway.complete(provider, ask("a"))
+        await gateway.complete(provider, ask("b"))
+        await gateway.forget(provider, ask("a"))
+        if is_on_disk:
+            gateway = world.gateway(cache=cache)
+        return [(await gateway.complete(provider, ask(text))).text for text in ("a", "b")]
+
+    assert world.time.run(body()) == ["readable", "also kept"]

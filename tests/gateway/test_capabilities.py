@@ -177,9 +177,25 @@ def test_calls_that_need_nothing_unknown_do_not_wait(world):
     assert order == ["plain a", "plain b", "judge", "also judge"]
 
 
-def test_if_the_one_that_finds_out_fails_the_next_in_line_tries(world):
+def test_a_server_that_fails_or_hangs_is_not_asked_one_call_at_a_time(world):
     async def body():
-        answers = iter([ProviderTimeoutError("slow", provider_id="f"), refused("logprobs"), "8", "8"])
+        async def server(_):
+            await world.time.sleep(60)
+            return ProviderTimeoutError("slow", provider_id="f")
+
+        provider = FakeProvider(server, limits=ProviderLimits(max_retries=0))
+        gateway = world.gateway()
+        wanted = (gateway.complete(provider, ask(str(i), want_logprobs=True)) for i in range(12))
+        return await asyncio.gather(*wanted, return_exceptions=True), world.time.now
+
+    results, now = world.time.run(body())
+    assert {type(result) for result in results} == {ProviderTimeoutError}
+    assert now == 1000 + 2 * 60
+
+
+def test_who_did_not_wait_learns_too_and_it_is_told_once(world):
+    async def body():
+        answers = iter([ProviderTimeoutError("slow", provider_id="f"), *["8"] * 5])
 
         async def server(_):
             await world.time.sleep(1)
@@ -187,13 +203,14 @@ def test_if_the_one_that_finds_out_fails_the_next_in_line_tries(world):
 
         provider = FakeProvider(server, limits=ProviderLimits(max_retries=0))
         gateway = world.gateway()
-        wanted = (gateway.complete(provider, ask(str(i), want_logprobs=True)) for i in range(3))
-        return provider, await asyncio.gather(*wanted, return_exceptions=True)
+        wanted = (gateway.complete(provider, ask(str(i), want_logprobs=True)) for i in range(4))
+        await asyncio.gather(*wanted, return_exceptions=True)
+        await gateway.complete(provider, ask("later", want_logprobs=True))
+        return provider
 
-    provider, results = world.time.run(body())
-    assert isinstance(results[0], ProviderTimeoutError)
-    assert [response.dropped for response in results[1:]] == [("logprobs",)] * 2
-    assert [request.want_logprobs for request in provider.requests] == [True, True, False, False]
+    provider = world.time.run(body())
+    assert [request.want_logprobs for request in provider.requests] == [True] * 4 + [False]
+    assert len(world.notices) == 1
 
 
 def test_another_server_is_found_out_on_its_own(world):

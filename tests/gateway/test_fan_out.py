@@ -144,20 +144,17 @@ def test_calls_for_one_sample_do_not_wait_for_that(world):
     assert order == [1, 2]
 
 
-def test_if_the_one_that_finds_out_fails_the_next_in_line_tries(world):
+def test_a_server_that_fails_is_not_asked_for_samples_one_call_at_a_time(world):
     async def body():
-        answers = iter([ProviderTimeoutError("slow", provider_id="f"), ["a", "b"], ["c", "d"]])
-
         async def server(_):
-            await world.time.sleep(1)
-            return next(answers)
+            await world.time.sleep(60)
+            return ProviderTimeoutError("slow", provider_id="f")
 
         provider = FakeProvider(server, limits=ProviderLimits(max_retries=0))
         gateway = world.gateway()
-        return await asyncio.gather(
-            *(gateway.complete(provider, ask(str(i), samples=2)) for i in range(3)), return_exceptions=True
-        )
+        calls = (gateway.complete(provider, ask(str(i), samples=2)) for i in range(12))
+        return await asyncio.gather(*calls, return_exceptions=True), world.time.now
 
-    results = world.time.run(body())
-    assert isinstance(results[0], ProviderTimeoutError)
-    assert [len(response.choices) for response in results[1:]] == [2, 2]
+    results, now = world.time.run(body())
+    assert {type(result) for result in results} == {ProviderTimeoutError}
+    assert now == 1000 + 2 * 60

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.gateway.identity import choice_key, choice_keys
+from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import Message, ModelRequest, Role
 
@@ -27,6 +27,10 @@ requests = st.builds(
     response_schema=st.none() | st.dictionaries(st.text(), json_values, max_size=2),
 )
 identities = st.builds(ProviderIdentity, st.text(), st.text(), st.text(), params)
+
+
+def choice_key(identity, request, index):
+    return choice_keys(identity, replace(request, sample_indexes=(index,)))[0]
 
 
 def test_a_key_is_the_same_for_ever_so_that_caches_stay_warm():

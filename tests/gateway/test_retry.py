@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 
 import pytest
 from support.fake_provider import FakeProvider, ask
@@ -121,8 +122,77 @@ def test_a_rate_limit_pauses_that_provider_for_everyone_and_no_other(world):
 
     world.time.run(body())
     assert sent[:2] == [(1000, "first"), (1000, "elsewhere")]
-    assert [at for at, _ in sent[2:]] == [1030, 1030]
+    assert [at for at, _ in sent[2:]] == [1030, 1031]
     assert len(world.notices) == 1
+
+
+class Quota:
+    """A server that answers `allowed` requests in each minute of its clock, and does not say when the next begins."""
+
+    def __init__(self, world, allowed):
+        self._world, self._allowed = world, allowed
+        self.answered_at, self.refused_at = [], []
+
+    def __call__(self, _):
+        now = self._world.time.now
+        if sum(at // 60 == now // 60 for at in self.answered_at) < self._allowed:
+            self.answered_at.append(now)
+            return "fine"
+        self.refused_at.append(now)
+        return rate_limited()
+
+
+def many(world, server, count, **options):
+    """The answers (or errors) to `count` calls at once, 20 of them on the wire."""
+
+    async def body():
+        provider, gateway = FakeProvider(server, **options), world.gateway(max_concurrency=20)
+        calls = (gateway.complete(provider, ask(str(number))) for number in range(count))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return world.time.run(body())
+
+
+def test_a_minute_s_quota_without_a_word_about_its_end_is_waited_for(world):
+    server = Quota(world, allowed=10)
+    answers = many(world, server, 40)
+    assert [answer.text for answer in answers] == ["fine"] * 40
+    assert len(server.refused_at) < 80
+
+
+def test_a_server_that_only_ever_says_too_many_is_given_up_after_the_calls_patience(world):
+    limits = ProviderLimits(timeout_s=60, max_retries=4)
+    server = Quota(world, allowed=0)
+    answers = many(world, server, 200, limits=limits)
+    assert {type(answer) for answer in answers} == {ProviderRateLimitError}
+    assert 1200 < world.time.now < 1400
+    assert len(server.refused_at) < 300
+
+
+def test_a_short_time_limit_does_not_end_the_wait_for_a_minute_s_quota(world):
+    answers = many(world, Quota(world, allowed=10), 15, limits=ProviderLimits(timeout_s=1, max_retries=1))
+    assert [answer.text for answer in answers] == ["fine"] * 15
+
+
+def test_without_retries_a_rate_limit_is_not_waited_for(world):
+    provider = answering(rate_limited(1), limits=ProviderLimits(max_retries=0))
+    with pytest.raises(ProviderRateLimitError):
+        complete(world, provider)
+    assert world.time.now == 1000
+
+
+def test_after_a_pause_calls_go_out_one_by_one_and_faster_with_each_answer(world):
+    sent = []
+
+    async def server(_):
+        sent.append(world.time.now)
+        return rate_limited(10) if len(sent) <= 5 else "fine"
+
+    many(world, server, 50)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sent[20:])]
+    assert sent.count(1010) == 1
+    assert gaps[:3] == sorted(gaps[:3], reverse=True)
+    assert gaps[-1] == 0
 
 
 def test_a_call_that_backs_off_holds_no_slot(world):

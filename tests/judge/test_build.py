@@ -10,7 +10,7 @@ def spec(**keys):
 
 
 def test_an_assertion_that_says_little_gets_the_defaults():
-    assert metric_from_spec(spec()) == Metric("g-eval", criteria=("Be brief.",), threshold_is_default=True)
+    assert metric_from_spec(spec()) == Metric("g-eval", criteria=("Be brief.",))
 
 
 def test_a_dimension_brings_its_name_and_range():
@@ -41,7 +41,7 @@ def test_what_is_written_is_taken_over():
     )
 
     assert metric.name == "Brevity"
-    assert (metric.threshold, metric.threshold_is_default, metric.effective_threshold) == (0.3, False, 1)
+    assert (metric.threshold, metric.effective_threshold) == (0.3, 1)
     assert (metric.score_range, metric.score_step, metric.min_valid, metric.explain) == (
         (1, 5),
         0.5,
@@ -60,10 +60,10 @@ def test_rendered_texts_replace_the_written_ones():
     assert (metric.criteria, metric.evaluation_steps) == (("Be very brief.",), ("Count.",))
 
 
-def test_a_threshold_from_the_dialect_is_marked_as_a_default():
+def test_a_threshold_may_come_from_the_dialect():
     metric = metric_from_spec(spec(), defaults=MetricDefaults(threshold=0.7))
 
-    assert (metric.threshold, metric.threshold_is_default) == (0.7, True)
+    assert metric.threshold == 0.7
 
 
 @pytest.mark.parametrize(

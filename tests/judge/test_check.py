@@ -2,7 +2,7 @@ import pytest
 
 from geval_cli.config.schema import GEvalAssertionSpec, RubricBandSpec
 from geval_cli.errors import Severity
-from geval_cli.judge.check import check_metric, check_rendered_criteria, threshold_question
+from geval_cli.judge.check import check_metric, threshold_question
 
 
 def spec(**keys):
@@ -130,9 +130,3 @@ def test_a_threshold_that_came_past_the_schema_is_a_problem():
 
     assert "found 7" in problem.message
     assert "0.7" in problem.hint
-
-
-def test_criteria_that_render_empty_are_a_problem():
-    assert check_rendered_criteria(spec(criteria="{{x}}"), ["Be brief."]) == []
-    (problem,) = check_rendered_criteria(spec(criteria="{{x}}"), ["Be brief.", " "])
-    assert problem.message == "a criterion is empty"

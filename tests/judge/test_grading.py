@@ -4,7 +4,7 @@ from dataclasses import replace
 from string import Template
 
 import pytest
-from support.scripted_judge import ScriptedJudge, prompt_of, reply, weighed_reply
+from support.scripted_judge import STEPS_REPLY, ScriptedJudge, prompt_of, reply, weighed_reply
 
 from geval_cli.errors import (
     JudgeError,
@@ -494,7 +494,11 @@ def test_auto_takes_20_samples_when_there_are_no_probabilities_and_says_so():
 
 
 def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
-    judge = ScriptedJudge(lambda request: reply(*["4"] * len(request.sample_indexes)))
+    def answer(request):
+        dropped = ("logprobs",) if request.want_logprobs else ()
+        return replace(reply(*["4"] * len(request.sample_indexes)), dropped=dropped)
+
+    judge = ScriptedJudge(answer)
     memory = JudgeMemory()
 
     async def grade_many():
@@ -504,6 +508,19 @@ def test_one_run_finds_out_once_that_a_judge_has_no_probabilities():
 
     assert sum(request.want_logprobs for request in judge.ratings_asked) == 1
     assert all(result.fallback for result in results)
+
+
+def test_an_empty_form_is_no_sign_that_a_judge_has_no_probabilities():
+    judge = says(reply("", finish_reason="length"), weighed_reply("", {"4": 1.0}))
+    memory = JudgeMemory()
+
+    async def grade_many():
+        return [await grade(COHERENT, ARTICLE, judge, memory=memory) for _ in range(3)]
+
+    results = asyncio.run(grade_many())
+
+    assert [result.estimator for result in results] == ["logprobs"] * 3
+    assert len(judge.ratings_asked) == 4
 
 
 def test_auto_takes_samples_when_too_little_is_settled():
@@ -597,6 +614,56 @@ def test_strict_mode_in_dimension_form():
 
     assert "1 if the text meets all of this" in prompt_of(judge.ratings_asked[0])
     assert (result.score, result.rating) == (1, pytest.approx(0.8))
+
+
+# -- what nobody can read is not kept ---------------------------------------------------------------------------
+
+
+class KeepingJudge(ScriptedJudge):
+    """Gives an equal answer to an equal request, as one behind a cache."""
+
+    def __init__(self, answer, **fields):
+        super().__init__(answer, **fields)
+        self.kept = {}
+        self.forgotten = []
+
+    async def complete(self, request):
+        key = repr(request)
+        if key not in self.kept:
+            self.kept[key] = await super().complete(request)
+        return replace(self.kept[key], sample_indexes=request.sample_indexes)
+
+    async def forget(self, request):
+        self.forgotten.append(request)
+        self.kept.pop(repr(request), None)
+
+
+@pytest.mark.parametrize("is_about_steps", [True, False])
+def test_a_judge_that_was_ill_is_asked_again_when_it_is_well(is_about_steps):
+    judge = KeepingJudge(
+        lambda _: verdict(8) if is_about_steps else "", steps="" if is_about_steps else STEPS_REPLY
+    )
+    with pytest.raises(JudgeParseError):
+        run(CORRECT, judge)
+    assert [request.sample_indexes for request in judge.forgotten] == [(0,), (1,)]
+
+    judge.answer, judge.steps = (lambda _: verdict(8)), STEPS_REPLY
+    assert run(CORRECT, judge).rating == 8
+
+
+def test_a_reply_that_was_read_at_second_sight_stays():
+    judge = KeepingJudge(lambda request: "" if request.sample_indexes == (0,) else verdict(8))
+    assert run(CORRECT, judge).rating == 8
+    assert judge.forgotten == []
+
+
+@pytest.mark.parametrize(("readable", "is_forgotten"), [("4", False), ("?", True)])
+def test_samples_of_which_none_can_be_read_are_asked_for_again(readable, is_forgotten):
+    judge = KeepingJudge(lambda _: reply(readable, "?", "?"))
+    with pytest.raises(JudgeError, match="of 3 samples are valid"):
+        run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE)
+    assert [request.sample_indexes for request in judge.forgotten] == [(0, 1, 2)] * is_forgotten
+    assert {request.role for request in judge.forgotten} <= {Role.JUDGE}
 
 
 # -- rubric prompts ---------------------------------------------------------------------------------------------

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import math
 from pathlib import Path
 
 import pytest
+from support.correlation import spearman
 from support.scripted_judge import ScriptedJudge, reply
 
 from geval_cli.errors import JudgeError
@@ -14,20 +14,6 @@ from geval_cli.judge.metric import JudgedCase, Metric
 from geval_cli.judge.parse import parse_form_rating
 
 RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "geval_gpt4_samples.jsonl"
-
-
-def ranks(values):
-    order = sorted(values)
-    return [order.index(value) + (order.count(value) + 1) / 2 for value in values]
-
-
-def spearman(first, second):
-    one, other = ranks(first), ranks(second)
-    mean = (len(one) + 1) / 2
-    products = math.fsum((a - mean) * (b - mean) for a, b in zip(one, other, strict=True))
-    return products / math.sqrt(
-        math.fsum((a - mean) ** 2 for a in one) * math.fsum((b - mean) ** 2 for b in other)
-    )
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason=f"the recordings are not at {RECORDED}")

@@ -60,9 +60,15 @@ def test_only_the_last_line_break_is_cut(tmp_path: Path) -> None:
 def test_a_failing_program_is_an_error_with_its_complaint(tmp_path: Path) -> None:
     code = 'import sys; sys.exit("broken: sk-0123456789abcdef")'
     error = failure(f"{PYTHON} -c {shlex.quote(code)}", tmp_path)
-    assert isinstance(error, ProviderUnavailableError)
+    assert isinstance(error, ProviderRequestError)
     assert "status 1" in error.message
     assert "broken: ***" in error.message
+
+
+def test_a_program_that_was_killed_is_tried_again(tmp_path: Path) -> None:
+    error = failure(f"{PYTHON} -c 'import os; os.kill(os.getpid(), 9)'", tmp_path)
+    assert isinstance(error, ProviderUnavailableError)
+    assert error.is_retryable
 
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:

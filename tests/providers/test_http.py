@@ -6,8 +6,8 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
-from geval_cli.errors import ProviderRequestError, ProviderResponseError
-from geval_cli.gateway.identity import choice_key
+from geval_cli.errors import ProviderRequestError, ProviderShapeError
+from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.json_path import follow_path, parse_path
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
@@ -83,8 +83,8 @@ def test_a_variable_that_is_missing_is_refused_before_anything_is_sent() -> None
 def test_only_variables_that_are_sent_tell_answers_apart() -> None:
     model = provider("http://x.example/{{ vars.user }}", {"body": {"q": "{{ prompt }}"}})
 
-    def key(**variables: str) -> str:
-        return choice_key(model.identity, ask("p", variables=variables), 0)
+    def key(**variables: str) -> tuple[str, ...]:
+        return choice_keys(model.identity, ask("p", variables=variables))
 
     assert key(user="a") != key(user="b")
     assert key(user="a", other="1") == key(user="a", other="2")
@@ -119,9 +119,40 @@ def test_the_answer_is_taken_from_its_place(reply: Any, path: str | None, text: 
     assert response.text == text
 
 
-def test_a_path_that_leads_nowhere_names_the_step() -> None:
-    with pytest.raises(ProviderResponseError, match="there is no 'c' in it"):
+def test_a_path_that_leads_nowhere_names_the_step_and_is_not_asked_for_again() -> None:
+    with pytest.raises(ProviderShapeError, match="there is no 'c' in it") as caught:
         exchange({"response_path": "a.c"}, {"a": {"b": 1}})
+    assert not caught.value.is_retryable
+
+
+def identity_key(url: str, **headers: str) -> tuple[str, ...]:
+    return choice_keys(provider(url, {"headers": headers}).identity, ask("p"))
+
+
+def test_whatever_is_sent_tells_answers_apart_secrets_too() -> None:
+    here = "http://x.example/a"
+    asked = [
+        identity_key(here),
+        identity_key(f"{here}?max_tokens=5"),
+        identity_key(f"{here}?max_tokens=50"),
+        identity_key(f"{here}?api_key=alice-0123"),
+        identity_key(f"{here}?api_key=bob-0123"),
+        identity_key(f"{here}?debug="),
+        identity_key("http://alice:pw@x.example/a"),
+        identity_key("http://bob:pw@x.example/a"),
+        identity_key(here, **{"x-max-tokens": "5"}),
+        identity_key(here, **{"x-author": "alice"}),
+        identity_key(here, Authorization="Bearer alice-0123"),
+        identity_key(here, Authorization="Bearer bob-0123"),
+    ]
+    assert len(set(asked)) == len(asked)
+    assert identity_key(f"{here}?api_key=alice-0123") == asked[3]
+
+
+def test_secrets_are_in_the_identity_as_hashes_only() -> None:
+    headers = {"headers": {"Cookie": "session=hunter2000"}}
+    identity = provider("http://me:hunter2001@x.example/a?api_key=hunter2002", headers).identity
+    assert "hunter" not in repr(identity)
 
 
 def test_what_is_not_supported_is_reported_as_dropped() -> None:

@@ -9,7 +9,7 @@ from support.calls import answer, ask, provider, run
 from geval_cli.errors import (
     ProviderError,
     ProviderRequestError,
-    ProviderResponseError,
+    ProviderShapeError,
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
@@ -123,13 +123,14 @@ def test_what_the_function_raises_is_an_error_without_keys(folder: Path) -> None
         ("reported", ProviderRequestError, "no luck"),
         ("absent", ProviderRequestError, "absent"),
         ("unserializable", ProviderRequestError, "not JSON serializable"),
-        ("number", ProviderResponseError, "returned int"),
+        ("number", ProviderShapeError, "returned int"),
         ("crash", ProviderUnavailableError, "about to die"),
     ],
 )
 def test_failures_are_classified(folder: Path, function: str, kind: type[ProviderError], words: str) -> None:
     error = failure(folder, function)
     assert type(error) is kind
+    assert error.is_retryable == (function == "crash")
     assert words in error.message
 
 

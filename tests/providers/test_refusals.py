@@ -8,8 +8,8 @@ from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, 
 NOW_S = 1_700_000_000.0
 
 
-def wait(headers: dict[str, str], body: str = "") -> float | None:
-    return retry_after_s(HttpReply(429, headers, body.encode()), now_s=NOW_S)
+def wait(headers: dict[str, str], body: str = "", *, status: int = 429) -> float | None:
+    return retry_after_s(HttpReply(status, headers, body.encode()), now_s=NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,7 @@ def wait(headers: dict[str, str], body: str = "") -> float | None:
             },
             1.0,
         ),
+        ({"x-ratelimit-remaining-requests": "4999", "x-ratelimit-reset-requests": "8s"}, None),
         ({"x-ratelimit-reset": "1700000012"}, 12.0),
         ({"x-ratelimit-reset": "1700000012500"}, 12.5),
         ({"anthropic-ratelimit-requests-reset": "2023-11-14T22:13:25Z"}, 5.0),
@@ -42,6 +43,13 @@ def wait(headers: dict[str, str], body: str = "") -> float | None:
 )
 def test_the_wait_is_read_from_every_kind_of_header(headers: dict[str, str], expected: float | None) -> None:
     assert wait(headers) == expected
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503])
+def test_only_a_429_is_about_the_limits_that_its_headers_tell(status: int) -> None:
+    headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s"}
+    assert wait(headers, "try again in 3s", status=status) is None
+    assert wait({**headers, "retry-after": "2"}, status=status) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,53 @@ def test_without_a_key_the_hint_says_that_none_was_sent() -> None:
 
 def test_payment_required_is_an_auth_error() -> None:
     assert isinstance(error_of(402, {"error": {"message": "Insufficient Balance"}}), ProviderAuthError)
+
+
+FLAGGED = 'Your chosen model requires moderation on Azure. Your input was flagged for "violence"'
+POOR = "My account has insufficient balance, and my API key is not authorized. What now?"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (403, {"error": {"code": 403, "message": FLAGGED, "metadata": {"flagged_input": POOR}}}),
+        (403, {"error": {"code": "unsupported_country", "message": "Country not supported"}}),
+        (403, ""),
+        (422, {"detail": [{"loc": ["body", "messages", 0], "msg": "String too long", "input": POOR}]}),
+        (422, {"error": {"message": f"Cannot read: {POOR}"}}),
+        (400, {"error": {"code": "content_filter", "message": "filtered"}, "prompt": POOR}),
+    ],
+)
+def test_one_prompt_that_is_refused_says_nothing_about_the_key(status: int, body: object) -> None:
+    error = error_of(status, body)
+    assert isinstance(error, ProviderRequestError)
+    assert not isinstance(error, ProviderAuthError)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (401, ""),
+        (403, {"error": {"type": "permission_error", "message": "no"}}),
+        (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}),
+        (403, {"error": {"message": "Invalid API key"}}),
+        (403, {"detail": "Not authenticated"}),
+        (403, {"error": "You have no access to this model"}),
+        (403, {"message": "Your team has used all available credits or reached its spending limit"}),
+        (400, {"error": {"message": "Your credit balance is too low to access the API"}}),
+        (400, {"error": {"code": "billing_hard_limit_reached", "message": "no"}}),
+        (429, {"error": {"type": "insufficient_quota", "message": "no"}}),
+    ],
+)
+def test_a_refused_key_and_a_used_up_quota_end_the_asking(status: int, body: object) -> None:
+    assert isinstance(error_of(status, body), ProviderAuthError)
+
+
+def test_a_request_larger_than_a_minute_s_quota_is_not_repeated() -> None:
+    message = "Request too large for m on tokens per min (TPM): Limit 10000, Requested 12000."
+    error = error_of(429, {"error": {"code": "rate_limit_exceeded", "message": message}})
+    assert isinstance(error, ProviderRequestError)
+    assert "shorten it" in error.hint
 
 
 def test_a_403_about_a_parameter_is_not_about_the_key() -> None:

@@ -4,9 +4,9 @@ import pytest
 from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers import transport
-from geval_cli.providers.redaction import Secrets, public_url, secret_values
+from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.refusals import CallContext
 from geval_cli.providers.transport import HttpCall, Transport, is_loopback, proxy_for
 
@@ -44,6 +44,22 @@ def test_requests_go_through_the_proxy(no_proxies: pytest.MonkeyPatch) -> None:
     assert proxy.requests[0].path == "http://models.invalid/v1/x"
 
 
+def test_the_environment_is_read_once_for_each_host(no_proxies: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        client = Transport()
+        try:
+            await client.send(HttpCall("http://models.invalid/v1/x"), CONTEXT)
+            no_proxies.delenv("HTTP_PROXY")
+            await client.send(HttpCall("http://models.invalid/v1/y"), CONTEXT)
+        finally:
+            await client.aclose()
+
+    with LoopbackServer(respond=lambda *_: "through the proxy") as proxy:
+        no_proxies.setenv("HTTP_PROXY", proxy.url)
+        run(body())
+    assert len(proxy.requests) == 2
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
@@ -70,9 +86,10 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, gzipp
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 1024 * 1024)
     with (
         LoopbackServer(Reply(body=b"0" * 3_000_000, gzipped=gzipped)) as server,
-        pytest.raises(ProviderResponseError, match="more than 1 MiB"),
+        pytest.raises(ProviderShapeError, match="more than 1 MiB") as caught,
     ):
         run(body(server.url))
+    assert not caught.value.is_retryable
 
 
 def test_an_address_that_is_none_is_refused() -> None:
@@ -108,10 +125,8 @@ def test_secrets_are_masked_in_every_spelling() -> None:
     text = "pa/ss+word, longer-pa/ss+word, pa%2Fss%2Bword, x, sk-abcdef123456, Bearer abc.def"
     assert secrets.redact(text) == "***, ***, ***, x, ***, Bearer ***"
     assert "pa/ss" not in repr(secrets)
+    assert Secrets(["me:pa%2Fss"]).redact("Basic? bWU6cGEvc3M= of me:pa/ss") == "Basic? *** of ***"
 
 
-def test_secrets_of_headers_and_address_are_found() -> None:
-    headers = {"authorization": "Bearer abc", "x-team": "blue", "x-api-key": "def"}
-    values = secret_values(headers, "https://u:pw@x.example/?api_key=ghi&v=1")
-    assert values == ["Bearer abc", "abc", "def", "def", "ghi", "pw"]
+def test_a_public_address_has_no_secrets() -> None:
     assert public_url("https://u:pw@x.example/p?api_key=ghi&v=1#f") == "https://x.example/p?v=1"

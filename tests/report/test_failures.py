@@ -3,14 +3,16 @@ from dataclasses import replace
 
 from support.sample_run import STEPS, console_of, make_case, make_judged, make_report
 
-from geval_cli.records import CaseResult, ErrorInfo, Status
-from geval_cli.report.failures import print_failures
+from geval_cli.records import INTERNAL_ERROR, CaseResult, ErrorInfo, Status
+from geval_cli.report.failures import Failures, print_failures
 
 
 def printed(*cases: CaseResult, width: int = 100, verbose: bool = False) -> str:
     stream = io.StringIO()
-    report = make_report(results=lambda: iter(cases))
-    print_failures(report, console_of(stream, width), verbose=verbose)
+    failures = Failures(verbose)
+    for case in cases:
+        failures.add(case)
+    print_failures(failures, make_report(), console_of(stream, width))
     return stream.getvalue()
 
 
@@ -147,6 +149,17 @@ def test_very_long_words_wrap() -> None:
 
     assert max(len(line) for line in text.split("\n")) <= 60
     assert text.count("x") >= 500
+
+
+def test_of_a_bug_the_end_of_its_traceback_is_shown() -> None:
+    trace = "\n".join(
+        ["Traceback (most recent call last):", *(f"line {n}" for n in range(30)), "KeyError: 'x'"]
+    )
+    error = ErrorInfo(INTERNAL_ERROR, "KeyError: 'x'", "this is a bug in geval", trace)
+    text = printed(make_case(status=Status.ERROR, error=error))
+
+    assert "trace   line 23" in text
+    assert "           KeyError: 'x'" in text
 
 
 def test_the_raw_reply_and_the_hint_stand_with_an_error() -> None:

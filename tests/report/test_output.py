@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.sample_run import COLUMNS, RUN, SUMMARY, make_case, make_report, results_of
+from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
 
 from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunFinished, RunStarted
@@ -64,7 +64,7 @@ def test_jsonl_grows_while_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text("from an earlier run\n")
     file = open_results_file(path)
-    file.listen(RunStarted(RUN, 10, COLUMNS))
+    file.listen(RunStarted(RUN, 10))
     lines = []
     for result in results_of():
         file.listen(CaseFinished(result))
@@ -78,7 +78,7 @@ def test_jsonl_ends_complete_and_in_the_order_of_the_tests(tmp_path: Path) -> No
     path = tmp_path / "results.jsonl"
     results = list(results_of())
     file = open_results_file(path)
-    file.listen(RunStarted(RUN, 10, COLUMNS))
+    file.listen(RunStarted(RUN, 10))
     for result in reversed(results[:7]):
         file.listen(CaseFinished(result))
     file.listen(RunFinished(RUN, SUMMARY))
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_does_not_stop_the_run(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     file = open_results_file(path)
     with file_size_limit(64):
-        file.listen(RunStarted(RUN, 10, COLUMNS))
+        file.listen(RunStarted(RUN, 10))
         for result in results_of():
             file.listen(CaseFinished(result))
         with pytest.raises(OutputError):

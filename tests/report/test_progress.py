@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
-from support.sample_run import COLUMNS, RUN, TerminalStream, console_of, make_case
+from support.sample_run import RUN, TerminalStream, console_of, make_case
 
 from geval_cli.events import CaseFinished, ModelCalled, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
@@ -40,7 +40,7 @@ def cases(count: int, status: Status = Status.PASSED) -> list[RunEvent]:
 
 
 def test_a_short_run_in_a_pipe_is_two_lines() -> None:
-    lines = plain_lines([RunStarted(RUN, 20, COLUMNS), *cases(20), FINISHED], step_s=0.1)
+    lines = plain_lines([RunStarted(RUN, 20), *cases(20), FINISHED], step_s=0.1)
 
     assert lines == [
         "running 20 cases of examples/configs/vacation.yaml",
@@ -49,13 +49,13 @@ def test_a_short_run_in_a_pipe_is_two_lines() -> None:
 
 
 def test_an_interrupted_run_in_a_pipe_says_so() -> None:
-    lines = plain_lines([RunStarted(RUN, 20, COLUMNS), *cases(3), INTERRUPTED])
+    lines = plain_lines([RunStarted(RUN, 20), *cases(3), INTERRUPTED])
 
     assert lines[-1] == "interrupted: 3 of 20 cases; 3 passed; 0s"
 
 
 def test_a_long_run_in_a_pipe_says_every_tenth_how_far_it_is() -> None:
-    lines = plain_lines([RunStarted(RUN, 100, COLUMNS), *cases(100), FINISHED], step_s=2.0)
+    lines = plain_lines([RunStarted(RUN, 100), *cases(100), FINISHED], step_s=2.0)
 
     assert len(lines) == 12
     assert lines[3] == "30/100 (30%); 30 passed; calls 0; 1m 00s, ETA 2m 20s"
@@ -63,7 +63,7 @@ def test_a_long_run_in_a_pipe_says_every_tenth_how_far_it_is() -> None:
 
 def test_a_very_slow_run_gives_a_sign_of_life() -> None:
     called = [ModelCalled(Role.JUDGE, "local:smollm2", Usage(1, 10, 5))] * 8
-    lines = plain_lines([RunStarted(RUN, 100, COLUMNS), *called], step_s=10.0)
+    lines = plain_lines([RunStarted(RUN, 100), *called], step_s=10.0)
 
     assert lines[1:] == [
         "0/100 (0%); 0 passed; calls 0 + 3 judge; 30s",
@@ -73,7 +73,7 @@ def test_a_very_slow_run_gives_a_sign_of_life() -> None:
 
 def test_lines_in_a_pipe_hold_no_control_characters() -> None:
     text = "\n".join(
-        plain_lines([RunStarted(RUN, 9, COLUMNS), Noticed("odd\x1b[2J\r"), *cases(9), FINISHED], step_s=9)
+        plain_lines([RunStarted(RUN, 9), Noticed("odd\x1b[2J\r"), *cases(9), FINISHED], step_s=9)
     )
 
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
@@ -82,7 +82,7 @@ def test_lines_in_a_pipe_hold_no_control_characters() -> None:
 
 def test_counts_calls_cache_and_cost_are_added_up() -> None:
     events = [
-        RunStarted(RUN, 10, COLUMNS),
+        RunStarted(RUN, 10),
         ModelCalled(Role.GENERATION, "a", Usage(1, 10, 5, 1, 0.0)),
         ModelCalled(Role.JUDGE, "b", Usage(20, 10, 5, 10, 0.02)),
         ModelCalled(Role.JUDGE, "b", Usage(), failed=True),
@@ -97,7 +97,7 @@ def test_counts_calls_cache_and_cost_are_added_up() -> None:
 
 def test_an_unknown_price_is_not_shown_as_a_cost() -> None:
     called = ModelCalled(Role.GENERATION, "a", Usage(1, 10, 5, 0, None))
-    lines = plain_lines([RunStarted(RUN, 1, COLUMNS), called, *cases(1)], step_s=30.0)
+    lines = plain_lines([RunStarted(RUN, 1), called, *cases(1)], step_s=30.0)
 
     assert "$" not in "".join(lines)
 
@@ -108,13 +108,13 @@ def test_the_same_notice_is_printed_once() -> None:
     assert plain_lines(notices) == ["note: b gives no logprobs", "note: another"]
 
 
-def test_nothing_is_printed_when_progress_is_not_wanted() -> None:
+def test_only_notices_are_printed_when_progress_is_not_wanted() -> None:
     stream = TerminalStream()
     with make_progress(console_of(stream, 80), is_shown=False) as progress:
-        for event in (RunStarted(RUN, 1, COLUMNS), Noticed("x"), *cases(1), FINISHED):
+        for event in (RunStarted(RUN, 1), Noticed("x"), *cases(1), FINISHED):
             progress.listen(event)
 
-    assert stream.getvalue() == ""
+    assert without_codes(stream.getvalue()) == "note: x\n"
 
 
 def live_text(width: int, events: Iterable[RunEvent]) -> str:
@@ -134,7 +134,7 @@ def without_codes(text: str) -> str:
 def test_live_lines_fit_the_terminal(width: int) -> None:
     called = [ModelCalled(role, "x", Usage(900, 10, 5, 7, 12.3456)) for role in Role] * 9
     events = [
-        RunStarted(RUN, 12_345, COLUMNS),
+        RunStarted(RUN, 12_345),
         *called,
         *cases(150),
         *cases(30, Status.FAILED),
@@ -147,16 +147,14 @@ def test_live_lines_fit_the_terminal(width: int) -> None:
 
 def test_live_display_shows_counts_times_and_calls() -> None:
     called = ModelCalled(Role.JUDGE, "x", Usage(20, 10, 5, 10, 0.5))
-    text = without_codes(
-        live_text(80, [RunStarted(RUN, 10, COLUMNS), called, *cases(4), *cases(1, Status.FAILED)])
-    )
+    text = without_codes(live_text(80, [RunStarted(RUN, 10), called, *cases(4), *cases(1, Status.FAILED)]))
 
     assert "━" * 15 + "─" * 15 + " 5/10  4 passed, 1 failed" in text
     assert "7s · ETA 7s · calls 0 + 20 judge, 50% cached, $0.50" in text
 
 
 def test_live_display_gives_the_cursor_back() -> None:
-    text = live_text(80, [RunStarted(RUN, 3, COLUMNS), *cases(3), FINISHED])
+    text = live_text(80, [RunStarted(RUN, 3), *cases(3), FINISHED])
 
     assert text.count(HIDE_CURSOR) == 1
     assert text.rindex(SHOW_CURSOR) > text.index(HIDE_CURSOR)
@@ -167,7 +165,7 @@ def test_ctrl_c_gives_the_cursor_back() -> None:
 
     def run_until_interrupted() -> None:
         with make_progress(console_of(stream, 80)) as progress:
-            progress.listen(RunStarted(RUN, 3, COLUMNS))
+            progress.listen(RunStarted(RUN, 3))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -177,6 +175,6 @@ def test_ctrl_c_gives_the_cursor_back() -> None:
 
 
 def test_a_notice_stands_above_the_live_display() -> None:
-    text = without_codes(live_text(80, [RunStarted(RUN, 3, COLUMNS), Noticed("no logprobs"), *cases(1)]))
+    text = without_codes(live_text(80, [RunStarted(RUN, 3), Noticed("no logprobs"), *cases(1)]))
 
     assert text.index("note: no logprobs") < text.rindex("1/3")

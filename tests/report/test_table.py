@@ -3,15 +3,17 @@ from dataclasses import replace
 
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
-from geval_cli.events import Column
-from geval_cli.records import CaseResult, Status
+from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.report import RunReport
-from geval_cli.report.table import print_table
+from geval_cli.report.table import TableRows, print_table
 
 
 def printed(report: RunReport, width: int = 100) -> str:
     stream = io.StringIO()
-    print_table(report, console_of(stream, width))
+    rows = TableRows()
+    for result in report.results():
+        rows.add(result)
+    print_table(rows, report, console_of(stream, width))
     return stream.getvalue()
 
 

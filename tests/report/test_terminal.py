@@ -17,8 +17,7 @@ from support.sample_run import (
     results_of,
 )
 
-from geval_cli.events import Column
-from geval_cli.records import ErrorInfo, Status
+from geval_cli.records import Column, ErrorInfo, Status
 from geval_cli.report.terminal import print_report
 
 Check = Callable[[str, str], None]
@@ -150,10 +149,15 @@ def test_markup_in_an_output_stays_text() -> None:
     assert "[bold red]hello[/] :smile: [link=file:///etc]x[/link]" in text
 
 
-def test_results_are_read_as_a_stream() -> None:
+def test_results_are_read_once_and_as_a_stream() -> None:
+    readings = 0
+
     def endless_memory() -> object:
+        nonlocal readings
+        readings += 1
         return (replace(case, output="x" * 100_000) for case in results_of(tests=300))
 
     text = printed(80, results=endless_memory)
 
     assert len(text) < 20_000
+    assert readings == 1

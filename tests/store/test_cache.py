@@ -58,6 +58,15 @@ def cache(tmp_path, days):
     cache.close()
 
 
+def test_answers_can_be_removed_one_by_one(cache):
+    async def body():
+        await cache.put_many({key(name): choice(name) for name in "abc"})
+        await cache.remove_many([key("a"), key("b"), key("never there")])
+        return await cache.get_many([key(name) for name in "abc"])
+
+    assert asyncio.run(body()) == {key("c"): choice("c")}
+
+
 @given(stored_choices)
 def test_what_is_kept_comes_back_exactly(stored):
     assert _decode(_encode(stored)) == stored

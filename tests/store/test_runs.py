@@ -1,4 +1,5 @@
 import asyncio
+import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -193,13 +194,14 @@ def test_results_may_be_read_while_others_are_added(store):
     assert [item.test_index for item in reading] == [1]
 
 
-def test_a_result_that_cannot_be_stored_is_told_at_the_end_and_stops_nothing(store):
+def test_a_result_that_cannot_be_stored_is_told_and_stops_nothing(store):
     store.begin(RUN)
-    store.add("a run that never began", RESULT)
-    store.add(RUN.id, RESULT)
+    refused = store.add("a run that never began", RESULT)
+    taken = store.add(RUN.id, RESULT)
     with pytest.raises(StoreError, match="cannot be used"):
-        store.finish(replace(RUN, status=RunStatus.COMPLETED), SUMMARY)
-    assert store.failure is not None
+        refused.result(5)
+    assert taken.result(5) is None
+    store.finish(replace(RUN, status=RunStatus.COMPLETED), SUMMARY)
     assert store.find(RUN.id).run.status is RunStatus.COMPLETED
     assert list(store.results(RUN.id)) == [RESULT]
 
@@ -215,6 +217,48 @@ def test_a_run_that_cannot_be_stored_is_told_at_once(store, tmp_path):
         store.runs()
     with pytest.raises(StoreError):
         list(store.results(RUN.id))
+
+
+def change_json(home, table, column, change):
+    with sqlite3.connect(home / "geval.db") as other:
+        [[text]] = other.execute(f"SELECT {column} FROM {table}")
+        value = json.loads(text)
+        change(value)
+        other.execute(f"UPDATE {table} SET {column} = ?", (json.dumps(value),))
+    other.close()
+
+
+def test_what_a_newer_geval_added_is_passed_over(store, tmp_path):
+    def add_keys(value):
+        value["tomorrow"] = 1
+        for name in ("prompt", "error"):
+            if name in value:
+                value[name]["tomorrow"] = 2
+        for item in value.get("assertions", ()):
+            item["usage"]["tomorrow"] = 3
+        if "usage" in value:
+            value["usage"]["embedding"] = value["usage"].get("generation", {})
+
+    store.begin(RUN)
+    store.add(RUN.id, RESULT)
+    store.finish(RUN, SUMMARY)
+    for place in (("runs", "record"), ("runs", "summary"), ("results", "result")):
+        change_json(tmp_path / "home", *place, add_keys)
+    assert store.find(RUN.id) == (RUN, SUMMARY)
+    assert list(store.results(RUN.id)) == [RESULT]
+
+
+def test_what_this_geval_cannot_read_is_said(store, tmp_path):
+    store.begin(RUN)
+    store.add(RUN.id, RESULT)
+    store.finish(RUN, SUMMARY)
+    change_json(tmp_path / "home", "results", "result", lambda value: value.pop("output"))
+    with pytest.raises(StoreError, match="this version of geval cannot read") as caught:
+        list(store.results(RUN.id))
+    assert caught.value.hint
+    change_json(tmp_path / "home", "runs", "record", lambda value: value.update(status="paused"))
+    with pytest.raises(StoreError, match="this version of geval cannot read"):
+        store.runs()
 
 
 def test_asking_whether_anything_is_stored_creates_nothing(tmp_path):

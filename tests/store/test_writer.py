@@ -80,6 +80,19 @@ def test_one_that_fails_takes_no_other_with_it(database, writer):
     assert stored(database) == ["a", "b", "c"]
 
 
+def test_a_bug_in_one_work_is_told_to_its_waiter_and_the_others_are_served(database, writer):
+    def broken(connection):
+        raise TypeError("boom")
+
+    first, second = writer.submit(broken), writer.submit(insert("a"))
+    with pytest.raises(TypeError, match="boom"):
+        first.result(5)
+    assert second.result(5) == 1
+    with pytest.raises(TypeError, match="boom"):
+        writer.submit(broken).result(5)
+    assert stored(database) == ["a"]
+
+
 def test_a_full_disk_fails_everybody_who_waits_and_what_fits_again_is_written(database, writer):
     def fill(connection):
         connection.execute("PRAGMA max_page_count = 8")

@@ -2,13 +2,14 @@
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from rich.console import Console
 
-from geval_cli.events import Column
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
+    Column,
     ErrorInfo,
     JsonValue,
     MetricSummary,
@@ -41,6 +42,7 @@ RUN = RunRecord(
     config_path="examples/configs/vacation.yaml",
     config_digest="5f0c",
     config={"tests": []},
+    columns=COLUMNS,
 )
 SUMMARY = RunSummary(
     total=10,
@@ -112,12 +114,12 @@ def results_of(columns: Iterable[Column] = COLUMNS, tests: int = 5) -> Iterator[
 
 def make_report(columns: tuple[Column, ...] = COLUMNS, tests: int = 5, **changes: object) -> RunReport:
     values: dict[str, object] = {
-        "run": RUN,
         "summary": SUMMARY,
-        "columns": columns,
         "results": lambda: results_of(columns, tests),
     }
-    return RunReport(**{**values, **changes})  # type: ignore[arg-type]
+    run = changes.pop("run", RUN)
+    assert isinstance(run, RunRecord)
+    return RunReport(replace(run, columns=columns), **{**values, **changes})  # type: ignore[arg-type]
 
 
 def _greeting(test: int, column: Column) -> CaseResult:

@@ -19,7 +19,7 @@ Answer = str | Exception | ModelResponse
 STEPS_REPLY = '{"steps": ["Read both texts.", "Compare them.", "Rate the match."]}'
 
 
-@dataclass
+@dataclass(eq=False)
 class ScriptedJudge:
     """Answers steps requests with `steps` and every other request by `answer(request)`; keeps all requests."""
 

@@ -1,0 +1,97 @@
+"""JSON in a model's output: the whole of it, or what code fences and prose surround."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NoReturn
+
+from geval_cli.records import JsonValue
+
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
+_OPENING = re.compile(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
+_MOST_TRIES = (
+    1000  # each takes time in proportion to the text; an answer with more broken brackets holds no JSON
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJson:
+    """A value and what it was in: "whole output", "code fence" or "larger text"."""
+
+    value: JsonValue
+    found_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    value: JsonValue
+    length: int
+
+
+def parse_strict_json(text: str) -> JsonValue:
+    """The value of a JSON text; NaN and Infinity are no JSON.
+
+    Raises:
+        ValueError: with line and column.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def find_json(text: str) -> FoundJson:
+    """The JSON in a text: all of it, else the content of a code fence, else an object or a list within prose.
+
+    Of several, the longest counts, and of equally long ones the last. The JSON itself must be without mistakes, and no
+    part of a broken value is taken for the whole.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        return FoundJson(parse_strict_json(text), "whole output")
+    except ValueError:
+        pass
+    for found_in, candidates in (("code fence", _fenced(text)), ("larger text", _in_prose(text))):
+        longest = max(reversed([*candidates]), key=lambda item: item.length, default=None)
+        if longest is not None:
+            return FoundJson(longest.value, found_in)
+    raise ValueError("there is no JSON object or list in it, not even in a code fence or within prose")
+
+
+def _fenced(text: str) -> Iterator[_Candidate]:
+    for match in islice(_FENCE.finditer(text), _MOST_TRIES):
+        content = match["content"].strip()
+        try:
+            yield _Candidate(parse_strict_json(content), len(content))
+        except ValueError:
+            continue
+
+
+def _in_prose(text: str) -> Iterator[_Candidate]:
+    constants: list[str] = []
+    decoder = json.JSONDecoder(parse_constant=constants.append)
+    end = 0
+    for _ in range(_MOST_TRIES):
+        match = _OPENING.search(text, end)
+        if match is None:
+            return
+        start = match.start()
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            # What was read before the mistake belongs to the broken value and is no value of its own.
+            end = max(error.pos, start + 1)
+        except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
+            return
+        else:
+            if not constants:
+                yield _Candidate(value, end - start)
+        constants.clear()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")

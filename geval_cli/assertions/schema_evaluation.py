@@ -1,0 +1,46 @@
+"""evaluation-schema: the evaluation mode `schema`, in which an output must fit the JSON Schema of its test."""
+
+from geval_cli.assertions.json_schemas import schema_problems, schema_verdict
+from geval_cli.assertions.json_text import FoundJson, find_json, parse_strict_json
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.written_schema import parse_schema, unless_empty
+from geval_cli.config.schema import AssertionSpec, SchemaEvaluationSpec
+from geval_cli.errors import Problem
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of the test's schema; an empty one has none."""
+    assert isinstance(spec, SchemaEvaluationSpec)
+    written = unless_empty(spec.value)
+    return [] if written is None else schema_problems(written, "`evaluation_schema`", spec.place)
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Parse the output, strictly or tolerantly, and validate it; without a schema nothing is evaluated."""
+    assert isinstance(spec, SchemaEvaluationSpec)
+    written = unless_empty(spec.value)
+    if written is None:
+        return Outcome.not_evaluated("the test has no `evaluation_schema`")
+    try:
+        found = _parse(subject.text, spec)
+    except ValueError as error:
+        hint = _hint(subject.text, spec)
+        return Outcome.of(False, f"the output is not JSON: {error}{hint}", parsing=spec.parsing)
+    return schema_verdict(found.value, parse_schema(written), parsing=spec.parsing, found_in=found.found_in)
+
+
+def _parse(text: str, spec: SchemaEvaluationSpec) -> FoundJson:
+    if spec.parsing == "tolerant":
+        return find_json(text)
+    return FoundJson(parse_strict_json(text), "whole output")
+
+
+def _hint(text: str, spec: SchemaEvaluationSpec) -> str:
+    """What to do about an answer that only says more than JSON."""
+    if spec.parsing == "tolerant":
+        return ""
+    try:
+        found = find_json(text)
+    except ValueError:
+        return ""
+    return f" (there is JSON in it, in a {found.found_in}; `evaluation_parsing: tolerant` reads that)"

@@ -1,0 +1,53 @@
+"""stdout and stderr as they may be: of a narrow encoding, or with a reader that has gone."""
+
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+_NAMES = ("stdout", "stderr")
+
+
+def survive_odd_streams() -> None:
+    """See to it that output alone never ends a command, nor changes its exit code.
+
+    Model output is any Unicode: what a stream cannot encode is escaped. When the reader of a pipe goes
+    (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says.
+    """
+    for name in _NAMES:
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+            if _may_break(stream):
+                setattr(sys, name, _unbreakable(stream))
+
+
+def _may_break(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() >= 0 and not stream.isatty()
+    except (OSError, ValueError):  # nothing of the operating system's is behind it
+        return False
+
+
+def _unbreakable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _Pipe(io.FileIO):
+    """A file descriptor that swallows what is written to it once nobody reads it any more."""
+
+    def write(self, content: Any, /) -> int:
+        try:
+            return super().write(content)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(content)

@@ -1,0 +1,237 @@
+"""What must never be shown or kept: keys and passwords, found by the name they stand under, by their place or form."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from geval_cli.records import JsonValue
+
+MASK = "***"
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_KEY_WORDS = frozenset({"key", "keys", "apikey", "apikeys", "accesskey", "authkey", "secretkey"})
+_SECRET_WORDS = _KEY_WORDS | {
+    "auth", "authentication", "oauth", "bearer", "jwt", "pass", "passphrase", "pwd", "sig"
+}  # fmt: skip
+_SECRET_ENDINGS = (
+    "authorization", "connectionstring", "cookie", "cookies", "credential", "credentials", "passwd", "password",
+    "passwords", "secret", "secrets", "signature", "token",
+)  # fmt: skip
+# What may follow and leaves it a secret: OPENAI_API_KEY_PROD. In `api_key_env` and `token_url` the rest says otherwise.
+_TAILS = frozenset({"base", "default", "dev", "new", "old", "prod", "production", "staging", "test", "value"})
+_OTHER_KEYS = frozenset(
+    {
+        "answer",
+        "cache",
+        "foreign",
+        "group",
+        "idempotency",
+        "partition",
+        "primary",
+        "public",
+        "routing",
+        "sort",
+    }
+)
+_OTHER_TOKENS = frozenset(
+    {
+        "bos",
+        "cls",
+        "end",
+        "eos",
+        "first",
+        "last",
+        "mask",
+        "next",
+        "pad",
+        "per",
+        "sep",
+        "special",
+        "start",
+        "stop",
+        "unk",
+    }
+)
+_NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # every shell's working folder
+_SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure functions and Google take their keys so
+
+_PLACE = r"\{\{[^{}]*\}\}"
+_QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?"
+_REFERENCE = re.compile(
+    r"(?:(?:Bearer|Basic|Token|Digest|ApiKey|Key) )?(?:\{\{[^{}'\"]*\}\}[:@]?)+", re.IGNORECASE
+)
+_NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:\\?[\"'])?\s*[:=]\s*\\?")
+_NAMED_VALUE = re.compile(rf"{_QUOTED}|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n])*")
+_FLAG = re.compile(rf"(?<!\S)--?(?P<name>[A-Za-z][\w-]*)(?:=|\s+)(?P<value>{_QUOTED}|\S+)")
+_PARAMETER = re.compile(rf"[?&#;](?P<name>[\w.~%-]+)=(?P<value>(?:{_PLACE}|[^&#;\s\"'<>\\{{}}])+)")
+_USER_INFO = re.compile(rf"(?<=://)(?P<value>(?:{_PLACE}|[^/?#\s\"'{{}}])+)(?=@)")
+_FALLBACK = re.compile(rf"\benv\.(?P<name>\w+)\s*\|\s*default\(\s*(?P<value>{_QUOTED})")
+_BARE = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{8,}|\bgsk_\w{6,}|\bAIza[\w-]{20,}|\bgh[pousr]_\w{20,}|\bhf_\w{20,}"
+    r"|\bAKIA[0-9A-Z]{16}\b|\bxox[abprs]-[\w-]{10,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<=[Bb]earer )(?=\S*(?:[0-9A-Z_+/=*-]|\.\w))[\w.~+/=*-]{6,}|(?<=[Bb]asic )(?=\S*[0-9=+/])[\w+/=-]{8,}"
+)
+_FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
+_PROVIDER_KEYS = frozenset({"providers", "provider"})
+_MIN_PART = 8  # of a cookie or a scheme with several values; shorter words would be masked everywhere
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name is a secret: a config key, an environment variable, a header, a query parameter."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1] in _TAILS:
+        words.pop()
+    if not words or name in _NO_SECRETS:
+        return False
+    if words == ["key"]:
+        return False
+    before, last = words[-2] if len(words) > 1 else "", words[-1]
+    if last in _KEY_WORDS:
+        return before not in _OTHER_KEYS and (
+            last != "keys" or before in {"api", "access", "secret", "private"}
+        )
+    if last == "token":
+        return before not in _OTHER_TOKENS
+    return (
+        last in _SECRET_WORDS or last.endswith(_SECRET_ENDINGS) or (before, last) == ("connection", "string")
+    )
+
+
+def is_secret_parameter(name: str) -> bool:
+    """Whether a header, or a query parameter as it stands in a URL, is a secret: some words are keys only there."""
+    plain = unquote(name)
+    return is_secret_name(plain) or plain.lower() in _SECRET_PARAMETERS
+
+
+def secret_spans(text: str) -> list[tuple[int, int]]:
+    """The stretches of a text (a source line, a URL, a command) that hold secrets: sorted (start, end), no overlaps."""
+    return _joined([*_marked_places(text), *_named_places(text)])
+
+
+def mask_text(text: str) -> str:
+    """`text` with everything that looks like a secret replaced by `***`."""
+    return _without(text, secret_spans(text))
+
+
+def mask_bare(text: str) -> str:
+    """`text` without what has the form of a key, wherever it stands: for prose, in which names mean nothing."""
+    return _BARE.sub(MASK, text)
+
+
+def mask_config(value: JsonValue) -> JsonValue:
+    """A config as data without its secrets. The variables of tests are kept, whatever they are called."""
+    return _masked(value, is_secret=False, may_be_free=True)
+
+
+def secret_values(value: JsonValue) -> list[str]:
+    """The secrets in a part of a config whose env values are filled in.
+
+    A secret of several parts (`Bearer KEY`, a cookie) is there as a whole and in parts.
+    """
+    return list(dict.fromkeys(_values(value, is_secret=False)))
+
+
+def _masked(value: JsonValue, *, is_secret: bool, may_be_free: bool, under: str = "") -> JsonValue:
+    if isinstance(value, dict):
+        return {
+            key: entry
+            if may_be_free and key in _FREE_TEXT_KEYS
+            else _masked(
+                entry,
+                is_secret=_hides(key, entry, under) or is_secret,
+                may_be_free=may_be_free and key not in _PROVIDER_KEYS,
+                under=key,
+            )
+            for key, entry in value.items()
+        }
+    if isinstance(value, list):
+        return [_masked(item, is_secret=is_secret, may_be_free=may_be_free) for item in value]
+    if is_secret and value is not None and not isinstance(value, bool) and not _is_reference(str(value)):
+        return MASK
+    if not isinstance(value, str):
+        return value
+    # Prose may well say "password: none"; in a provider such words name a header, an option of a command, a field.
+    return _without(value, _marked_places(value) if may_be_free else secret_spans(value))
+
+
+def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            yield from _values(entry, is_secret=_hides(key, entry, under) or is_secret, under=key)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _values(item, is_secret=is_secret)
+    elif is_secret and value is not None and not isinstance(value, bool):
+        text = str(value)
+        yield from (text, text.rpartition(" ")[2], text.rpartition(":")[2])
+        parts = re.split(r"[\s;,:=\"']+", text)
+        yield from (part for part in parts if len(part) >= _MIN_PART)
+    elif isinstance(value, str):
+        for start, end in secret_spans(value):
+            yield from _values(value[start:end].strip("\"'"), is_secret=True)
+
+
+def _hides(key: str, entry: JsonValue, under: str) -> bool:
+    """Whether `key`, in a mapping that stands under `under`, makes secrets of all texts in `entry`."""
+    if isinstance(entry, dict):
+        if under == "properties":  # a JSON Schema may well describe a property named `password`
+            return False
+        if key == "env":
+            return True
+    return is_secret_name(key) or key.lower() == "key"
+
+
+def _marked_places(text: str) -> list[tuple[int, int]]:
+    """Secrets that their form, or the syntax of a URL or a template around them, gives away."""
+    found = [match.span() for match in _BARE.finditer(text)]
+    if "://" in text:
+        found += [
+            match.span("value") for match in _USER_INFO.finditer(text) if not _is_reference(match["value"])
+        ]
+    if "=" in text:
+        found += [
+            match.span("value")
+            for match in _PARAMETER.finditer(text)
+            if is_secret_parameter(match["name"]) and not _is_reference(match["value"])
+        ]
+    if "default(" in text:
+        found += [match.span("value") for match in _FALLBACK.finditer(text) if is_secret_name(match["name"])]
+    return _joined(found)
+
+
+def _named_places(text: str) -> Iterator[tuple[int, int]]:
+    """Values after a secret's name: `apiKey: ...` as in YAML, JSON and headers, `--token ...` as in commands."""
+    for flag in _FLAG.finditer(text):
+        if is_secret_name(flag["name"]) and not _is_reference(flag["value"]):
+            yield flag.span("value")
+    position = 0
+    while match := _NAMED.search(text, position):
+        position = match.end()
+        is_parameter = text[match.start() - 1 : match.start()] in {"?", "&", "#", ";"}
+        if is_parameter or not is_secret_name(match["name"]):
+            continue
+        value = _NAMED_VALUE.match(text, position)
+        if value:
+            position = value.end()
+            if not _is_reference(value.group()):
+                yield value.span()
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    for start, end in reversed(spans):
+        text = text[:start] + MASK + text[end:]
+    return text
+
+
+def _is_reference(value: str) -> bool:
+    return _REFERENCE.fullmatch(value.strip("\"' ")) is not None

@@ -1,0 +1,107 @@
+"""One run on its way into the store: a store that fails costs no result of it."""
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+
+from geval_cli.errors import StoreError
+from geval_cli.records import CaseResult, RunRecord, RunSummary
+from geval_cli.store.runs import RunStore
+
+UNCOMMITTED_MAX = 256
+"""So many results may be on their way into the store; with more, `add` waits."""
+
+_Place = tuple[int, int, int]
+
+
+class Recording:
+    """Stores a run and its results as they come. What the store does not take is held in memory until the end.
+
+    From its first error on the store is left alone, since each further attempt may take seconds; the end tries once
+    more to put everything there. Belongs to one event loop.
+
+    Attributes:
+        failure: why the store lacks something of this run; None as long as it lacks nothing.
+    """
+
+    def __init__(self, runs: RunStore, run: RunRecord) -> None:
+        self.failure: StoreError | None = None
+        self._runs = runs
+        self._run_id = run.id
+        self._has_begun = False
+        self._uncommitted: deque[tuple[CaseResult, Future[None]]] = deque()
+        self._held: dict[_Place, CaseResult] = {}
+
+    async def begin(self, run: RunRecord) -> None:
+        """Store the run as it begins."""
+        try:
+            await asyncio.to_thread(self._runs.begin, run)
+            self._has_begun = True
+        except StoreError as error:
+            self.failure = error
+
+    async def add(self, result: CaseResult) -> None:
+        """Store a result; waits only when many are not committed yet."""
+        if self.failure is not None:
+            self._hold(result)
+            return
+        self._uncommitted.append((result, self._runs.add(self._run_id, result)))
+        while len(self._uncommitted) > UNCOMMITTED_MAX:
+            await asyncio.gather(asyncio.wrap_future(self._uncommitted[0][1]), return_exceptions=True)
+            self._settle()
+        self._settle()
+
+    async def finish(self, run: RunRecord, summary: RunSummary) -> None:
+        """Store how the run ended, and what is held; `failure` says whether that worked."""
+        await asyncio.to_thread(self._finish, run, summary)
+
+    def results(self) -> Iterator[CaseResult]:
+        """All results by test, repeat and column.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        held = iter(sorted(self._held.values(), key=_place))
+        if not self._has_begun:
+            return held
+        stored = (item for item in self._runs.results(self._run_id) if _place(item) not in self._held)
+        return heapq.merge(stored, held, key=_place)
+
+    def _settle(self) -> None:
+        """Forget what is committed, and hold what the store refused."""
+        while self._uncommitted and self._uncommitted[0][1].done():
+            result, committed = self._uncommitted.popleft()
+            error = committed.exception()
+            if isinstance(error, StoreError):
+                self.failure = self.failure or error
+                self._hold(result)
+            elif error is not None:
+                raise error
+
+    def _finish(self, run: RunRecord, summary: RunSummary) -> None:
+        wait([committed for _, committed in self._uncommitted])
+        self._settle()
+        try:
+            if self.failure is not None:
+                self._store_held(run)
+            self._runs.finish(run, summary)
+        except StoreError as error:
+            self.failure = self.failure or error
+
+    def _store_held(self, run: RunRecord) -> None:
+        self._runs.begin(run)
+        self._has_begun = True
+        committed = [self._runs.add(run.id, result) for result in self._held.values()]
+        for item in committed:
+            item.result()
+        self._held.clear()
+        self.failure = None
+
+    def _hold(self, result: CaseResult) -> None:
+        self._held[_place(result)] = result
+
+
+def _place(result: CaseResult) -> _Place:
+    return result.test_index, result.repeat_index, result.column

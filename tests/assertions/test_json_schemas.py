@@ -1,0 +1,100 @@
+import json
+from typing import Any
+
+import pytest
+
+from geval_cli.assertions.json_schemas import schema_errors, schema_problems
+from geval_cli.config.place import Place
+from geval_cli.config.yaml_source import read_yaml
+
+
+def messages(schema: Any) -> list[str]:
+    return [problem.message for problem in schema_problems(schema, "`evaluation_schema`", Place.nowhere())]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}},
+        {"$ref": "#node", "$defs": {"n": {"$anchor": "node"}}},
+        {"$id": "https://example.com/a", "$ref": "b", "$defs": {"b": {"$id": "b", "type": "string"}}},
+        {"properties": {"next": {"$ref": "#"}}},
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {"const": {"$ref": "https://example.com/no-reference-but-a-value"}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {}}, "$ref": "#/definitions/a"},
+        {"$schema": "https://example.com/a-draft-of-ours", "type": "object"},
+        '{"type": "object"}',
+    ],
+)  # fmt: skip
+def test_a_sound_schema_has_no_problems(schema: Any) -> None:
+    assert messages(schema) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "strng"}, "broken JSON Schema: 'strng' is not valid under any of the given schemas (at $.type)"),
+        ({"pattern": "("}, "broken JSON Schema: '(' is not a 'regex' (at $.pattern)"),
+        ({"$schema": 7}, "broken JSON Schema: `$schema` must be text"),
+        ({"$schema": ["a"]}, "broken JSON Schema: `$schema` must be text"),
+        ({"$ref": "#/$defs/gone"}, "the schema refers to `#/$defs/gone`, which it does not hold"),
+        ({"items": {"$ref": "other.json"}}, "the schema refers to `other.json`, which is not fetched"),
+        ({"properties": {"default": {"$ref": "file:///x"}}}, "the schema refers to `file:///x`, which is not fetched"),
+        ({"$ref": "#"}, "broken JSON Schema: it refers to itself without end, or is nested too deeply"),
+        ({"$schema": "http://[bad"}, "`evaluation_schema` is not a JSON Schema: Invalid IPv6 URL"),
+        ("{broken", "`evaluation_schema` is not a JSON Schema: Expecting property name enclosed in double quotes"),
+        ("[1]", "`evaluation_schema` is not a JSON Schema: it must be an object or a boolean"),
+        ("null", "`evaluation_schema` is not a JSON Schema: it must be an object or a boolean"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_work_is_one_problem(schema: Any, message: str) -> None:
+    [found] = messages(schema)
+    assert found.startswith(message)
+
+
+def test_each_reference_that_leads_nowhere_is_told_once() -> None:
+    schema = {"items": {"$ref": "a.json"}, "not": {"$ref": "a.json"}, "contains": {"$ref": "#/b"}}
+    assert len(messages(schema)) == 2
+
+
+def test_a_problem_points_at_the_line_within_the_schema() -> None:
+    document = read_yaml("schema:\n  properties:\n    age:\n      type: integr\n", "config.yaml")
+    [problem] = schema_problems(document.value["schema"], "`schema`", document.place.child("schema"))
+    assert str(problem.location) == "config.yaml:4:13"
+
+
+def test_a_problem_of_a_whole_mapping_points_at_its_key() -> None:
+    document = read_yaml("\nschema:\n  $ref: '#'\n", "config.yaml")
+    [problem] = schema_problems(document.value["schema"], "`schema`", document.place.child("schema"))
+    assert str(problem.location) == "config.yaml:2:1"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "errors"),
+    [
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True}, 1,
+         ["$: 1 is less than or equal to the minimum of 1"]),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}]}, [1],
+         ["$[0]: 1 is not of type 'string'"]),
+        ({"prefixItems": [{"type": "string"}]}, [1], ["$[0]: 1 is not of type 'string'"]),
+        ({"format": "email"}, "nobody", ["$: 'nobody' is not a 'email'"]),
+        ({"format": "date-time"}, "yesterday", ["$: 'yesterday' is not a 'date-time'"]),
+        ({"format": "uri"}, "not a uri", ["$: 'not a uri' is not a 'uri'"]),
+        ({"$defs": {"n": {"minimum": 3}}, "additionalProperties": {"$ref": "#/$defs/n"}}, {"a": 1, "b": 2},
+         ["$.a: 1 is less than the minimum of 3", "$.b: 2 is less than the minimum of 3"]),
+        (False, 1, ["$: False schema does not allow 1"]),
+        (True, 1, []),
+    ],
+)  # fmt: skip
+def test_values_are_validated_by_the_draft_that_the_schema_names(
+    schema: Any, value: object, errors: list[str]
+) -> None:
+    assert schema_errors(value, schema) == errors
+
+
+def test_a_value_that_is_nested_too_deeply_for_a_recursive_schema_is_not_valid() -> None:
+    value = json.loads('{"next": ' * 400 + "1" + "}" * 400)
+    errors = schema_errors(value, {"properties": {"next": {"$ref": "#"}}})
+    assert errors == ["$: it is nested too deeply to be validated"]

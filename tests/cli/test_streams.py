@@ -1,0 +1,89 @@
+"""Where the output goes, as it may be: a pipe whose reader is gone, a narrow encoding."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+
+CONFIG = """\
+prompts: ["say {{ x }}"]
+providers: [echo]
+defaultTest: { assert: [{ type: contains, value: EXPECTED }] }
+tests: [{ vars: { x: "a ä 海" } }, { vars: { x: b } }]
+"""
+
+
+@pytest.fixture
+def closed_pipe() -> int:
+    """The writing end of a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def write_config(folder: Path, expected: str) -> None:
+    (folder / "config.yaml").write_text(CONFIG.replace("EXPECTED", expected), encoding="utf-8")
+
+
+def run(folder: Path, *words: str, **streams: int) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "geval_cli", *words],
+        cwd=folder,
+        env=clean_environment(),
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
+    )
+
+
+@pytest.mark.parametrize(("expected", "code"), [("say", 0), ("never", 1)])
+def test_a_run_whose_table_nobody_reads_keeps_its_exit_code(
+    tmp_path: Path, closed_pipe: int, expected: str, code: int
+) -> None:
+    write_config(tmp_path, expected)
+    finished = run(tmp_path, "run", "config.yaml", stdout=closed_pipe)
+    assert finished.returncode == code
+    assert "Traceback" not in finished.stderr
+    assert "BrokenPipe" not in finished.stderr
+
+
+def test_a_run_whose_progress_nobody_reads_goes_on_to_its_end(tmp_path: Path, closed_pipe: int) -> None:
+    write_config(tmp_path, "say")
+    finished = run(tmp_path, "run", "config.yaml", "-o", "out.json", stderr=closed_pipe)
+    assert finished.returncode == 0
+    assert "2 passed" in finished.stdout
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert (report["run"]["status"], report["summary"]["passed"]) == ("completed", 2)
+
+
+def test_problems_that_nobody_reads_still_have_their_exit_code(tmp_path: Path, closed_pipe: int) -> None:
+    assert run(tmp_path, "run", "missing.yaml", stderr=closed_pipe).returncode == 2
+
+
+def test_a_long_list_may_be_cut_off(tmp_path: Path, closed_pipe: int) -> None:
+    assert run(tmp_path, "schema", stdout=closed_pipe).returncode == 0
+
+
+def test_what_a_stream_cannot_encode_is_escaped(tmp_path: Path) -> None:
+    write_config(tmp_path, "never")
+    env = clean_environment(PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    finished = run_geval("run", "config.yaml", cwd=tmp_path, env=env)
+    assert finished.code == 1
+    assert "say a \\xe4 \\u6d77" in finished.stdout
+
+
+@pytest.mark.parametrize("words", [("show", "nothing", "--debug"), ("--debug", "run", "missing.yaml")])
+def test_debug_shows_the_traceback_of_any_command(tmp_path: Path, words: tuple[str, ...]) -> None:
+    finished = run_geval(*words, cwd=tmp_path)
+    assert finished.code == 2
+    assert "Traceback" in finished.stderr
+    without = run_geval(*(word for word in words if word != "--debug"), cwd=tmp_path)
+    assert without.code == 2
+    assert "Traceback" not in without.stderr

@@ -1,0 +1,247 @@
+"""What is exported and imported again is the same suite."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from support.suites import load_suite
+
+from geval_cli.config.json_schema import config_json_schema
+from geval_cli.config.schema import Spec
+from geval_cli.config.suite_file import read_portable_suite
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.errors import ConfigError
+
+ENV = {"CITY": "Rome", "MODEL": "openai:gpt-4o"}
+VALID = Path(__file__).parent / "valid"
+CONFIGS = sorted(path for path in VALID.iterdir() if path.suffix == ".yaml" or path.name == "suite.json")
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30).filter(
+    lambda text: not text.startswith("file://") and "env." not in text
+)
+WORDS = TEXTS.filter(str.strip)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+MAPPINGS = st.dictionaries(TEXTS, JSON, max_size=3)
+SCHEMAS = MAPPINGS | st.booleans() | MAPPINGS.map(json.dumps) | st.just("") | st.none()
+PARSING = st.sampled_from(["strict", "tolerant"])
+MODES = {
+    "evaluation_mode": st.sampled_from(["llm", "schema"]),
+    "evaluation_criteria": TEXTS | st.none(),
+    "evaluation_parsing": PARSING,
+    "expected_schema": MAPPINGS | MAPPINGS.map(json.dumps) | st.none(),
+}
+PROMPTS = st.one_of(
+    TEXTS,
+    *(
+        st.fixed_dictionaries({name: body}, optional={"label": WORDS, **MODES})
+        for name, body in {
+            "raw": TEXTS,
+            "system": TEXTS,
+            "messages": st.lists(
+                st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXTS}),
+                min_size=1,
+                max_size=2,
+            ),
+        }.items()
+    ),
+)
+ASSERTIONS = st.one_of(
+    st.fixed_dictionaries({"type": st.sampled_from(["contains", "not-equals"]), "value": TEXTS}),
+    st.fixed_dictionaries({"type": st.just("is-json")}, optional={"value": SCHEMAS, "weight": st.floats(0, 9)}),
+    st.fixed_dictionaries(
+        {"type": st.just("g-eval"), "criteria": TEXTS | st.lists(TEXTS, max_size=2)},
+        optional={
+            "evaluation_steps": st.lists(TEXTS, max_size=2),
+            "rubric": st.just({"0": "bad", "10": "good"}) | st.just([{"score_range": [1, 4], "expected_outcome": "x"}]),
+            "provider": st.just("openai:gpt-4.1") | st.just({"id": "local:smollm2", "config": {"temperature": 0}}),
+            "rubricPrompt": TEXTS | st.just({"steps": "s", "evaluate": "e"}),
+            "score_range": st.just([1, 5]),
+        },
+    ),
+)  # fmt: skip
+TESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "description": TEXTS,
+        "vars": st.dictionaries(TEXTS, JSON, max_size=3),
+        "input": TEXTS,
+        "output": JSON,
+        "expected_output": TEXTS,
+        "context": TEXTS | st.lists(TEXTS, max_size=2),
+        "evaluation_schema": SCHEMAS,
+        "evaluation_parsing": PARSING,
+        "assert": st.lists(ASSERTIONS, max_size=2),
+        "threshold": st.floats(0, 1),
+        "options": st.fixed_dictionaries(
+            {}, optional={"scoring": st.just("single"), "provider": st.just("echo")}
+        ),
+        "metadata": MAPPINGS,
+    },
+)
+SUITES = st.fixed_dictionaries(
+    {"tests": st.lists(TESTS, min_size=1, max_size=3)},
+    optional={
+        "description": TEXTS,
+        "prompts": st.lists(PROMPTS, min_size=1, max_size=3) | PROMPTS,
+        "providers": st.just(["echo", {"id": "openai:gpt-4.1", "label": "big", "config": {"n": 1}}]),
+        "defaultTest": TESTS,
+        "options": st.just({"maxConcurrency": 3}),
+        "env": st.dictionaries(st.sampled_from(["A", "B"]), TEXTS, max_size=2),
+    },
+)
+
+
+def suite_in(path: Path) -> Any:
+    """All that a run takes from a config, without places and file names."""
+    suite = load_suite(path, env=ENV)
+    parts = (suite.description, suite.prompts, suite.providers, suite.options, list(suite.tests), suite.env)
+    return plain(parts)
+
+
+def plain(value: object) -> Any:
+    if isinstance(value, Spec):
+        return {"is": type(value).__name__, **plain(value.model_dump(exclude={"place"}))}
+    if hasattr(value, "__dataclass_fields__"):
+        names = value.__dataclass_fields__.keys() - {"place", "schema_place"}
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items() if key != "place"}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return repr(value)
+
+
+def passed_on(config: Path, folder: Path) -> Path:
+    """The config after an export and an import."""
+    exported, imported = folder / "passed-on.json", folder / "passed-on.yaml"
+    exported.write_text(read_portable_suite(config, env=ENV).to_json(), encoding="utf-8")
+    again = read_portable_suite(exported, env=ENV)
+    imported.write_text(again.to_yaml(), encoding="utf-8")
+    assert read_portable_suite(imported, env=ENV).content == again.content
+    return imported
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(SUITES)
+def test_a_round_trip_loses_nothing(suite: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        config = Path(name) / "config.json"
+        config.write_text(json.dumps(suite), encoding="utf-8")
+        assert suite_in(passed_on(config, Path(name))) == suite_in(config)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_every_form_of_a_config_survives_the_round_trip(config: Path, tmp_path: Path) -> None:
+    assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_what_is_exported_is_a_config_for_editors_too(config: Path, tmp_path: Path) -> None:
+    imported = passed_on(config, tmp_path).read_text(encoding="utf-8")
+    Draft202012Validator(config_json_schema()).validate(read_yaml(imported, "x").value)
+
+
+def exported(tmp_path: Path, config: str, **files: str) -> dict[str, Any]:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    path = tmp_path / "config.yaml"
+    path.write_text(config, encoding="utf-8")
+    return json.loads(read_portable_suite(path, env=ENV).to_json())  # type: ignore[no-any-return]
+
+
+def test_prompts_and_test_cases_carry_what_evaluates_them(tmp_path: Path) -> None:
+    suite = exported(
+        tmp_path,
+        "prompts: [{system: s, evaluationMode: llm, evaluationCriteria: Good.}, {system: t, evaluation_mode: schema}]\n"
+        "tests: [{input: a, evaluationSchema: '{}'}, {input: b, evaluation_schema: {type: object}}]\n",
+    )
+    assert suite["prompts"] == [
+        {"system": "s", "evaluation_mode": "llm", "evaluation_criteria": "Good."},
+        {"system": "t", "evaluation_mode": "schema"},
+    ]
+    assert suite["tests"] == [
+        {"input": "a", "evaluation_schema": "{}"},
+        {"input": "b", "evaluation_schema": {"type": "object"}},
+    ]
+
+
+def test_files_are_put_in(tmp_path: Path) -> None:
+    suite = exported(
+        tmp_path,
+        "prompts: [{raw: file://ask, evaluation_criteria: file://good}]\ntests: file://tests.jsonl\n",
+        ask="Say {{ x }}.\n",
+        good="It is good.\n",
+        schema='{"type": "object"}',
+        **{"tests.jsonl": '{"vars": {"x": "file://ask"}, "evaluation_schema": "file://schema"}\n'},
+    )
+    assert suite["prompts"] == [{"raw": "Say {{ x }}.", "evaluation_criteria": "It is good."}]
+    assert suite["tests"] == [{"vars": {"x": "Say {{ x }}."}, "evaluation_schema": {"type": "object"}}]
+
+
+def test_values_of_this_machine_stay_at_home(tmp_path: Path) -> None:
+    suite = exported(
+        tmp_path,
+        "prompts: ['{{ env.CITY }}']\nproviders: ['{{ env.MODEL }}']\ntests: [{input: 'file://{{ env.CITY }}'}]\n",
+        Rome="a text",
+    )
+    assert (suite["prompts"], suite["providers"]) == (
+        [{"raw": "{{ env.CITY }}"}],
+        [{"id": "{{ env.MODEL }}"}],
+    )
+    assert suite["tests"] == [{"input": "a text"}]
+
+
+@pytest.mark.parametrize("text", ["Use {{ env.HOME }}.", "file://elsewhere"])
+def test_a_text_that_a_config_would_change_stays_in_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "about.txt").write_text(text, encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text("prompts: [x]\ntests: [{input: file://about.txt}]\n", encoding="utf-8")
+    suite = read_portable_suite(config, env=ENV)
+    assert suite.content["tests"] == [{"input": "file://about.txt"}]
+    assert [problem.message for problem in suite.warnings] == [
+        "`file://about.txt` stays a file of its own, which must go along with the suite"
+    ]
+    assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
+
+
+def test_a_schema_file_that_a_config_would_change_stays_a_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"const": "{{ env.HOME }}"}', encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    keys = "evaluation_schema: file://s.json, assert: [{type: is-json, value: file://s.json}]"
+    config.write_text(f"prompts: [{{raw: x, expected_schema: file://s.json}}]\ntests: [{{{keys}}}]\n")
+    assert len(read_portable_suite(config, env=ENV).warnings) == 3
+    assert suite_in(passed_on(config, tmp_path)) == suite_in(config)
+
+
+def test_a_key_in_the_suite_is_a_warning(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    text = "prompts: [x]\nproviders: [{id: 'openai:m', config: {apiKey: sk-of-somebody-1234}}]\ntests: [{}]\n"
+    config.write_text(text, encoding="utf-8")
+    [problem] = read_portable_suite(config, env=ENV).warnings
+    assert problem.message == "the suite holds a key or a password"
+    assert "sk-of" not in problem.hint
+
+
+def test_every_problem_of_the_suite_is_told(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("prompts: [{raw: x, evaluation_mode: yes}]\ntests: [{inptu: a}, 5]\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_portable_suite(config, env=ENV)
+    assert [problem.location.line for problem in caught.value.problems if problem.location] == [1, 2, 2]
+
+
+def test_half_of_a_surrogate_pair_is_exported_as_an_escape(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"prompts": ["x"], "tests": [{"vars": {"a": "\\ud800"}}]}', encoding="utf-8")
+    text = read_portable_suite(config, env=ENV).to_json()
+    assert '"\\ud800"' in text

@@ -1,0 +1,97 @@
+"""A loopback server that plays model and judge: it answers each kind of judge prompt sensibly, or as it is told.
+
+    with ModelServer(answer="Paris.", evaluate='{"reason": "Right.", "score": 9}') as server:
+        ... run geval with OPENAI_BASE_URL=server.base_url ...
+    assert len(server.asked("steps")) == 1
+
+What it says to a kind of prompt is a text, a `Reply`, or a function of the request's body (sync or async) that gives
+one of these. A text is repeated as often as `n` asks.
+"""
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from support.loopback import LoopbackServer, Reply, chat_reply
+
+STEPS = ("Read the text.", "Hold it against what is asked for.", "Rate it.")
+
+# By how our prompts begin: what an output says further down must not confuse the server.
+_BEGINNINGS = {
+    "You are preparing an evaluation": "steps",
+    "You are an evaluator": "evaluate",
+    "You are a strict evaluator": "evaluate",
+    "You rate a text": "form",
+    "You decide whether a text": "form",
+    "A text was rated": "explain",
+}
+_SCALE = re.compile(r"from (\d+) \(worst\) to (\d+) \(best\)")
+
+Answer = str | Reply
+Says = Answer | Callable[[Any], Answer | Awaitable[Answer]]
+
+
+class ModelServer(LoopbackServer):
+    """Answers by kind of prompt: steps, evaluate, form, explain; `answer` is for all else."""
+
+    def __init__(self, **says: Says) -> None:
+        """Without a word of the test, every rating is a good one, with token probabilities where they are asked for."""
+        self._says: Mapping[str, Says] = {**_SENSIBLE, **says}
+        super().__init__(respond=self._reply)
+
+    def asked(self, kind: str) -> list[Any]:
+        """The bodies of all requests of a kind, in the order of arrival."""
+        return [request.json for request in self.requests if kind_of(request.json) == kind]
+
+    async def _reply(self, body: Any, headers: Mapping[str, str]) -> Reply:
+        says = self._says[kind_of(body)]
+        answer = says(body) if callable(says) else says
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return chat_reply(answer, n=body.get("n", 1)) if isinstance(answer, str) else answer
+
+
+def prompt_of(body: Any) -> str:
+    """The text of a request's last message."""
+    return str(body["messages"][-1]["content"])
+
+
+def kind_of(body: Any) -> str:
+    """Which of our judge prompts a request holds; `answer` when none."""
+    prompt = prompt_of(body)
+    return next((kind for start, kind in _BEGINNINGS.items() if prompt.startswith(start)), "answer")
+
+
+def verdict(score: float, reason: str = "It does what is asked.") -> str:
+    """The reply of a judge in the criteria form."""
+    return json.dumps({"reason": reason, "score": score})
+
+
+def weighed(shares: Mapping[str, float], body: Any) -> Reply:
+    """A rating whose token has these probabilities, the first of them chosen; given if `body` asks for them."""
+    text = next(iter(shares))
+    entry = {token: math.log(share) for token, share in shares.items()}
+    return chat_reply(text, n=body.get("n", 1), logprobs=[entry] if body.get("logprobs") else None)
+
+
+def _good_verdict(body: Any) -> str:
+    return verdict(1 if prompt_of(body).startswith("You are a strict") else 9)
+
+
+def _good_form(body: Any) -> Reply:
+    """The best rating at 80%, the next at 20%; 1 in strict mode."""
+    scale = _SCALE.search(prompt_of(body))
+    best = int(scale[2]) if scale else 1
+    return weighed({str(best): 0.8, str(best - 1): 0.2}, body)
+
+
+_SENSIBLE: Mapping[str, Says] = {
+    "steps": json.dumps({"steps": STEPS}),
+    "evaluate": _good_verdict,
+    "form": _good_form,
+    "explain": "The last sentence repeats the first.",
+    "answer": "Elmsund has a new ferry terminal.",
+}

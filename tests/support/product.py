@@ -1,0 +1,90 @@
+"""The product as its users have it: the `geval run` command in a folder, against a server on this machine."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.loopback import LoopbackServer
+
+from geval_cli.cli.main import main
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run ended, and its results.json (empty when nothing was run)."""
+
+    code: int
+    stdout: str
+    stderr: str
+    results: Mapping[str, Any]
+
+    @property
+    def cases(self) -> list[Any]:
+        return list(self.results["results"])
+
+    @property
+    def verdicts(self) -> list[Any]:
+        """The assertion results of all cases."""
+        return [item for case in self.cases for item in case["assertions"]]
+
+    @property
+    def verdict(self) -> Any:
+        """The only assertion result of the run."""
+        [only] = self.verdicts
+        return only
+
+    @property
+    def judge_usage(self) -> Any:
+        return self.results["summary"]["usage"]["judge"]
+
+
+@dataclass
+class Product:
+    """Runs `geval run` in this process; every run of one `Product` shares the state in its folder."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def run(
+        self,
+        config: Mapping[str, Any] | Path,
+        server: LoopbackServer,
+        *options: str,
+        key: str = "sk-loopback",
+    ) -> Finished:
+        """Run a config, a file or what one holds, with OpenAI's address and key set to the server's."""
+        path = config if isinstance(config, Path) else self.write(config)
+        results = self.folder / "results.json"
+        results.unlink(missing_ok=True)
+        environment = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-loopback", "COLUMNS": "100"}
+        for name, value in environment.items():
+            self.monkeypatch.setenv(name, value)
+        self.monkeypatch.chdir(path.parent)
+        words = [
+            "geval",
+            "run",
+            path.name,
+            "-o",
+            str(results),
+            "--home",
+            str(self.folder / "state"),
+            *options,
+        ]
+        self.monkeypatch.setattr(sys, "argv", words)
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = self.capsys.readouterr()
+        found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+        return Finished(int(ended.value.code or 0), printed.out, printed.err, found)
+
+    def write(self, config: Mapping[str, Any]) -> Path:
+        path = self.folder / "config.yaml"
+        path.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        return path

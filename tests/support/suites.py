@@ -1,0 +1,23 @@
+"""Suites from files, whole or not at all."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from geval_cli.config.load import open_suite
+from geval_cli.config.problems import sort_problems
+from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.errors import ConfigError
+
+
+def load_suite(path: Path, *, env: Mapping[str, str], variables: Mapping[str, str] | None = None) -> Suite:
+    """The suite in a file; ConfigError with all its problems, those of the tests too when others are wrong."""
+    opened = open_suite(path, env=env, overrides=SuiteOverrides(vars=variables or {}))
+    if not opened.problems:
+        return opened.suite
+    problems = list(opened.problems)
+    try:
+        for _ in opened.suite.tests:
+            pass
+    except ConfigError as error:
+        problems += error.problems
+    raise ConfigError(sort_problems(problems))
