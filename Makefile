@@ -23,7 +23,7 @@ demo: $(STAMP)
 
 test: check
 	@$(BIN)/geval models pull smollm2
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

@@ -24,3 +24,10 @@ def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test may reach a paid service with a key that happens to be set."""
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what loads the local model one after another: it takes all cores and half a gigabyte each time."""
+    for item in items:
+        if item.get_closest_marker("local_model") is not None:
+            item.add_marker(pytest.mark.xdist_group("local_model"))

@@ -15,12 +15,14 @@ class ModelCall:
     """One request to one provider.
 
     Attributes:
+        server: what answers it.
         keys: of its samples, by which equal requests find each other; empty when each is to be sent.
         outlives_run: whether answers may come from earlier runs and be kept for later ones.
     """
 
     provider: Provider
     request: ModelRequest
+    server: "Server"
     keys: tuple[str, ...] = ()
     outlives_run: bool = True
 
@@ -31,12 +33,6 @@ class ModelCall:
         key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
         keys = tuple(key_of[index] for index in sample_indexes) if key_of else ()
         return replace(self, request=replace(self.request, sample_indexes=sample_indexes), keys=keys)
-
-    @property
-    def server(self) -> "Server":
-        """What answers the call."""
-        identity = self.provider.identity
-        return Server(identity.kind, identity.endpoint, identity.model)
 
 
 @dataclass(frozen=True, slots=True)

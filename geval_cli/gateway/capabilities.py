@@ -125,7 +125,8 @@ class CapabilityLayer:
         while True:
             request, dropped = server.adapt(call.request, config)
             try:
-                response = await self._following(replace(call, request=request))
+                sent = call if request is call.request else replace(call, request=request)
+                response = await self._following(sent)
             except UnsupportedParameterError as error:
                 if error.parameter in _ALWAYS_NEEDED:
                     raise
@@ -137,6 +138,8 @@ class CapabilityLayer:
                     self._notice(f"{call.provider.label} {finding}")
                 continue
             dropped = (*dropped, *self._missing_logprobs(call, request, response))
+            if not dropped:
+                return response
             return replace(response, dropped=tuple(dict.fromkeys((*response.dropped, *dropped))))
 
     def _missing_logprobs(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.cache import Answers, Keep, Recall
-from geval_cli.gateway.call import Handler, ModelCall, Runtime
+from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
@@ -23,7 +23,7 @@ from geval_cli.store.cache import ResponseCache
 class Gateway:
     """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
 
-    Outermost first: single flight, recall (cache), fan-out, keep (cache), retry, capabilities, limits, circuit. The
+    Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry, capabilities, limits, circuit. The
     wait for a feature to be found out, for a pause or for a retry holds no slot; every request on the wire, each part
     of a fan-out and each repetition too, passes the limits; every answer is kept as it comes.
     """
@@ -75,8 +75,9 @@ class Gateway:
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.
         """
+        call = _call(provider, request)
         try:
-            response = await self._stack(_call(provider, request))
+            response = self._answers.at_hand(call) or await self._stack(call)
         except ProviderError:
             asked = Usage(requests=len(request.sample_indexes))
             self._on_event(ModelCalled(request.role, provider.id, asked, failed=True))
@@ -126,5 +127,7 @@ class BoundModel:
 def _call(provider: Provider, request: ModelRequest) -> ModelCall:
     """A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
-    keys = choice_keys(provider.identity, request) if is_shared else ()
-    return ModelCall(provider, request, keys, outlives_run=provider.is_cacheable)
+    identity = provider.identity
+    keys = choice_keys(identity, request) if is_shared else ()
+    server = Server(identity.kind, identity.endpoint, identity.model)
+    return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable)

@@ -38,8 +38,7 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
     ]
     if identity.variables:
         question.append({name: request.variables.get(name) for name in identity.variables})
-    text = json.dumps(question, separators=(",", ":"), default=_plain)
-    return hashlib.sha256(text.encode("ascii"))
+    return hashlib.sha256(_ENCODER.encode(question).encode("ascii"))
 
 
 def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
@@ -52,3 +51,6 @@ def _plain(value: object) -> JsonValue:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a request to a model holds {type(value).__name__}, which has no JSON form")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)

@@ -8,13 +8,11 @@ from geval_cli.records import ModelRequest, ModelResponse, Usage
 
 def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
     """`response` as a provider gave it, with its choices assigned to the first samples of `request`."""
-    choices = response.choices[: len(request.sample_indexes)]
-    return replace(
-        response,
-        choices=choices,
-        sample_indexes=request.sample_indexes[: len(choices)],
-        usage=replace(response.usage, requests=len(choices), cached_requests=0),
-    )
+    choices, usage = response.choices[: len(request.sample_indexes)], response.usage
+    if (usage.requests, usage.cached_requests) != (len(choices), 0):
+        usage = replace(usage, requests=len(choices), cached_requests=0)
+    indexes = request.sample_indexes[: len(choices)]
+    return replace(response, choices=choices, sample_indexes=indexes, usage=usage)
 
 
 def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse:

@@ -30,6 +30,8 @@ _KEEP_ALIVE_S = 4.0
 
 _CONNECT_TIMEOUT_S = 30.0
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
@@ -61,7 +63,7 @@ class Transport:
         Raises:
             ProviderError: one of its subclasses; see `send`. ProviderResponseError when a 2xx is not JSON.
         """
-        body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        body = _ENCODER.encode(payload).encode("utf-8", "replace")
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
         reply = await self.send(HttpCall(call.url, headers, body, call.method, call.timeout_s), context)
         try:

@@ -230,6 +230,10 @@ def test_a_key_in_the_suite_is_a_warning(tmp_path: Path) -> None:
     [problem] = read_portable_suite(config, env=ENV).warnings
     assert problem.message == "the suite holds a key or a password"
     assert "sk-of" not in problem.hint
+    config.write_text(
+        "env: {LANGUAGE: German}\nprompts: [x]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8"
+    )
+    assert read_portable_suite(config, env=ENV).warnings == ()
 
 
 def test_every_problem_of_the_suite_is_told(tmp_path: Path) -> None:
