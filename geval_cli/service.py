@@ -133,6 +133,10 @@ def _resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
 def _check_providers(suite: Suite, checked: Checked, is_going_to_run: bool) -> Iterator[Problem]:
     answering = [spec for spec in suite.providers if spec.id != NO_PROVIDER.id]
     judging = [_resolved(spec, suite) for spec in checked.judges]
+    for judge in judging:
+        if judge.id == NO_PROVIDER.id:
+            hint = "name a model, for example with --grader openai:gpt-4.1"
+            yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
     for spec in {spec.model_dump_json(): spec for spec in (*answering, *judging)}.values():
         problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir)
         yield from problems

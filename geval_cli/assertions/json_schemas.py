@@ -4,21 +4,23 @@ The draft is the one that `$schema` names, 2020-12 otherwise. Formats are checke
 schema; nothing is ever fetched.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
+from jsonschema.validators import extend, validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # jsonschema's own, without stubs
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.written_schema import Schema, parse_schema
 from geval_cli.config.place import KeyPath, Place
 from geval_cli.config.schema import WrittenSchema
@@ -69,9 +71,14 @@ def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
     return [_described(error) for error in errors]
 
 
-def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) -> Outcome:
-    """Valid is score 1, else 0; the reason names the first errors, `detail["errors"]` holds all of them."""
-    errors = schema_errors(value, schema)
+async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) -> Outcome:
+    """Valid is score 1, else 0; the reason names the first errors, `detail["errors"]` holds all of them.
+
+    Raises:
+        CheckTimeoutError: a `pattern` of the schema takes too long on the value.
+    """
+    # In a thread: a pattern may take seconds, and a large value against a large schema too.
+    errors = await asyncio.to_thread(schema_errors, value, schema)
     if not errors:
         return Outcome.of(True, "the output is JSON and valid against the schema", **detail)
     shown = "; ".join(errors[:_ERRORS_SHOWN])
@@ -147,7 +154,28 @@ def _validator(schema_text: str) -> Validator:
 
 def _validator_class(schema: Schema) -> Any:
     """The draft that `$schema` names, 2020-12 otherwise. Its type stubs know no boolean schemas, hence Any."""
-    return validator_for(schema, default=Draft202012Validator)
+    return _with_time_limits(validator_for(schema, default=Draft202012Validator))
+
+
+@cache
+def _with_time_limits(draft: Any) -> Any:
+    """The draft with regular expressions that give up, since its own would hold up everything else for ever."""
+    limited = {"pattern": _pattern, "patternProperties": _pattern_properties}
+    return extend(draft, limited)  # type: ignore[no-untyped-call]  # the stubs leave it open
+
+
+def _pattern(validator: Any, pattern: str, value: JsonValue, schema: Schema) -> Iterator[ValidationError]:
+    if isinstance(value, str) and not is_found(pattern, value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Schema], value: JsonValue, schema: Schema
+) -> Iterator[ValidationError]:
+    if isinstance(value, dict):
+        for pattern, subschema in patterns.items():
+            for name in (name for name in value if is_found(pattern, name)):
+                yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
 
 
 def _described(error: ValidationError) -> str:

@@ -26,7 +26,9 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     except ValueError as error:
         hint = _hint(subject.text, spec)
         return Outcome.of(False, f"the output is not JSON: {error}{hint}", parsing=spec.parsing)
-    return schema_verdict(found.value, parse_schema(written), parsing=spec.parsing, found_in=found.found_in)
+    return await schema_verdict(
+        found.value, parse_schema(written), parsing=spec.parsing, found_in=found.found_in
+    )
 
 
 def _parse(text: str, spec: SchemaEvaluationSpec) -> FoundJson:

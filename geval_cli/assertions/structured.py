@@ -25,4 +25,4 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         return Outcome.of(False, f"the output is not JSON: {error}")
     if spec.value is None:
         return Outcome.of(True, "the output is JSON")
-    return schema_verdict(value, parse_schema(spec.value))
+    return await schema_verdict(value, parse_schema(spec.value))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import regex
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.patterns import is_found
 from geval_cli.config.schema import AssertionSpec, TextAssertionSpec
-from geval_cli.errors import CheckTimeoutError, Problem
-
-REGEX_TIMEOUT_S = 2.0
+from geval_cli.errors import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +60,6 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         passed = comparison.holds(subject.text, value)
     does = comparison.does if passed else comparison.does_not
     return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
-
-
-def is_found(pattern: str, text: str) -> bool:
-    """Whether `pattern` matches somewhere in `text`.
-
-    Raises:
-        CheckTimeoutError: it takes too long to say; some patterns need exponential time on some texts.
-    """
-    try:
-        return regex.search(pattern, text, timeout=REGEX_TIMEOUT_S, concurrent=True) is not None
-    except TimeoutError as error:
-        message = f"the regular expression took more than {REGEX_TIMEOUT_S:g} s on this output"
-        raise CheckTimeoutError(
-            message, hint="write it without nested repetition, such as (a|aa)+"
-        ) from error
 
 
 def expected_text(spec: TextAssertionSpec) -> str:

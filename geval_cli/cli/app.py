@@ -69,7 +69,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         str | None, typer.Option("--scoring", metavar="HOW", help="auto, logprobs, samples or single.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", min=1, help="Judge each output this many times.")
+        int | None, typer.Option("--samples", min=1, max=1000, help="Judge each output this many times.")
     ] = None,
     var: Variables = None,
     env_file: EnvFile = None,
@@ -95,7 +95,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             env_file=env_file,
             variables=parse_variables(var or ()),
             grader=grader,
-            scoring=parse_scoring(scoring),
+            scoring=parse_scoring(scoring, samples),
             samples=samples,
             max_concurrency=max_concurrency,
             reads_cache=not no_cache,

