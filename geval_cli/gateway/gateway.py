@@ -23,9 +23,10 @@ from geval_cli.store.cache import ResponseCache
 class Gateway:
     """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
 
-    Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry, capabilities, limits, circuit. The
-    wait for a feature to be found out, for a pause or for a retry holds no slot; every request on the wire, each part
-    of a fan-out and each repetition too, passes the limits; every answer is kept as it comes.
+    Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
+    capabilities, limits, circuit. The wait for a feature to be found out, for a pause or for a retry holds no slot;
+    every request on the wire, each part of a fan-out and each repetition too, passes the limits; every answer is kept
+    as it comes.
     """
 
     def __init__(

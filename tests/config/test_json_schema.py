@@ -64,7 +64,9 @@ def test_it_takes_the_starter_config() -> None:
     jsonschema.Draft202012Validator(config_json_schema()).validate(read_yaml(STARTER_CONFIG, "x").value)
 
 
-@pytest.mark.parametrize("model", [SuiteSpec, TestSpec, ProviderSpec, *dict.fromkeys(ASSERTION_SPECS.values())])
+@pytest.mark.parametrize(
+    "model", [SuiteSpec, TestSpec, ProviderSpec, *dict.fromkeys(ASSERTION_SPECS.values())]
+)
 def test_every_key_is_described(model: type[SuiteSpec]) -> None:
     bare = [name for name, info in model.model_fields.items() if name != "place" and not info.description]
     assert bare == []

@@ -143,12 +143,17 @@ class Quota:
 
 
 def many(world, server, count, **options):
-    """The answers (or errors) to `count` calls at once, 20 of them on the wire."""
+    """The answers (or errors) to `count` calls, 40 at a time, 20 of them on the wire."""
 
     async def body():
         provider, gateway = FakeProvider(server, **options), world.gateway(max_concurrency=20)
-        calls = (gateway.complete(provider, ask(str(number))) for number in range(count))
-        return await asyncio.gather(*calls, return_exceptions=True)
+        jobs = asyncio.Semaphore(40)
+
+        async def call(number):
+            async with jobs:
+                return await gateway.complete(provider, ask(str(number)))
+
+        return await asyncio.gather(*(call(number) for number in range(count)), return_exceptions=True)
 
     return world.time.run(body())
 
@@ -172,6 +177,22 @@ def test_a_server_that_only_ever_says_too_many_is_given_up_after_the_calls_patie
 def test_a_short_time_limit_does_not_end_the_wait_for_a_minute_s_quota(world):
     answers = many(world, Quota(world, allowed=10), 15, limits=ProviderLimits(timeout_s=1, max_retries=1))
     assert [answer.text for answer in answers] == ["fine"] * 15
+
+
+def test_a_call_that_alone_is_always_refused_is_given_up_while_others_are_answered(world):
+    refused_at = []
+
+    async def server(request):
+        await world.time.sleep(5)
+        if request.messages[0].content != "0":
+            return "fine"
+        refused_at.append(world.time.now)
+        return rate_limited()
+
+    first, *others = many(world, server, 1000, limits=ProviderLimits(timeout_s=30, max_retries=3))
+    assert isinstance(first, ProviderRateLimitError)
+    assert {answer.text for answer in others} == {"fine"}
+    assert refused_at[-1] < 1150 < world.time.now
 
 
 def test_without_retries_a_rate_limit_is_not_waited_for(world):

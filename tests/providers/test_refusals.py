@@ -36,6 +36,10 @@ def wait(headers: dict[str, str], body: str = "", *, status: int = 429) -> float
             1.0,
         ),
         ({"x-ratelimit-remaining-requests": "4999", "x-ratelimit-reset-requests": "8s"}, None),
+        (
+            {"x-ratelimit-remaining-a": "0", "x-ratelimit-reset-a": "1s", "x-ratelimit-reset-b": "9s"},
+            1.0,
+        ),
         ({"x-ratelimit-reset": "1700000012"}, 12.0),
         ({"x-ratelimit-reset": "1700000012500"}, 12.5),
         ({"anthropic-ratelimit-requests-reset": "2023-11-14T22:13:25Z"}, 5.0),

@@ -206,6 +206,15 @@ def test_the_endpoint_follows_from_config_and_environment(
     assert built.identity.model in {"m", "d", "c"}
 
 
+def test_another_key_of_geval_s_own_is_the_same_model_but_another_header_is_not() -> None:
+    def identity(key: str, **headers: str) -> Any:
+        return provider("openai:m", {"headers": headers}, env={"OPENAI_API_KEY": key}).identity
+
+    assert identity("one-0123") == identity("two-0123")
+    assert identity("one-0123", Cookie="me") != identity("one-0123", Cookie="you")
+    assert identity("", Authorization="Bearer me") != identity("", Authorization="Bearer you")
+
+
 def test_limits_come_from_the_config() -> None:
     config = {"timeout_s": 5, "maxRetries": 0, "max_concurrency": 2, "requests_per_minute": 30}
     limits = provider("openai:m", config).limits
