@@ -37,7 +37,7 @@ class Question:
             repeat_index=self.repeat_index,
             want_logprobs=want_logprobs,
             response_schema=self.response_schema,
-            ratings=self._ratings() if self.yardstick.is_form else (),
+            ratings=self._ratings(),
         )
 
     def samples_request(self, calls: JudgeCalls, count: int) -> ModelRequest:

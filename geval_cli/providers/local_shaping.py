@@ -3,11 +3,12 @@
 A grammar restricts which tokens may be written; the reported log-probabilities stay the model's own.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse
+from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role
 
 RATING_PREFIX = "Rating:"
 """Begun for the model: measured on SmolLM2, over half of the probability then falls on ratings, else a twentieth."""
@@ -32,19 +33,21 @@ def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> Model
     """
     if not any(name in params for params in (wire, request.params) for name in _LIMITS):
         request = replace(request, params={**request.params, "max_tokens": LONGEST_ANSWER})
+    if request.response_schema is not None:
+        # Only what a judge is asked for: the schema of a prompt is the user's word.
+        is_ours = request.role is Role.JUDGE
+        return replace(request, response_schema=_held(request)) if is_ours else request
     if request.ratings and not any("grammar" in params for params in (wire, request.params)):
         begun = (*request.messages, Message("assistant", RATING_PREFIX))
         return replace(
             request, messages=begun, params={**request.params, "grammar": _grammar(request.ratings)}
         )
-    if request.response_schema is not None:
-        return replace(request, response_schema=_bounded(request.response_schema))
     return request
 
 
 def shape_response(request: ModelRequest, response: ModelResponse) -> ModelResponse:
     """`response` without the prefix that llama.cpp repeats; the tokens that it reports have none."""
-    if not request.ratings:
+    if not request.ratings or request.response_schema is not None:
         return response
     choices = tuple(
         replace(choice, text=choice.text.removeprefix(RATING_PREFIX)) for choice in response.choices
@@ -55,6 +58,16 @@ def shape_response(request: ModelRequest, response: ModelResponse) -> ModelRespo
 def _grammar(ratings: tuple[str, ...]) -> str:
     alternatives = " | ".join(f'"{rating}"' for rating in ratings)
     return f'root ::= " "? ({alternatives})'
+
+
+def _held(request: ModelRequest) -> dict[str, Any]:
+    """The schema with its open ends bounded, and its number restricted to the ratings, where there are any."""
+    schema = _bounded(request.response_schema or {})
+    properties = schema.get("properties", {})
+    if request.ratings and "score" in properties:
+        allowed = [json.loads(rating) for rating in request.ratings]
+        schema["properties"] = {**properties, "score": {"enum": allowed}}
+    return schema
 
 
 def _bounded(schema: Mapping[str, JsonValue]) -> dict[str, Any]:

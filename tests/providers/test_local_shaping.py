@@ -11,7 +11,7 @@ from geval_cli.providers.local_shaping import (
     shape_request,
     shape_response,
 )
-from geval_cli.records import Choice, Message, ModelResponse
+from geval_cli.records import Choice, Message, ModelResponse, Role
 
 RATINGS = ("1", "2", "10", "2.5")
 GRAMMAR = 'root ::= " "? ("1" | "2" | "10" | "2.5")'
@@ -59,7 +59,7 @@ def test_texts_and_lists_of_a_schema_are_bounded_where_they_are_open() -> None:
         },
         "required": ["reason"],
     }
-    shaped = shape_request(ask(response_schema=schema), {}).response_schema
+    shaped = shape_request(ask(response_schema=schema, role=Role.JUDGE), {}).response_schema
     assert shaped == {
         "type": "object",
         "properties": {
@@ -77,6 +77,24 @@ def test_texts_and_lists_of_a_schema_are_bounded_where_they_are_open() -> None:
         "required": ["reason"],
     }
     assert schema["properties"]["reason"] == {"type": "string"}, "the caller's own stays as it was"
+
+
+def test_the_score_in_a_judges_answer_is_one_of_the_ratings() -> None:
+    schema = {"type": "object", "properties": {"score": {"type": "number"}, "note": {"type": "null"}}}
+    request = ask(response_schema=schema, ratings=RATINGS, role=Role.JUDGE)
+    shaped = shape_request(request, {})
+    assert shaped.response_schema is not None
+    assert shaped.response_schema["properties"] == {
+        "score": {"enum": [1, 2, 10, 2.5]},
+        "note": {"type": "null"},
+    }
+    assert "grammar" not in shaped.params
+    assert shaped.messages == request.messages
+
+
+def test_the_schema_that_a_prompt_asks_for_is_left_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"names": {"type": "array", "items": {"type": "string"}}}}
+    assert shape_request(ask(response_schema=schema), {}).response_schema == schema
 
 
 @pytest.mark.parametrize(
