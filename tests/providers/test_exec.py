@@ -1,6 +1,7 @@
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,13 @@ def test_a_program_that_was_killed_is_tried_again(tmp_path: Path) -> None:
     assert error.is_retryable
 
 
+def is_running(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(")")[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
@@ -79,10 +87,11 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
         "time.sleep(600)\n"
     )
     (tmp_path / "slow.py").write_text(code, encoding="utf-8")
-    assert isinstance(failure(f"{PYTHON} slow.py", tmp_path, timeout_s=0.5), ProviderTimeoutError)
+    assert isinstance(failure(f"{PYTHON} slow.py", tmp_path, timeout_s=3), ProviderTimeoutError)
     pid = (tmp_path / "pid").read_text(encoding="utf-8")
-    status = Path(f"/proc/{pid}/stat")
-    assert not status.exists() or status.read_text(encoding="utf-8").split(")")[1].split()[0] == "Z"
+    deadline = time.monotonic() + 20
+    while is_running(pid):  # killed, but the system may need a moment to end it
+        assert time.monotonic() < deadline, "the child of the program is still running"
 
 
 def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
