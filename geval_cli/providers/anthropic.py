@@ -3,14 +3,14 @@
 import json
 from typing import Any
 
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.chat_reply import content_text
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.endpoint_provider import EndpointProvider
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import read_messages_usage
-from geval_cli.providers.transport import HttpCall, Transport, response_error
+from geval_cli.providers.transport import HttpCall, response_error
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
 
 DEFAULT_MAX_TOKENS = 4096
@@ -26,30 +26,8 @@ _FINISH_REASONS = {
 }
 
 
-class AnthropicProvider:
+class AnthropicProvider(EndpointProvider):
     """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so."""
-
-    is_cacheable = True
-
-    def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
-        self._endpoint = endpoint
-        self.identity: ProviderIdentity = endpoint.identity
-        self._transport = transport or Transport()
-
-    def __repr__(self) -> str:
-        return f"AnthropicProvider({self._endpoint!r})"
-
-    @property
-    def id(self) -> str:
-        return self._endpoint.id
-
-    @property
-    def label(self) -> str:
-        return self._endpoint.label
-
-    @property
-    def limits(self) -> ProviderLimits:
-        return self._endpoint.limits
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         endpoint = self._endpoint
@@ -67,9 +45,6 @@ class AnthropicProvider:
             model=body.get("model"),
             request_id=reply.headers.get("request-id") or body.get("id"),
         )
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
 
 
 def build(source: ProviderSource) -> AnthropicProvider:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from geval_cli.errors import UnsupportedParameterError
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.chat_reply import parse_choices
 from geval_cli.providers.conversation import message_list
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.endpoint_provider import EndpointProvider
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
 from geval_cli.providers.source import ProviderSource
@@ -24,7 +24,7 @@ _CAPPED = ("n", "top_logprobs")
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-class OpenAICompatibleProvider:
+class OpenAICompatibleProvider(EndpointProvider):
     """A model behind the chat API.
 
     `request.params` win over the config; a value of None leaves the parameter out, also when the config has it.
@@ -34,32 +34,11 @@ class OpenAICompatibleProvider:
     """
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
-        self._endpoint = endpoint
-        self.identity: ProviderIdentity = endpoint.identity
-        self._transport = transport or Transport()
+        super().__init__(endpoint, transport)
         # Learnt from refusals such as "n must be between 1 and 4"; kept for the life of the provider.
         self._caps: dict[str, int] = {"top_logprobs": MAX_TOP_LOGPROBS}
         if endpoint.max_choices is not None:
             self._caps["n"] = endpoint.max_choices
-
-    def __repr__(self) -> str:
-        return f"OpenAICompatibleProvider({self._endpoint!r})"
-
-    @property
-    def id(self) -> str:
-        return self._endpoint.id
-
-    @property
-    def label(self) -> str:
-        return self._endpoint.label
-
-    @property
-    def limits(self) -> ProviderLimits:
-        return self._endpoint.limits
-
-    @property
-    def is_cacheable(self) -> bool:
-        return True
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         self._endpoint.prepare()
@@ -70,9 +49,6 @@ class OpenAICompatibleProvider:
             if not self._learn_cap(error, payload):
                 raise
         return await self._ask(self._payload(request), request)
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
 
     async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
         endpoint = self._endpoint
