@@ -9,7 +9,7 @@ from geval_cli.config.suite import TestCase
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
-from geval_cli.records import JsonValue, Status
+from geval_cli.records import JsonValue, ModelResponse, Status
 from geval_cli.templating import Templates, template_problem
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
@@ -20,7 +20,10 @@ DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
 class Subject:
     """One output with all that is known about where it came from.
 
-    `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+    Attributes:
+        system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+        response: what the model under test answered, with usage, timing and finish reason; None for an output that
+            the test brings.
     """
 
     test: TestCase
@@ -28,6 +31,7 @@ class Subject:
     rendered_prompt: str
     repeat_index: int = 0
     system: str | None = None
+    response: ModelResponse | None = None
 
     @property
     def text(self) -> str:

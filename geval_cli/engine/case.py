@@ -49,8 +49,10 @@ async def run_job(job: Job, bench: Bench) -> CaseResult:
     try:
         rendered = render_prompt(job.prompt, job.test, bench.tools.templates)
         blank = replace(blank, prompt=replace(blank.prompt, rendered=rendered.text))
-        answered = await _answer(job, rendered, bench, blank)
-        subject = Subject(job.test, answered.output, rendered.text, job.repeat_index, rendered.system)
+        answered, response = await _answer(job, rendered, bench, blank)
+        subject = Subject(
+            job.test, answered.output, rendered.text, job.repeat_index, rendered.system, response
+        )
         return await _judged(job, answered, subject, bench.tools)
     except GevalError as error:
         return replace(blank, error=error_info(error), latency_ms=_elapsed_ms(started))
@@ -58,11 +60,13 @@ async def run_job(job: Job, bench: Bench) -> CaseResult:
         return replace(blank, error=_internal_error(error), latency_ms=_elapsed_ms(started))
 
 
-async def _answer(job: Job, rendered: Rendered, bench: Bench, blank: CaseResult) -> CaseResult:
-    """The result with the model's answer in it, or with the output that the test brings."""
+async def _answer(
+    job: Job, rendered: Rendered, bench: Bench, blank: CaseResult
+) -> tuple[CaseResult, ModelResponse | None]:
+    """The result with the model's answer in it and that answer, or with the output that the test brings and None."""
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
-        return replace(blank, output=output)
+        return replace(blank, output=output), None
     request = ModelRequest(
         rendered.messages,
         repeat_index=job.repeat_index,
@@ -71,13 +75,14 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench, blank: CaseResult)
         variables=job.test.variables,
     )
     response = await bench.generate(job.provider, request)
-    return replace(
+    answered = replace(
         blank,
         output=response.text,
         latency_ms=response.latency_ms,
         cached=response.cached,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
+    return answered, response
 
 
 async def _judged(job: Job, answered: CaseResult, subject: Subject, tools: Tools) -> CaseResult:

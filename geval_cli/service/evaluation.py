@@ -1,41 +1,35 @@
-"""The use cases, and the only place where rooms are wired together: check a suite, run it, read stored runs."""
+"""Run a prepared suite: events to whoever listens, results into the store as they come."""
 
 import asyncio
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
-from geval_cli.assertions.outcome import JudgeDefaults, Tools
-from geval_cli.config.load import open_suite
-from geval_cli.config.problems import sort_problems
-from geval_cli.config.schema import ProviderSpec, Scoring
-from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.assertions.outcome import Tools
+from geval_cli.config.schema import ProviderSpec
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.case import Bench, run_job
-from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.notices import Notices
-from geval_cli.engine.plan import NO_PROVIDER, Job, Plan
+from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError, ExitCode, Problem, Severity
+from geval_cli.errors import ConfigError
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.gateway import BoundModel, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.judging import ProviderPool
-from geval_cli.providers.registry import check_provider, check_ready
 from geval_cli.records import CaseResult, ModelRequest, ModelResponse, RunRecord, RunStatus, Status
 from geval_cli.report.report import RunReport
+from geval_cli.service.preparation import resolved
+from geval_cli.service.requests import PreparedRun
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
-from geval_cli.store.runs import RunStore
 from geval_cli.store.state import State
-from geval_cli.templating import Templates
 from geval_cli.version import __version__
 
 DEFAULT_CONCURRENCY = 20
@@ -44,115 +38,6 @@ DEFAULT_CONCURRENCY = 20
 _JOBS_PER_REQUEST = (
     2  # more jobs than requests under way: while one job judges, another already asks its model
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What to run, and how. `environ` is the process environment; `variables` are set in every test."""
-
-    config: Path
-    environ: Mapping[str, str] = field(repr=False)
-    env_file: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    grader: str | None = None
-    scoring: Scoring | None = None
-    samples: int | None = None
-    max_concurrency: int | None = None
-    repeats: int = 1
-    reads_cache: bool = True
-    fail_fast: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
-    """A suite that is valid and can be run. `warnings` are problems that do not stop it; `notes` go into its record."""
-
-    request: RunRequest
-    suite: Suite
-    plan: Plan
-    defaults: JudgeDefaults
-    templates: Templates
-    tests: int
-    warnings: tuple[Problem, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        """How many cases there will be."""
-        return self.tests * self.plan.repeats * len(self.plan.columns)
-
-
-def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun:
-    """Load a config and check all of it; nothing is sent.
-
-    Without `is_going_to_run` (`geval validate`), what only this machine lacks (a key, a model file) is a warning.
-
-    Raises:
-        ConfigError: with every problem of the config, the providers and the judges.
-    """
-    opened = open_suite(
-        request.config,
-        env=request.environ,
-        env_file=request.env_file,
-        overrides=SuiteOverrides(vars=request.variables),
-    )
-    suite = opened.suite
-    plan = Plan(suite, request.repeats)
-    templates = Templates()
-    grader = None if request.grader is None else _resolved(ProviderSpec(id=request.grader), suite)
-    defaults = JudgeDefaults(grader, request.scoring, request.samples)
-    checked = check_plan(plan, templates, defaults, is_complete=not opened.problems)
-    problems = [
-        *opened.problems,
-        *suite.warnings,
-        *checked.problems,
-        *_check_providers(suite, checked, is_going_to_run),
-    ]
-    if not checked.tests and not problems:
-        problems.append(
-            Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
-        )
-    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-    if errors:
-        raise ConfigError(sort_problems(problems))
-    notes = tuple(_judge_notes(suite, checked, defaults))
-    return PreparedRun(
-        request, suite, plan, defaults, templates, checked.tests, tuple(sort_problems(problems)), notes
-    )
-
-
-def _resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
-    """The configured provider whose label `spec` is, else `spec` itself.
-
-    An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
-    """
-    named = (item for item in suite.providers if spec.id == item.label != item.id and not spec.config)
-    return next(named, spec)
-
-
-def _check_providers(suite: Suite, checked: Checked, is_going_to_run: bool) -> Iterator[Problem]:
-    answering = [spec for spec in suite.providers if spec.id != NO_PROVIDER.id]
-    judging = [_resolved(spec, suite) for spec in checked.judges]
-    for judge in judging:
-        if judge.id == NO_PROVIDER.id:
-            hint = "name a model, for example with --grader openai:gpt-4.1"
-            yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
-    for spec in {spec.model_dump_json(): spec for spec in (*answering, *judging)}.values():
-        problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir)
-        yield from problems
-        if not problems:
-            for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir):
-                yield problem if is_going_to_run else replace(problem, severity=Severity.WARNING)
-
-
-def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:
-    if defaults.grader is not None and checked.own_judges:
-        count = checked.own_judges
-        what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"
-        yield f"--grader did not apply to {what} own judge"
-    answering = {spec.public_id for spec in suite.providers}
-    for judge in sorted({_resolved(spec, suite).public_id for spec in checked.judges} & answering):
-        yield f"{judge} judges its own answers; models tend to favour themselves"
 
 
 async def run_evaluation(
@@ -251,10 +136,10 @@ async def _run_jobs(
 
 def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool) -> Bench:
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        return await gateway.complete(pool.get(_resolved(spec, prepared.suite)), request)
+        return await gateway.complete(pool.get(resolved(spec, prepared.suite)), request)
 
     def judge_for(spec: ProviderSpec) -> BoundModel:
-        return gateway.model(pool.get(_resolved(spec, prepared.suite)))
+        return gateway.model(pool.get(resolved(spec, prepared.suite)))
 
     return Bench(generate, Tools(prepared.templates, judge_for, JudgeMemory(), prepared.defaults))
 
@@ -286,34 +171,3 @@ def _digest(prepared: PreparedRun) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def load_report(runs: RunStore, name: str) -> RunReport:
-    """A stored run as the reports read it; `name` is an id, its beginning, or `latest`.
-
-    Raises:
-        UsageError: no run, or more than one, has this name.
-    """
-    run, summary = runs.find(name)
-    if summary is None:
-        tally = Tally()
-        for result in runs.results(run.id):
-            tally.add(result)
-        summary = tally.summary()
-    return RunReport(run, summary, lambda: runs.results(run.id))
-
-
-def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
-    """What a run says to the shell (GEVAL.md, section 4)."""
-    if stopped_by is StopReason.SIGINT:
-        return ExitCode.INTERRUPTED
-    if stopped_by is StopReason.SIGTERM:
-        return ExitCode.TERMINATED
-    summary = report.summary
-    if report.bugs:
-        return ExitCode.BUG
-    if summary.failed:
-        return ExitCode.FAILED
-    if summary.errored or report.run.status is not RunStatus.COMPLETED:
-        return ExitCode.NOT_JUDGED
-    return ExitCode.OK if summary.total else ExitCode.USAGE
