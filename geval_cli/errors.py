@@ -9,10 +9,12 @@
     │  ├─ ProviderRateLimitError        too many requests; may say how long to wait
     │  ├─ ProviderTimeoutError          no answer within the time limit
     │  ├─ ProviderUnavailableError      network trouble or a 5xx
+    │  ├─ OfflineError                  the cache has no answer, and nobody may be asked
     │  ├─ ProviderRequestError          the request was refused (4xx) and would be again
     │  │  └─ UnsupportedParameterError  ... because of one parameter, which is named
     │  └─ ProviderResponseError         a 2xx whose body cannot be read
     │     └─ ProviderShapeError         ... or can be, but holds no answer where one is expected
+    ├─ BudgetError                      the run may spend no more, so a request was not sent
     ├─ ApiError(status, body)           what a user of the library sees of a ProviderError
     ├─ MissingParamsError(params)       a metric needs parameters that the test case lacks
     ├─ JudgeError(raw_text)             the judge answered, but gave no verdict
@@ -20,6 +22,7 @@
     │  └─ JudgeRangeError               the rating lies outside the score range
     ├─ CheckTimeoutError                a check took too long on one output
     ├─ ModelFetchError(model)           a local model cannot be had
+    ├─ CodeFailedError(detail)          code that the config names raised, took too long, or gave back nonsense
     ├─ StoreError(path)                 the database cannot be read or written
     └─ OutputError(path)                a results file cannot be written
 
@@ -139,9 +142,14 @@ class TemplateError(GevalError):
 
 
 class ProviderError(GevalError):
-    """A model endpoint could not answer. `is_retryable` is what the retry layer asks."""
+    """A model endpoint could not answer.
+
+    `is_retryable` is what the retry layer asks; `request_id` is what the vendor finds the request by, if it said so.
+    """
 
     is_retryable = False
+
+    request_id: str | None = None
 
     def __init__(
         self,
@@ -156,6 +164,11 @@ class ProviderError(GevalError):
         self.provider_id = provider_id
         self.status = status
         self.body = body
+
+    def remark(self, text: str) -> None:
+        """Add to the message what was done about the error: how often the model was asked, how long was waited."""
+        self.message = f"{self.message} ({text})"
+        self.args = (self.message,)
 
 
 class ProviderAuthError(ProviderError):
@@ -194,6 +207,10 @@ class ProviderUnavailableError(ProviderError):
     retry_after_s: float | None = None
 
 
+class OfflineError(ProviderError):
+    """Only the cache may answer, and it has no answer; nothing was sent."""
+
+
 class ProviderRequestError(ProviderError):
     """The server understood and refused; the same request would be refused again."""
 
@@ -216,6 +233,10 @@ class ProviderShapeError(ProviderResponseError):
     """An answer of a shape that follows from the config or the user's code: the next one would have it too."""
 
     is_retryable = False
+
+
+class BudgetError(GevalError):
+    """A run has taken the money or the requests that it may take; what it would have asked stays undone."""
 
 
 class ApiError(GevalError):
@@ -268,6 +289,18 @@ class ModelFetchError(GevalError):
 
 class CheckTimeoutError(GevalError):
     """A check took too long on one output, so nothing can be said about it."""
+
+
+class UnjudgeableError(GevalError):
+    """An assertion needs something that this output does not come with: a price, token probabilities, tools."""
+
+
+class CodeFailedError(GevalError):
+    """Code that the config names raised, took too long, or gave back nonsense. `detail` is its traceback, if any."""
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.detail = detail
 
 
 class StoreError(GevalError):

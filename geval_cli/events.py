@@ -1,8 +1,8 @@
 """What the engine says while it runs. Progress, store and reports listen; none of them is known here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from geval_cli.records import CaseResult, Role, RunRecord, RunSummary, Usage
+from geval_cli.records import CaseResult, ErrorInfo, Role, RunRecord, RunSummary, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,10 @@ class RunStarted:
 class ModelCalled:
     """A model answered (or the cache did, or it failed for good: then `failed`).
 
-    `dropped`: parameters that were left out because the server does not take them.
+    Attributes:
+        dropped: parameters that were left out because the server does not take them.
+        call: the number of the call within its run, by which its requests are found.
+        duration_ms: how long whoever asked had to wait, pauses and repetitions included.
     """
 
     role: Role
@@ -25,6 +28,36 @@ class ModelCalled:
     usage: Usage
     failed: bool = False
     dropped: tuple[str, ...] = ()
+    call: int = field(default=0, compare=False)
+    duration_ms: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A request left and was answered, or failed; told only where somebody asks for it. Holds no prompt and no key.
+
+    Attributes:
+        call: the number of the `ModelCalled` that it belongs to; one call may need several requests.
+        attempt: counts from 1; repetitions of one request have one call.
+        answers: how many were asked for.
+        started_at: seconds since 1970.
+        status: of the HTTP answer, where an error says it.
+        request_id: by which the vendor finds it.
+        finish_reasons: one for each answer that came.
+    """
+
+    call: int
+    attempt: int
+    role: Role
+    provider_id: str
+    answers: int
+    started_at: float
+    latency_ms: float
+    status: int | None = None
+    error: ErrorInfo | None = None
+    request_id: str | None = None
+    usage: Usage = Usage()
+    finish_reasons: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +82,4 @@ class RunFinished:
     summary: RunSummary
 
 
-RunEvent = RunStarted | ModelCalled | Noticed | CaseFinished | RunFinished
+RunEvent = RunStarted | ModelCalled | RequestEnded | Noticed | CaseFinished | RunFinished

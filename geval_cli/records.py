@@ -66,6 +66,7 @@ class ModelRequest:
         ratings: the answer should be one of these texts and nothing else; only providers that can hold their model to
             it use them.
         variables: the test's, for providers that hand them on to the user's own application; a model never sees them.
+        text: the whole prompt as one text, for providers that take one; None where the messages say it all.
     """
 
     messages: tuple[Message, ...]
@@ -77,6 +78,7 @@ class ModelRequest:
     ratings: tuple[str, ...] = ()
     role: Role = Role.GENERATION
     variables: Mapping[str, JsonValue] = field(default_factory=dict)
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class ModelResponse:
         dropped: parameters that the server would not take and that were left out (for example "logprobs").
         sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
             empty: its choices are the first ones of the request's `sample_indexes`).
+        bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
+        exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
     """
 
     choices: tuple[Choice, ...]
@@ -151,6 +155,8 @@ class ModelResponse:
     model: str | None = None
     request_id: str | None = None
     sample_indexes: tuple[int, ...] = ()
+    exhausted_s: float = 0.0
+    bought_usd: float | None = None
 
     @property
     def text(self) -> str:
@@ -218,7 +224,13 @@ class ProviderRef:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The outcome of one job: prompt x provider x test case x repeat. `column` numbers the prompt x provider pairs."""
+    """The outcome of one job: prompt x provider x test case x repeat.
+
+    Attributes:
+        column: numbers the prompt x provider pairs.
+        finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
+            say, or was not asked.
+    """
 
     id: str
     test_index: int
@@ -238,6 +250,7 @@ class CaseResult:
     usage: Mapping[Role, Usage] = field(default_factory=dict)
     assertions: tuple[AssertionResult, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +288,60 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it."""
+    """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it.
+
+    `interval`: the lower and upper bound of the mean's 95 % interval; None of fewer than two scores.
+    """
 
     mean: float | None
     n: int
     errored: int
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """How a gate stands: `failed` it did not hold, `error` nothing could be counted for it.
+
+    Attributes:
+        gate: as written in the config or on the command line.
+        actual: what was compared with the gate's limit, in the limit's unit; shares are 0..1.
+        note: how sure that is, or why there is nothing.
+    """
+
+    gate: str
+    status: Status
+    actual: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FlakyTest:
+    """A test that passed in some of its repeats and failed in others, in one column.
+
+    Attributes:
+        judged: repeats with a verdict; `passed` of them passed.
+        mean: of the scores, with their sample standard `deviation`; None of no scores, and of fewer than two.
+    """
+
+    test_index: int
+    column: int
+    description: str | None
+    passed: int
+    judged: int
+    mean: float | None
+    deviation: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged."""
+    """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
+
+    `pass_interval`: the lower and upper bound of the pass rate's 95 % interval (Wilson), None like the rate.
+    `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
+    `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
+    config; None where one cannot be computed.
+    """
 
     total: int = 0
     passed: int = 0
@@ -294,6 +351,11 @@ class RunSummary:
     pass_rate: float | None = None
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     usage: Mapping[Role, Usage] = field(default_factory=dict)
+    pass_interval: tuple[float, float] | None = None
+    gates: tuple[GateResult, ...] = ()
+    flaky: tuple[FlakyTest, ...] = ()
+    flaky_count: int = 0
+    derived: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def to_json(value: Any) -> JsonValue:
@@ -332,7 +394,7 @@ def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
         provider=lambda item: _record(ProviderRef, item),
         status=Status,
         error=_error_from_json,
-        usage=_usage_by_role_from_json,
+        usage=usage_by_role_from_json,
         assertions=_assertions_from_json,
     )
 
@@ -353,8 +415,13 @@ def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
     return _record(
         RunSummary,
         data,
-        metrics=lambda items: {name: _record(MetricSummary, item) for name, item in items.items()},
-        usage=_usage_by_role_from_json,
+        metrics=lambda items: {
+            name: _record(MetricSummary, item, interval=_interval_from_json) for name, item in items.items()
+        },
+        usage=usage_by_role_from_json,
+        pass_interval=_interval_from_json,
+        gates=lambda items: tuple(_record(GateResult, item, status=Status) for item in items),
+        flaky=lambda items: tuple(_record(FlakyTest, item) for item in items),
     )
 
 
@@ -385,11 +452,19 @@ def _assertion_from_json(data: Mapping[str, JsonValue]) -> AssertionResult:
     )
 
 
+def _interval_from_json(bounds: Iterable[float] | None) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    low, high = bounds
+    return low, high
+
+
 def _error_from_json(data: Mapping[str, JsonValue] | None) -> ErrorInfo | None:
     return None if data is None else _record(ErrorInfo, data)
 
 
-def _usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
+def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
+    """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
     return {Role(name): _record(Usage, item) for name, item in data.items() if name in _ROLES}
 
 

@@ -66,9 +66,11 @@ class Answers:
     in memory from then on. One that can still be read, though not written to, goes on giving what it has.
     """
 
-    def __init__(self, store: ChoiceStore | None, *, since: float | None, notice: Notice) -> None:
+    def __init__(
+        self, store: ChoiceStore | None, *, since: float | None, notice: Notice, is_written: bool = True
+    ) -> None:
         self._store = store
-        self._is_written = True
+        self._is_written = is_written
         self._memory = Memory(_MEMORY_WEIGHT if store is None else _MEMORY_BESIDE_A_STORE)
         self._since = since
         self._notice = notice
@@ -184,6 +186,7 @@ def _recalled(known: Mapping[int, StoredChoice]) -> ModelResponse:
         dropped=tuple(dict.fromkeys(name for item in stored for name in item.dropped)),
         model=stored[0].model,
         sample_indexes=tuple(known),
+        bought_usd=sum((item.usage for item in stored), Usage()).cost_usd,
     )
 
 

@@ -18,6 +18,8 @@ class ModelCall:
         server: what answers it.
         keys: of its samples, by which equal requests find each other; empty when each is to be sent.
         outlives_run: whether answers may come from earlier runs and be kept for later ones.
+        number: of the call within its run.
+        attempt: counts from 1; a higher one is a repetition.
     """
 
     provider: Provider
@@ -25,6 +27,8 @@ class ModelCall:
     server: "Server"
     keys: tuple[str, ...] = ()
     outlives_run: bool = True
+    number: int = 0
+    attempt: int = 1
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
         """The same call for some of its samples only."""

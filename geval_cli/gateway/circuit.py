@@ -1,4 +1,7 @@
-"""The innermost layer: calls the provider, unless its key is known to be refused."""
+"""The innermost layer: calls the provider, unless its key was refused a moment ago."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from geval_cli.errors import ProviderAuthError
 from geval_cli.gateway.call import ModelCall
@@ -6,13 +9,29 @@ from geval_cli.gateway.responses import align
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
+RETRY_AFTER_S = 30.0
+"""So long after a refusal one call may find out whether the key is good by now; a server's process lives long."""
+
+
+@dataclass(slots=True)
+class _Broken:
+    """A provider that refused, and the time until which it is not asked. Holding it keeps its id from being reused."""
+
+    provider: Provider
+    error: ProviderAuthError
+    until: float
+
 
 class Circuit:
-    """Once a provider's key is refused or its quota used up, every later call to it fails at once with that error."""
+    """Once a provider's key is refused or its quota used up, later calls to it fail at once with that error.
 
-    def __init__(self) -> None:
+    Every `RETRY_AFTER_S` seconds one call is let through; when it is answered, all are again.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         # By the object, not by what it leads to: two providers may ask one server with different keys.
-        self._broken: dict[int, tuple[Provider, ProviderAuthError]] = {}
+        self._broken: dict[int, _Broken] = {}
 
     def check(self, provider: Provider) -> None:
         """Nothing, as long as `provider` may be asked.
@@ -21,8 +40,8 @@ class Circuit:
             ProviderAuthError: an equal of the one that stopped it.
         """
         broken = self._broken.get(id(provider))
-        if broken is not None:
-            first = broken[1]
+        if broken is not None and self._clock() < broken.until:
+            first = broken.error
             raise ProviderAuthError(
                 first.message,
                 provider_id=first.provider_id,
@@ -33,10 +52,15 @@ class Circuit:
 
     async def send(self, call: ModelCall) -> ModelResponse:
         """One request to the provider. The choices are aligned with the request's samples."""
-        self.check(call.provider)
+        provider = call.provider
+        self.check(provider)
+        broken = self._broken.get(id(provider))
+        if broken is not None:
+            broken.until = self._clock() + RETRY_AFTER_S  # this call finds out; the others do not wait for it
         try:
-            response = await call.provider.complete(call.request)
+            response = await provider.complete(call.request)
         except ProviderAuthError as error:
-            self._broken.setdefault(id(call.provider), (call.provider, error))
+            self._broken[id(provider)] = _Broken(provider, error, self._clock() + RETRY_AFTER_S)
             raise
+        self._broken.pop(id(provider), None)
         return align(response, call.request)

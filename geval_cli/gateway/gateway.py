@@ -1,10 +1,14 @@
 """The gateway: builds the stack once and sends every model call of a run through it."""
 
+import itertools
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
+from geval_cli.gateway.budget import Budget, BudgetLayer
 from geval_cli.gateway.cache import Answers, Keep, Recall
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
 from geval_cli.gateway.capabilities import CapabilityLayer
@@ -12,7 +16,9 @@ from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.gateway.limits import Limits
+from geval_cli.gateway.offline import Offline
 from geval_cli.gateway.pauses import Pauses
+from geval_cli.gateway.request_log import RequestTrace
 from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider
@@ -20,13 +26,28 @@ from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usag
 from geval_cli.store.cache import ResponseCache
 
 
+@dataclass(frozen=True, slots=True)
+class Oversight:
+    """What watches over the requests of a run.
+
+    Attributes:
+        budget: what they may cost; none may leave when it is used up.
+        is_tracing: whether a `RequestEnded` tells of each.
+        is_offline: whether none may leave at all, so that only the cache answers, which is then not written to.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    is_tracing: bool = False
+    is_offline: bool = False
+
+
 class Gateway:
     """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
 
     Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
-    capabilities, limits, circuit. The wait for a feature to be found out, for a pause or for a retry holds no slot;
-    every request on the wire, each part of a fan-out and each repetition too, passes the limits; every answer is kept
-    as it comes.
+    capabilities, limits, budget, circuit. The wait for a feature to be found out, for a pause or for a retry holds no
+    slot; every request on the wire, each part of a fan-out and each repetition too, passes limits and budget; every
+    answer is kept as it comes.
     """
 
     def __init__(
@@ -34,29 +55,35 @@ class Gateway:
         *,
         cache: ResponseCache | None,
         on_event: Callable[[RunEvent], None],
-        reads_cache: bool = True,
+        reads_since: float | None = None,
         max_concurrency: int | None = None,
         runtime: Runtime | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         """Build the stack.
 
         Args:
             cache: where answers are kept; None keeps them in memory for this run.
-            on_event: gets `ModelCalled` for every answer or final failure, and `Noticed`.
-            reads_cache: False asks again what was answered before; answers of this run are kept and found again.
+            on_event: gets `ModelCalled` for every answer or final failure, `Noticed`, and `RequestEnded` if asked for.
+            reads_since: answers kept before this time (of the cache's clock) are asked for again; None reads them all.
             max_concurrency: requests on the wire at once, over all providers; None for no cap.
             runtime: clock, sleep and randomness, if not the real ones.
+            oversight: a budget and a log of requests, if there are to be any.
         """
         self._on_event = on_event
-        runtime = runtime or Runtime()
-        since = None if reads_cache or cache is None else cache.now()
-        answers = self._answers = Answers(cache, since=since, notice=self._notice)
+        self._numbers = itertools.count(1)
+        runtime, oversight = runtime or Runtime(), oversight or Oversight()
+        answers = self._answers = Answers(
+            cache, since=reads_since, notice=self._notice, is_written=not oversight.is_offline
+        )
         pauses = Pauses(runtime.clock)
-        circuit = Circuit()
-        handler: Handler = Limits(
-            circuit.send,
+        circuit = Circuit(runtime.clock)
+        handler: Handler = RequestTrace(circuit.send, on_event) if oversight.is_tracing else circuit.send
+        handler = BudgetLayer(handler, oversight.budget, check_provider=circuit.check)
+        handler = Limits(
+            handler,
             pauses=pauses,
-            check=circuit.check,
+            check=handler.check,
             runtime=runtime,
             max_concurrency=max_concurrency,
         )
@@ -64,6 +91,8 @@ class Gateway:
         handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
         handler = Keep(handler, answers)
         handler = FanOut(handler, self._notice)
+        if oversight.is_offline:
+            handler = Offline(handler)
         handler = Recall(handler, answers)
         self._stack = SingleFlight(handler)
 
@@ -75,15 +104,17 @@ class Gateway:
 
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.
+            BudgetError: it would have to be asked for, and nothing more may be.
         """
-        call = _call(provider, request)
+        started = time.perf_counter()
+        call = _call(provider, request, number=next(self._numbers))
         try:
             response = self._answers.at_hand(call) or await self._stack(call)
         except ProviderError:
             asked = Usage(requests=len(request.sample_indexes))
-            self._on_event(ModelCalled(request.role, provider.id, asked, failed=True))
+            self._tell(call, started, asked, failed=True)
             raise
-        self._on_event(ModelCalled(request.role, provider.id, response.usage, dropped=response.dropped))
+        self._tell(call, started, response.usage, dropped=response.dropped)
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
@@ -97,6 +128,11 @@ class Gateway:
     async def aclose(self) -> None:
         """Stop what is still under way. Safe to call twice."""
         await self._stack.aclose()
+
+    def _tell(self, call: ModelCall, started: float, usage: Usage, **outcome: Any) -> None:
+        duration_ms = (time.perf_counter() - started) * 1000
+        role, name = call.request.role, call.provider.id
+        self._on_event(ModelCalled(role, name, usage, call=call.number, duration_ms=duration_ms, **outcome))
 
     def _notice(self, message: str) -> None:
         self._on_event(Noticed(message))
@@ -125,10 +161,10 @@ class BoundModel:
         await self.gateway.forget(self.provider, request)
 
 
-def _call(provider: Provider, request: ModelRequest) -> ModelCall:
+def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
     """A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()
     server = Server(identity.kind, identity.endpoint, identity.model)
-    return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable)
+    return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable, number=number)

@@ -5,15 +5,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
+from geval_cli.gateway.adaptive import AdaptiveSlots, Outcome
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
 from geval_cli.records import ModelRequest, ModelResponse
 
 _MINUTE_S = 60.0
+_MINUTE_MS = 60_000.0
 _CHARACTERS_PER_TOKEN = 4
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
+# Service unavailable; and what Anthropic answers while it is overloaded.
+_OVERLOADED = frozenset({503, 529})
 
 
 @dataclass(slots=True)
@@ -29,10 +34,11 @@ class Window:
     """A cap per minute: what was taken within the last 60 seconds never adds up to more than it.
 
     A single amount above the cap is let through when nothing else was taken. A cap below 1 is one per longer span.
+    With a `capacity` the amounts are spread: never more than so much at once, and the rest of the minute in proportion.
     """
 
-    def __init__(self, per_minute: float) -> None:
-        self._capacity = max(per_minute, 1.0)
+    def __init__(self, per_minute: float, *, capacity: float | None = None) -> None:
+        self._capacity = capacity or max(per_minute, 1.0)
         self._span_s = _MINUTE_S * self._capacity / per_minute
         self._taken: deque[Taken] = deque()
         self._total = 0.0
@@ -67,24 +73,34 @@ class Window:
 
 @dataclass(slots=True)
 class _Slots:
-    """Semaphores that a request holds all of while it is on the wire."""
+    """What a request holds while it is on the wire: a slot of its server, and one of all that the run may have."""
 
-    semaphores: tuple[asyncio.Semaphore, ...]
+    own: AdaptiveSlots
+    overall: asyncio.Semaphore | None
 
-    async def acquire(self) -> None:
-        held: list[asyncio.Semaphore] = []
-        try:
-            for semaphore in self.semaphores:
-                await semaphore.acquire()
-                held.append(semaphore)
-        except BaseException:
-            for semaphore in held:
-                semaphore.release()
-            raise
+    async def acquire(self) -> int:
+        """Both slots, the server's own first; returns what `release` needs."""
+        ticket = await self.own.acquire()
+        if self.overall is not None:
+            try:
+                await self.overall.acquire()
+            except BaseException:
+                self.own.release(ticket)
+                raise
+        return ticket
 
-    def release(self) -> None:
-        for semaphore in self.semaphores:
-            semaphore.release()
+    def release(self, ticket: int, outcome: Outcome = Outcome.UNCLEAR) -> None:
+        self.own.release(ticket, outcome)
+        if self.overall is not None:
+            self.overall.release()
+
+
+@dataclass(slots=True)
+class _Admission:
+    """What a call was let through with."""
+
+    ticket: int
+    tokens: Taken | None
 
 
 @dataclass(slots=True)
@@ -95,19 +111,27 @@ class _Lane:
     slots: _Slots
     requests: Window | None
     tokens: Window | None
+    spacing: Window | None
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def wait_s(self, tokens: float, now: float) -> float:
         by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
         by_tokens = self.tokens.wait_s(tokens, now) if self.tokens else 0.0
-        return max(by_requests, by_tokens)
+        by_spacing = self.spacing.wait_s(1, now) if self.spacing else 0.0
+        return max(by_requests, by_tokens, by_spacing)
+
+    def take_request(self, now: float) -> None:
+        for window in (self.requests, self.spacing):
+            if window is not None:
+                window.take(1, now)
 
 
 class Limits:
     """A layer: lets a call through when its server may be asked, it fits the limits and has a slot.
 
     Only the first call in a lane's line waits for anything but the line; nobody holds a slot while waiting for time to
-    pass. A slot limit that follows the server's answers belongs into `_Slots`.
+    pass. How many slots a lane has follows the server's answers (`gateway.adaptive`); a server that says that it has
+    nothing left is left alone until it has.
     """
 
     def __init__(
@@ -123,40 +147,48 @@ class Limits:
         self._pauses = pauses
         self._check = check
         self._runtime = runtime
-        self._overall = () if max_concurrency is None else (asyncio.Semaphore(max_concurrency),)
+        self._max_concurrency = max_concurrency
+        self._overall = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._lanes: dict[tuple[Server, ProviderLimits], _Lane] = {}
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         lane = self._lane(call)
         estimate = _estimated_tokens(call.request) if lane.tokens else 0.0
         async with lane.turnstile:
-            taken = await self._admit(lane, call.provider, estimate)
+            admission = await self._admit(lane, call.provider, estimate)
+        outcome = Outcome.UNCLEAR
         try:
             response = await self._following(call)
+            outcome = Outcome.CLEAN
+        except ProviderError as error:
+            if _is_overload(error):
+                outcome = Outcome.OVERLOAD
+            raise
         finally:
-            lane.slots.release()
-        if lane.tokens and taken:
+            lane.slots.release(admission.ticket, outcome)
+        if response.exhausted_s:
+            self._pauses.hold(lane.server, response.exhausted_s)
+        if lane.tokens and admission.tokens:
             actual = response.usage.input_tokens + response.usage.output_tokens
-            lane.tokens.correct(taken, actual or estimate)
+            lane.tokens.correct(admission.tokens, actual or estimate)
         return response
 
-    async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> Taken | None:
+    async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission:
         """Returns with the lane's slots held."""
         while True:
             self._check(provider)
             if wait_s := self._wait_s(lane, estimate):
                 await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue
-            await lane.slots.acquire()
+            ticket = await lane.slots.acquire()
             # Getting a slot may have taken long enough for a pause to begin, or for the key to be refused.
             if not self._wait_s(lane, estimate):
                 break
-            lane.slots.release()
+            lane.slots.release(ticket)
         self._pauses.sent(lane.server)
         now = self._runtime.clock()
-        if lane.requests:
-            lane.requests.take(1, now)
-        return lane.tokens.take(estimate, now) if lane.tokens else None
+        lane.take_request(now)
+        return _Admission(ticket, lane.tokens.take(estimate, now) if lane.tokens else None)
 
     def _wait_s(self, lane: _Lane, estimate: float) -> float:
         by_limits = lane.wait_s(estimate, self._runtime.clock())
@@ -166,14 +198,22 @@ class Limits:
         limits = call.provider.limits
         lane = self._lanes.get((call.server, limits))
         if lane is None:
-            own = () if limits.max_concurrency is None else (asyncio.Semaphore(limits.max_concurrency),)
+            caps = [cap for cap in (limits.max_concurrency, self._max_concurrency) if cap is not None]
             lane = self._lanes[call.server, limits] = _Lane(
                 server=call.server,
-                slots=_Slots((*own, *self._overall)),
+                slots=_Slots(AdaptiveSlots(min(caps, default=None)), self._overall),
                 requests=None if limits.requests_per_minute is None else Window(limits.requests_per_minute),
                 tokens=None if limits.tokens_per_minute is None else Window(limits.tokens_per_minute),
+                spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
             )
         return lane
+
+
+def _is_overload(error: ProviderError) -> bool:
+    """Whether the server says that it is asked too much, and not that it is broken."""
+    if isinstance(error, ProviderUnavailableError):
+        return error.status in _OVERLOADED or bool(error.retry_after_s)
+    return isinstance(error, ProviderRateLimitError)
 
 
 def _estimated_tokens(request: ModelRequest) -> float:

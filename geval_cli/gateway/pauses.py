@@ -43,6 +43,15 @@ class Pauses:
         pace.until = max(pace.until, self._clock() + delay_s)
         pace.gap_s = min(_LONGEST_GAP_S, max(pace.gap_s, delay_s / _CALLS_PER_PAUSE))
 
+    def hold(self, server: Server, delay_s: float) -> None:
+        """Send nothing to `server` for `delay_s` seconds from now: it said that it has nothing left until then.
+
+        Of a longer wait, the server is left to speak for itself: a call would be refused, and its caller told so.
+        """
+        if delay_s <= LONGEST_PAUSE_S:
+            pace = self._paces.setdefault(server, _Pace())
+            pace.until = max(pace.until, self._clock() + delay_s)
+
     def limited(self, server: Server) -> float:
         """Note that `server` limits how often it is asked; how long to leave it alone if it does not say, in seconds.
 

@@ -33,10 +33,18 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         model=next((part.model for part in parts if part.model is not None), None),
         request_id=next((part.request_id for part in parts if part.request_id is not None), None),
         sample_indexes=indexes,
+        bought_usd=_bought_usd(parts),
     )
+
+
+def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
+    costs = [part.bought_usd if part.cached else part.usage.cost_usd for part in parts]
+    return sum((Usage(cost_usd=cost) for cost in costs), Usage()).cost_usd
 
 
 def without_cost(response: ModelResponse) -> ModelResponse:
     """`response` for somebody who got it without a request of their own."""
     count = len(response.choices)
-    return replace(response, cached=True, usage=Usage(requests=count, cached_requests=count))
+    bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
+    usage = Usage(requests=count, cached_requests=count)
+    return replace(response, cached=True, usage=usage, bought_usd=bought_usd)

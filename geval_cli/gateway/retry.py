@@ -1,6 +1,6 @@
 """Retry: ask again after what may pass, later and later, and leave a server alone that asks for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, Server
@@ -15,11 +15,13 @@ LEAST_PATIENCE_S = 120.0
 
 @dataclass(slots=True)
 class _Trouble:
-    """What one call has been through. Times in seconds."""
+    """What one call has been through. Times in seconds; `patience_s` is how long a rate limit is waited for at most."""
 
+    failures: int = 0
     retries: int = 0
     slept_s: float = 0.0
     limited_since: float | None = None
+    patience_s: float | None = None
 
 
 class Retry:
@@ -41,10 +43,13 @@ class Retry:
         trouble = _Trouble()
         while True:
             try:
-                response = await self._following(call)
+                attempt = replace(call, attempt=trouble.failures + 1) if trouble.failures else call
+                response = await self._following(attempt)
             except ProviderError as error:
+                trouble.failures += 1
                 delay_s = self._delay_s(call, error, trouble)
                 if delay_s is None:
+                    _tell_what_was_tried(error, trouble)
                     raise
                 is_pause = isinstance(error, ProviderRateLimitError) or _named_delay_s(error) is not None
             else:
@@ -83,6 +88,7 @@ class Retry:
         waited_s = max(now - trouble.limited_since, self._pauses.limited_for_s(server))
         if waited_s + pause_s <= patience_s:
             return pause_s
+        trouble.patience_s = patience_s
         self._pauses.give_up(server)
         return None
 
@@ -90,6 +96,14 @@ class Retry:
         if call.server not in self._told:
             self._told.add(call.server)
             self._notice(f"{call.provider.label} limits how often it may be asked; geval waits as it demands")
+
+
+def _tell_what_was_tried(error: ProviderError, trouble: _Trouble) -> None:
+    """In numbers that are the same for all calls to a provider, so that a report can show equal errors once."""
+    if trouble.patience_s is not None:
+        error.remark(f"geval waits for a rate limit no longer than {trouble.patience_s:g} s")
+    elif error.is_retryable and trouble.retries > 1:
+        error.remark(f"asked {trouble.retries} times")
 
 
 def _named_delay_s(error: ProviderError) -> float | None:

@@ -3,14 +3,15 @@
 import json
 from typing import Any
 
+from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import content_text
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.endpoint_provider import EndpointProvider
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.refusals import CallContext, HttpReply
+from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import read_messages_usage
-from geval_cli.providers.transport import HttpCall, response_error
+from geval_cli.providers.transport import response_error
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
 
 DEFAULT_MAX_TOKENS = 4096
@@ -37,13 +38,15 @@ class AnthropicProvider(EndpointProvider):
         call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
         body, reply = await self._transport.post_json(call, payload, context)
         choice = _choice(body, reply, context)
+        usage = endpoint.usage(read_messages_usage(body), requests=1)
         return ModelResponse(
             choices=(choice,),
-            usage=endpoint.usage(read_messages_usage(body), requests=1),
+            usage=usage,
             latency_ms=reply.latency_ms,
             dropped=_dropped(request),
             model=body.get("model"),
-            request_id=reply.headers.get("request-id") or body.get("id"),
+            request_id=request_id_of(reply, context) or body.get("id"),
+            exhausted_s=self._transport.exhausted_s(reply, usage),
         )
 
 
@@ -98,6 +101,8 @@ def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
     blocks = body.get("content") if isinstance(body, dict) else None
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise response_error("an answer without content", reply, context)
+    if any(block.get("type") == "text" and not isinstance(block.get("text"), str) for block in blocks):
+        raise response_error("an answer whose text is none", reply, context)
     text = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
     calls = [block for block in blocks if block.get("type") == "tool_use"]
     if not text and calls:

@@ -9,13 +9,14 @@ from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 @dataclass(frozen=True, slots=True)
 class ProviderLimits:
-    """Hard caps for one provider; None means no cap. Times in seconds."""
+    """Hard caps for one provider; None means no cap. Times in seconds, except `delay_ms` between two requests."""
 
     timeout_s: float = 300.0
     max_retries: int = 4
     max_concurrency: int | None = None
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
+    delay_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from geval_cli.records import Choice, TokenAlternative, TokenLogprob
 IMPOSSIBLE_LOGPROB = -9999.0
 """What OpenAI writes for a probability of zero; absent and infinite values are read as this too."""
 
+_ANSWER_KEYS = ("content", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning")
+
 
 def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
     """The choices of a completion in the order of their `index`; empty when none can be read."""
@@ -35,7 +37,13 @@ def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
 
 
 def _has_answer(entry: Mapping[str, Any]) -> bool:
-    return isinstance(entry.get("message"), dict) or isinstance(entry.get("text"), str)
+    message = entry.get("message")
+    if not isinstance(message, dict):
+        return isinstance(entry.get("text"), str)
+    if isinstance(message.get("content"), str | list):
+        return True
+    # An empty text in the place of something unreadable would be judged, and found wanting, as if it were the answer.
+    return message.get("content") is None and any(name in message for name in _ANSWER_KEYS)
 
 
 def _choice(entry: Mapping[str, Any]) -> Choice:

@@ -3,6 +3,7 @@
 from geval_cli.errors import Problem
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import last_user_text
+from geval_cli.providers.prices import FREE
 from geval_cli.providers.source import ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
@@ -10,6 +11,7 @@ from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 class EchoProvider:
     """Gives back the last user message."""
 
+    price = FREE
     is_cacheable = False
 
     def __init__(self, *, provider_id: str = "echo", label: str = "echo") -> None:
@@ -19,7 +21,7 @@ class EchoProvider:
         self.limits = ProviderLimits()
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        text = last_user_text(request.messages)
+        text = last_user_text(request.messages) if request.text is None else request.text
         choices = tuple(Choice(text, "stop") for _ in request.sample_indexes)
         return ModelResponse(choices, Usage(requests=len(choices)))
 

@@ -2,6 +2,7 @@
 
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.prices import Price
 from geval_cli.providers.transport import Transport
 
 
@@ -29,6 +30,10 @@ class EndpointProvider:
     @property
     def limits(self) -> ProviderLimits:
         return self._endpoint.limits
+
+    @property
+    def price(self) -> Price | None:
+        return self._endpoint.price
 
     async def aclose(self) -> None:
         await self._transport.aclose()

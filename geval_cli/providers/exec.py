@@ -56,6 +56,10 @@ class ExecProvider:
     def __repr__(self) -> str:
         return f"ExecProvider({self.id!r})"
 
+    @property
+    def price(self) -> Price | None:
+        return self._target.price
+
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for."""
         started = time.perf_counter()

@@ -9,7 +9,8 @@ from typing import BinaryIO
 if sys.platform == "win32":
     import msvcrt
 
-    def _try_lock(file: BinaryIO) -> bool:
+    def try_lock(file: BinaryIO) -> bool:
+        """Whether this open file now holds the lock."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -18,7 +19,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _try_lock(file: BinaryIO) -> bool:
+    def try_lock(file: BinaryIO) -> bool:
+        """Whether this open file now holds the lock. Raises OSError where the file system knows no locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -34,6 +36,6 @@ def hold_lock(path: Path, *, wait: Callable[[], None]) -> Iterator[None]:
         OSError: the file cannot be made, or the file system knows no locks.
     """
     with path.open("ab") as file:
-        while not _try_lock(file):
+        while not try_lock(file):
             wait()
         yield

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError
+from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.json_path import PathStep, follow_path, parse_path
 from geval_cli.providers.options import (
@@ -23,7 +24,7 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
-from geval_cli.providers.transport import HttpCall, Transport, response_error
+from geval_cli.providers.transport import Transport, response_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -97,6 +98,10 @@ class HttpProvider:
     @property
     def limits(self) -> ProviderLimits:
         return self._settings.limits
+
+    @property
+    def price(self) -> Price | None:
+        return self._settings.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for: an API of this kind knows nothing of several."""

@@ -66,6 +66,7 @@ class LocalSource:
 class LocalProvider:
     """A llama.cpp model. It is loaded (and fetched, if need be) by the first request, in a thread."""
 
+    price = FREE
     is_cacheable = True
 
     def __init__(

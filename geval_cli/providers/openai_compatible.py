@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from geval_cli.errors import UnsupportedParameterError
+from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import parse_choices
 from geval_cli.providers.conversation import message_list
+from geval_cli.providers.embeddings import EmbeddingProvider
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.endpoint_provider import EndpointProvider
-from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.providers.presets import endpoint_of, is_embedding, speaks_responses
+from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, request_id_of
+from geval_cli.providers.responses import ResponsesProvider
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.strict_schema import is_strict_safe
 from geval_cli.providers.token_usage import read_chat_usage
-from geval_cli.providers.transport import HttpCall, Transport, response_error
+from geval_cli.providers.transport import Transport, response_error
 from geval_cli.providers.unsupported import find_cap
 from geval_cli.records import ModelRequest, ModelResponse
 
@@ -59,12 +62,14 @@ class OpenAICompatibleProvider(EndpointProvider):
         choices = parse_choices(body)[: len(request.sample_indexes)]
         if not choices:
             raise response_error("an answer without choices", reply, context)
+        usage = endpoint.usage(read_chat_usage(body), requests=len(choices))
         return ModelResponse(
             choices=choices,
-            usage=endpoint.usage(read_chat_usage(body), requests=len(choices)),
+            usage=usage,
             latency_ms=reply.latency_ms,
             model=body.get("model") if isinstance(body.get("model"), str) else None,
-            request_id=reply.headers.get("x-request-id") or str(body.get("id") or "") or None,
+            request_id=request_id_of(reply, context) or str(body.get("id") or "")[:200] or None,
+            exhausted_s=self._transport.exhausted_s(reply, usage),
         )
 
     def _payload(self, request: ModelRequest) -> dict[str, Any]:
@@ -100,9 +105,14 @@ class OpenAICompatibleProvider(EndpointProvider):
         return True
 
 
-def build(source: ProviderSource) -> OpenAICompatibleProvider:
-    """The provider that a checked `source` describes."""
-    return OpenAICompatibleProvider(endpoint_of(source))
+def build(source: ProviderSource) -> EndpointProvider:
+    """The provider that a checked `source` describes: of chats, of responses or of embeddings."""
+    endpoint = endpoint_of(source)
+    if is_embedding(source.spec.id):
+        return EmbeddingProvider(endpoint)
+    if speaks_responses(source):
+        return ResponsesProvider(endpoint)
+    return OpenAICompatibleProvider(endpoint)
 
 
 def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:

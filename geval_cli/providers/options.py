@@ -54,6 +54,10 @@ def _is_retry_count(value: Any) -> bool:
     return is_count(value) or (value == 0 and not isinstance(value, bool))
 
 
+def _is_duration(value: Any) -> bool:
+    return is_positive(value) or (value == 0 and not isinstance(value, bool))
+
+
 def _is_http_url(value: Any) -> bool:
     if not is_text(value):
         return False
@@ -70,6 +74,7 @@ LIMIT_KEYS = (
     OwnKey(("max_concurrency", "maxConcurrency"), "a whole number from 1", is_count),
     OwnKey(("requests_per_minute", "requestsPerMinute"), "a number above 0", is_positive),
     OwnKey(("tokens_per_minute", "tokensPerMinute"), "a number above 0", is_positive),
+    OwnKey(("delay_ms", "delayMs"), "a number of milliseconds from 0", _is_duration),
     OwnKey(
         ("price",),
         "a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens",
@@ -85,7 +90,12 @@ ENDPOINT_KEYS = (
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
     OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict)),
-    *LIMIT_KEYS,
+    *(key for key in LIMIT_KEYS if "price" not in key.spellings),
+    OwnKey(
+        ("price",),
+        "`list`, or a mapping of `input` and `output` (and `cached_input`), US dollars per million tokens",
+        lambda value: value == "list" or is_price(value),
+    ),
 )
 
 _SET_BY_GEVAL = {

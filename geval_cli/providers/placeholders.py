@@ -32,7 +32,7 @@ class Places:
     @property
     def prompt(self) -> str:
         """The prompt as one text."""
-        return prompt_text(self.request.messages)
+        return prompt_text(self.request.messages) if self.request.text is None else self.request.text
 
     def fill(self, template: Any) -> Any:
         """`template`, data of any depth, with the values in it.

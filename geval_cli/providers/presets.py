@@ -15,7 +15,7 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
-from geval_cli.providers.prices import price_of
+from geval_cli.providers.prices import LIST_PRICE, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 
@@ -118,13 +118,26 @@ AZURE_API_VERSION = "2024-10-21"
 
 ANTHROPIC_VERSION = "2023-06-01"
 
-_MODES = ("chat:", "messages:")
-_OTHER_MODES = ("responses", "embedding", "embeddings", "completion", "image", "moderation", "realtime")
+_MODES = ("chat:", "messages:", "responses:", "embedding:", "embeddings:")
+_EMBEDDING_MODES = ("embedding", "embeddings")
+_OTHER_MODES = ("completion", "image", "moderation", "realtime", "assistant", "transcription", "video")
 
 
 def preset_of(source: ProviderSource) -> Preset:
     """The preset that the id of `source` begins with; KeyError when there is none."""
     return PRESETS[KIND_ALIASES.get(source.kind, source.kind)]
+
+
+def is_embedding(provider_id: str) -> bool:
+    """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
+    _, _, rest = provider_id.partition(":")
+    mode, separator, _ = rest.partition(":")
+    return bool(separator) and mode in _EMBEDDING_MODES
+
+
+def speaks_responses(source: ProviderSource) -> bool:
+    """Whether an id names OpenAI's Responses API instead of its chat API."""
+    return source.name.startswith("responses:")
 
 
 def check(source: ProviderSource) -> list[Problem]:
@@ -175,7 +188,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     headers = {**_credentials(preset, settings, key), **own_headers}
     key_header = _key_header(preset)
     model = _model_name(source)
-    url = _request_url(preset, base_url, model, _api_version(source, settings))
+    url = _request_url(preset, base_url, _Call(model, _path_of(source), _api_version(source, settings)))
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -188,7 +201,9 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         key_source=key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
-        price=price_of(settings, url=url, model=model),
+        price=price_of(
+            settings, url=preset.base_url if settings.get("price") == LIST_PRICE else url, model=model
+        ),
     )
 
 
@@ -229,6 +244,8 @@ def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str 
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")
+    if not named and "@" in urlsplit(_base_url(source, settings)).netloc:
+        return None, ""  # the address brings a user and password of its own, for the same header
     for variable in (named,) if named else preset_of(source).key_envs:
         if source.env.get(variable):
             return source.env[variable].strip(), f"the environment variable {variable}"
@@ -272,10 +289,27 @@ def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     return str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
 
 
-def _request_url(preset: Preset, base_url: str, model: str, api_version: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What is called at an address: the `path` of an API, for a model, in a version of Azure's."""
+
+    model: str
+    path: str
+    api_version: str
+
+
+def _path_of(source: ProviderSource) -> str:
+    if is_embedding(source.spec.id):
+        return "/embeddings"
+    return "/responses" if speaks_responses(source) else "/chat/completions"
+
+
+def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
     if preset.wire_format == "anthropic":
         return join_url(base_url, "/messages" if base_url.rstrip("/").endswith("/v1") else "/v1/messages")
     if preset.wire_format == "openai" or urlsplit(base_url).path.rstrip("/").endswith("/openai/v1"):
-        return join_url(base_url, "/chat/completions")
-    url = join_url(base_url, f"/openai/deployments/{model}/chat/completions")
-    return url if "api-version=" in url else f"{url}?api-version={api_version}"
+        return join_url(base_url, call.path)
+    if call.path == "/responses":
+        return join_url(base_url, "/openai/v1/responses")
+    url = join_url(base_url, f"/openai/deployments/{call.model}{call.path}")
+    return url if "api-version=" in url else f"{url}?api-version={call.api_version}"

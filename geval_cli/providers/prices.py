@@ -6,10 +6,13 @@ The table is the package genai-prices, as it was installed: nothing is fetched. 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from geval_cli.providers.token_usage import TokenUsage
+
+LIST_PRICE = "list"
+"""As `price` of a provider: what the vendor lists, also where a gateway or a test server stands before it."""
 
 _TOKENS_PER_PRICE = 1_000_000
 
@@ -65,6 +68,28 @@ class FixedPrice:
 
 FREE = FixedPrice(0.0, 0.0)
 
+_SOME_TOKENS = TokenUsage(input_tokens=1_000, output_tokens=1_000)
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A provider that knows what it takes."""
+
+    @property
+    def price(self) -> Price | None: ...
+
+
+def known_price(provider: object) -> Price | None:
+    """What `provider` takes for tokens, if that can be told before an answer comes; else None.
+
+    Of a deployment whose model only its answers name, it cannot.
+    """
+    price = provider.price if isinstance(provider, Priced) else None
+    if price is None:
+        return None
+    price.prepare()
+    return price if price.cost_usd(_SOME_TOKENS) is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class ListPrice:
@@ -110,7 +135,8 @@ class ListPrice:
         except (LookupError, ValueError):
             # Unknown to the table, or counts that contradict each other (more cached tokens than there are).
             return None
-        needed = ["input_mtok", "output_mtok"]
+        # Embeddings write nothing, and have no price for it.
+        needed = ["input_mtok", "output_mtok"] if tokens.output_tokens else ["input_mtok"]
         # Without a price of its own the table would count sound as text, which costs a fraction of it.
         needed += ["input_audio_mtok"] if tokens.input_audio_tokens else []
         needed += ["output_audio_mtok"] if tokens.output_audio_tokens else []
@@ -121,10 +147,11 @@ class ListPrice:
 def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
     """The `price` in the config's own `settings`, else the list price at the host of `url`; None when unknown.
 
-    Whoever owns the host sends the bill: a gateway in front of a vendor has prices of its own.
+    Whoever owns the host sends the bill: a gateway in front of a vendor has prices of its own. With `price: list` the
+    caller gives the vendor's own `url`, whatever host is asked.
     """
     named = settings.get("price")
-    if named is not None:
+    if named is not None and named != LIST_PRICE:
         cached = named.get("cached_input")
         return FixedPrice(
             float(named["input"]), float(named["output"]), None if cached is None else float(cached)

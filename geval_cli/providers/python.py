@@ -24,7 +24,7 @@ from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.scripting.child import DEFAULT_PARALLEL
 from geval_cli.scripting.python_pool import PythonPool
-from geval_cli.scripting.python_process import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 DEFAULT_FUNCTION = "call_api"
 
@@ -67,6 +67,10 @@ class PythonProvider:
 
     def __repr__(self) -> str:
         return f"PythonProvider({self.id!r})"
+
+    @property
+    def price(self) -> Price | None:
+        return self._target.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for."""

@@ -1,10 +1,8 @@
 """Turns an HTTP error answer into the ProviderError that says what it means and how long to wait."""
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from geval_cli.errors import (
@@ -15,10 +13,13 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
+from geval_cli.providers.rate_headers import duration_s, longest_reset_s, read_number
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
 
 _MESSAGE_CHARS = 400
+_REQUEST_ID_CHARS = 200
+_REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
 _MAY_REFUSE_PARAMETERS = frozenset({400, 403, 404, 422, 501})
 _PASSING_STATUSES = frozenset({408, 409, 425})
 _OK = 200
@@ -49,13 +50,9 @@ _TOO_LARGE = re.compile(r"request too large", re.IGNORECASE)
 _CONTEXT_TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
 )
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WAIT_IN_WORDS = re.compile(
     r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|s|m|h)\b|\d+[mh](?=\d))+|\d+(?:\.\d+)?)", re.I
 )
-_EPOCH_SECONDS_FROM = 1e9
-_EPOCH_MILLISECONDS_FROM = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +85,18 @@ class HttpReply:
 
 def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> ProviderError:
     """The error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
+    error = _classified(reply, context, now_s)
+    error.request_id = request_id_of(reply, context)
+    return error
+
+
+def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
+    """What the vendor finds the request by, if a header says so: short, and without keys that a server echoes."""
+    named = next((reply.headers[name] for name in _REQUEST_ID_HEADERS if reply.headers.get(name)), None)
+    return None if named is None else context.secrets.redact(named)[:_REQUEST_ID_CHARS]
+
+
+def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
     if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
@@ -127,22 +136,22 @@ def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
     send reset headers with every answer, when there is nothing to wait for.
     """
     headers = reply.headers
-    milliseconds = _number(headers.get("retry-after-ms"))
+    milliseconds = read_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return max(0.0, milliseconds / 1000)
     stated = headers.get("retry-after")
     if stated is not None:
-        wait = _number(stated)
+        wait = read_number(stated)
         wait = _seconds_until_date(stated, now_s) if wait is None else wait
         if wait is not None:
             return max(0.0, wait)
     if reply.status != _TOO_MANY_REQUESTS:
         return None
-    wait = _longest_reset(headers, now_s)
+    wait = longest_reset_s(headers, now_s)
     if wait is not None:
         return wait
     worded = _WAIT_IN_WORDS.search(reply.text)
-    return _duration_s(worded[1]) if worded else None
+    return duration_s(worded[1]) if worded else None
 
 
 def _is_out_of_money(status: int, codes: str, words: str) -> bool:
@@ -191,7 +200,7 @@ def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestErr
     if reply.status == _NOT_FOUND:
         hint = "check the model's name and `base_url`"
     elif reply.status < _CLIENT_ERROR:
-        target = context.secrets.redact(reply.headers.get("location", "elsewhere"))
+        target = context.secrets.redact(reply.headers.get("location", "elsewhere"))[:_MESSAGE_CHARS]
         hint = (
             f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
         )
@@ -214,62 +223,8 @@ def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestErr
     )
 
 
-def _longest_reset(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Of the limits with nothing left; where no header says what is left, of all."""
-    used_up, unknown = [], []
-    for name, value in headers.items():
-        if "ratelimit" not in name or "reset" not in name:
-            continue
-        wait = _reset_wait(value, now_s)
-        remaining = headers.get(name.replace("reset", "remaining"))
-        if wait is not None and remaining is None:
-            unknown.append(wait)
-        elif wait is not None and (_number(remaining) or 0) <= 0:
-            used_up.append(wait)
-    return max(used_up or unknown, default=None)
-
-
-def _reset_wait(value: str, now_s: float) -> float | None:
-    number = _number(value)
-    if number is None:
-        duration = _duration_s(value)
-        return _seconds_until_iso(value, now_s) if duration is None else duration
-    if number >= _EPOCH_MILLISECONDS_FROM:
-        return max(0.0, number / 1000 - now_s)
-    if number >= _EPOCH_SECONDS_FROM:
-        return max(0.0, number - now_s)
-    return max(0.0, number)
-
-
-def _duration_s(text: str) -> float | None:
-    """The seconds of "2.5", "2.5s", "350ms" or "1m30s"."""
-    number = _number(text)
-    if number is not None:
-        return number
-    parts = _DURATION_PART.findall(text)
-    if not parts or _DURATION_PART.sub("", text):
-        return None
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
-
-
-def _seconds_until_iso(value: str, now_s: float) -> float | None:
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now_s)
-
-
 def _seconds_until_date(value: str, now_s: float) -> float | None:
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
     except ValueError:
         return None
-
-
-def _number(value: str | None) -> float | None:
-    try:
-        number = json.loads(value) if value else None
-    except ValueError:
-        return None
-    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None

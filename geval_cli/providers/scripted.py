@@ -11,6 +11,7 @@ from geval_cli.errors import ConfigError, Problem, ProviderRequestError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
+from geval_cli.providers.prices import FREE
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
 from geval_cli.providers.script_file import ScriptedError, ScriptEntry, read_script
 from geval_cli.providers.source import ProviderSource
@@ -33,6 +34,7 @@ class ScriptedProvider:
     the answer never depends on the order of calls.
     """
 
+    price = FREE
     is_cacheable = False
 
     def __init__(

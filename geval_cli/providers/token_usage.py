@@ -93,7 +93,7 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 def _number(value: Any) -> float | None:
     """`value` if it is a finite number from 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return value if math.isfinite(value) and value >= 0 else None
 

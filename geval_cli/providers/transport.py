@@ -3,23 +3,18 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from geval_cli.errors import (
-    ProviderRequestError,
-    ProviderResponseError,
-    ProviderShapeError,
-    ProviderTimeoutError,
-    ProviderUnavailableError,
-)
-from geval_cli.providers.redaction import public_url
-from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.errors import ProviderResponseError, ProviderShapeError
+from geval_cli.providers.addresses import HttpCall, proxy_for, same_origin_target, with_credentials_as_header
+from geval_cli.providers.connection_errors import CONNECT_TIMEOUT_S, connection_error
+from geval_cli.providers.rate_headers import used_up_for_s
+from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, request_id_of
+from geval_cli.records import Usage
 from geval_cli.version import __version__
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -28,20 +23,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _KEEP_ALIVE_S = 4.0
 """Below the 5 s after which uvicorn and Node close idle connections: a POST on a dying one would be lost."""
 
-_CONNECT_TIMEOUT_S = 30.0
+_MOST_REDIRECTS = 3
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-@dataclass(frozen=True, slots=True)
-class HttpCall:
-    """One request. Its `headers` hold credentials, so `repr` leaves them out."""
-
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: bytes = field(default=b"", repr=False)
-    method: str = "POST"
-    timeout_s: float = 300.0
 
 
 class Transport:
@@ -72,7 +56,10 @@ class Transport:
             raise response_error("an answer that is not JSON", reply, context) from error
 
     async def send(self, call: HttpCall, context: CallContext) -> HttpReply:
-        """Send `call` and read the whole answer; a redirect is not followed, and so is an error.
+        """Send `call` and read the whole answer.
+
+        A redirect is followed as long as it stays with the same scheme, host and port and asks for the same request
+        again; any other is an error, so that no key ever reaches another host.
 
         Raises:
             ProviderTimeoutError: no complete answer within `call.timeout_s`.
@@ -81,30 +68,22 @@ class Transport:
                 ProviderRequestError: 3xx and other 4xx.
             ProviderShapeError: the answer is larger than `MAX_BODY_BYTES`.
         """
-        try:
+        call = with_credentials_as_header(call)
+        reply = await self._exchange(call, context)
+        for _ in range(_MOST_REDIRECTS):
+            target = same_origin_target(call, reply)
+            if target is None:
+                break
+            call = replace(call, url=target)
             reply = await self._exchange(call, context)
-        except TimeoutError as error:
-            message = f"{context.provider_id} gave no complete answer within {call.timeout_s:g} s"
-            hint = "raise `timeout_s` in the provider's config if the model needs longer"
-            raise ProviderTimeoutError(message, provider_id=context.provider_id, hint=hint) from error
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
-            message = (
-                f"the TLS certificate of {_origin(call.url)} could not be verified: {_reason(error, context)}"
-            )
-            hint = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
-            raise ProviderRequestError(message, provider_id=context.provider_id, hint=hint) from error
-        except aiohttp.InvalidURL as error:
-            message = f"not a valid address: {public_url(call.url)}"
-            raise ProviderRequestError(
-                message, provider_id=context.provider_id, hint="check `base_url`"
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            message = f"{_origin(call.url)} cannot be reached: {_reason(error, context)}"
-            hint = "is the server running?" if is_loopback(call.url) else "check the network and `base_url`"
-            raise ProviderUnavailableError(message, provider_id=context.provider_id, hint=hint) from error
         if not reply.is_success:
             raise refusal_error(reply, context, now_s=self._clock())
         return reply
+
+    def exhausted_s(self, reply: HttpReply, usage: Usage) -> float:
+        """How long the server of `reply`, which took `usage`, has nothing left for its callers, in seconds."""
+        tokens = usage.input_tokens + usage.output_tokens
+        return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -112,9 +91,20 @@ class Transport:
             await session.close()
 
     async def _exchange(self, call: HttpCall, context: CallContext) -> HttpReply:
+        proxy = self._proxy_for(call.url)
+        try:
+            return await self._talk(call, context, proxy)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            trouble = connection_error(error, call, context, proxy=proxy)
+            # These hold the request, with all of its headers, and show them in their `repr`.
+            cause = None if isinstance(error, aiohttp.ClientResponseError) else error
+        # Outside the handler, so that no error hangs on to one that holds keys.
+        raise trouble from cause
+
+    async def _talk(self, call: HttpCall, context: CallContext, proxy: str | None) -> HttpReply:
         session = self._open_session()
         timeout = aiohttp.ClientTimeout(
-            total=call.timeout_s, sock_connect=min(call.timeout_s, _CONNECT_TIMEOUT_S)
+            total=call.timeout_s, sock_connect=min(call.timeout_s, CONNECT_TIMEOUT_S)
         )
         started = time.perf_counter()
         async with session.request(
@@ -123,7 +113,7 @@ class Transport:
             headers=call.headers,
             data=call.body or None,
             timeout=timeout,
-            proxy=self._proxy_for(call.url),
+            proxy=proxy,
             allow_redirects=False,
         ) as response:
             body = await _read_bounded(response, context)
@@ -150,38 +140,19 @@ class Transport:
         return self._session
 
 
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for `url`; never one for this machine itself."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if is_loopback(url) or proxy_bypass(host):
-        return None
-    proxies = getproxies()
-    return proxies.get(parts.scheme) or proxies.get("all")
-
-
-def is_loopback(url: str) -> bool:
-    """Whether `url` points at this machine."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def response_error(what: str, reply: HttpReply, context: CallContext) -> ProviderResponseError:
     """The error for a 2xx `reply` that holds `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":
         message += " (it looks like a web page: check `base_url`)"
-    return ProviderResponseError(
+    error = ProviderResponseError(
         message,
         provider_id=context.provider_id,
         status=reply.status,
         body=context.secrets.excerpt(reply.text),
     )
+    error.request_id = request_id_of(reply, context)
+    return error
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, context: CallContext) -> bytes:
@@ -195,12 +166,3 @@ async def _read_bounded(response: aiohttp.ClientResponse, context: CallContext) 
             raise ProviderShapeError(message, provider_id=context.provider_id, status=response.status)
         parts.append(part)
     return b"".join(parts)
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-def _reason(error: BaseException, context: CallContext) -> str:
-    return context.secrets.redact(str(error)) or type(error).__name__

@@ -72,7 +72,7 @@ def test_without_reading_nothing_older_is_used_but_this_runs_answers_are(world, 
     texts = iter(["old", "new", "newer"])
     provider = FakeProvider(lambda _: next(texts))
     complete(world, cache, provider, ask())
-    first, second = complete(world, cache, provider, ask(), ask(), reads_cache=False)
+    first, second = complete(world, cache, provider, ask(), ask(), reads_since=cache.now())
     [later] = complete(world, cache, provider, ask())
     assert (first.text, second.text, second.cached) == ("new", "new", True)
     assert later.text == "new"

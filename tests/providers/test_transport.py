@@ -6,9 +6,10 @@ from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers import transport
+from geval_cli.providers.addresses import HttpCall, is_loopback, proxy_for
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.refusals import CallContext
-from geval_cli.providers.transport import HttpCall, Transport, is_loopback, proxy_for
+from geval_cli.providers.transport import Transport
 
 CONTEXT = CallContext("p")
 

@@ -10,8 +10,9 @@
 - `respond(request_json, headers)` may be async; it returns a `Reply`, a `(status, headers, body)` tuple, or
   a body.
 - `Reply.delay_s` waits, `Reply.reset` aborts the connection, `Reply.hang` never answers, `Reply.truncate`
-  closes after half of the body. `server.hold()` keeps every answer back until `server.release()`: with
-  `server.wait_for_requests(n)`, tests of concurrency need no sleep.
+  closes after half of the body, `Reply.drip_s` sends one byte after another, so far apart.
+- `server.hold()` keeps every answer back until `server.release()`: with `server.wait_for_requests(n)`, tests
+  of concurrency need no sleep.
 - `server.requests` are recorded in order of arrival, `server.peak_in_flight` is the most that were open at
   once, `server.connections` counts TCP connections.
 The server runs in its own thread and event loop, so it serves sync and async tests alike.
@@ -54,6 +55,7 @@ class Reply:
     hang: bool = False
     truncate: bool = False
     gzipped: bool = False
+    drip_s: float = 0.0
 
 
 def chat_reply(
@@ -115,6 +117,7 @@ class LoopbackServer:
         self.requests: list[RecordedRequest] = []
         self.peak_in_flight = 0
         self.connections = 0
+        self.hang_ups = 0
         self._replies = deque(replies)
         self._respond = respond
         self._in_flight = 0
@@ -153,6 +156,12 @@ class LoopbackServer:
         with self._arrival:
             if not self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s):
                 raise TimeoutError(f"{len(self.requests)} of {count} requests arrived")
+
+    def wait_for_hang_ups(self, count: int, *, timeout_s: float = 10.0) -> None:
+        """Block until `count` clients have gone away from a `hang` reply."""
+        with self._arrival:
+            if not self._arrival.wait_for(lambda: self.hang_ups >= count, timeout_s):
+                raise TimeoutError(f"{self.hang_ups} of {count} clients hung up")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -231,6 +240,9 @@ class LoopbackServer:
             return False
         if reply.hang:
             await reader.read()
+            with self._arrival:
+                self.hang_ups += 1
+                self._arrival.notify_all()
             return False
         payload = _encode(reply.body)
         headers = {"content-type": _content_type(reply.body), **reply.headers}
@@ -243,11 +255,24 @@ class LoopbackServer:
         head = f"HTTP/1.1 {reply.status} Scripted\r\n" + "".join(
             f"{name}: {value}\r\n" for name, value in headers.items()
         )
-        writer.write(head.encode() + b"\r\n" + payload)
+        writer.write(head.encode() + b"\r\n")
+        if reply.drip_s:
+            await _drip(payload, reply.drip_s, writer)
+        else:
+            writer.write(payload)
         await writer.drain()
         if reply.truncate:
             writer.close()
         return not reply.truncate
+
+
+async def _drip(payload: bytes, drip_s: float, writer: asyncio.StreamWriter) -> None:
+    for position in range(len(payload)):
+        if writer.is_closing():
+            raise ConnectionResetError
+        writer.write(payload[position : position + 1])
+        await writer.drain()
+        await asyncio.sleep(drip_s)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest | None:

@@ -1,0 +1,129 @@
+"""OpenAI's Responses API (`openai:responses:MODEL`)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from geval_cli.providers.addresses import HttpCall
+from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.conversation import message_list
+from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.endpoint_provider import EndpointProvider
+from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.strict_schema import is_strict_safe
+from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.transport import response_error
+from geval_cli.records import Choice, ModelRequest, ModelResponse
+
+_SPOKEN = frozenset({"message", "reasoning"})
+_UNFINISHED = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_TOKEN_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+
+
+class ResponsesProvider(EndpointProvider):
+    """A model behind the Responses API. It gives one answer a request; `dropped` says what it was not asked for."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        endpoint.prepare()
+        payload = _payload(endpoint, request)
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        body, reply = await self._transport.post_json(call, payload, context)
+        choice = _choice(body, reply, context)
+        usage = endpoint.usage(_usage(body), requests=1)
+        dropped = ("logprobs",) if request.want_logprobs else ()
+        return ModelResponse(
+            choices=(choice,),
+            usage=usage,
+            latency_ms=reply.latency_ms,
+            dropped=(*dropped, *(("n",) if len(request.sample_indexes) > 1 else ())),
+            model=body.get("model") if isinstance(body.get("model"), str) else None,
+            request_id=request_id_of(reply, context) or str(body.get("id") or "")[:200] or None,
+            exhausted_s=self._transport.exhausted_s(reply, usage),
+        )
+
+
+def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
+    payload: dict[str, Any] = {"model": endpoint.model, "input": _input(request)}
+    payload.update(endpoint.wire)
+    payload.update(request.params)
+    limits = [payload.pop(name, None) for name in _TOKEN_LIMITS]
+    payload["max_output_tokens"] = next((limit for limit in limits if limit is not None), None)
+    written = payload.pop("response_format", None)
+    if written is None and request.response_schema is not None:
+        schema = request.response_schema
+        written = {
+            "type": "json_schema",
+            "name": "answer",
+            "strict": is_strict_safe(schema),
+            "schema": schema,
+        }
+    if isinstance(written, dict):
+        payload["text"] = {"format": _text_format(written), **(payload.get("text") or {})}
+    effort = payload.pop("reasoning_effort", None)
+    if effort is not None:
+        payload["reasoning"] = {"effort": effort, **(payload.get("reasoning") or {})}
+    verbosity = payload.pop("verbosity", None)
+    if verbosity is not None:
+        payload["text"] = {"verbosity": verbosity, **(payload.get("text") or {})}
+    return {name: value for name, value in payload.items() if value is not None}
+
+
+def _input(request: ModelRequest) -> Any:
+    """One text as it is, which the API takes for the user's; else the messages."""
+    messages = request.messages
+    if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
+        return messages[0].content
+    return message_list(messages)
+
+
+def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A `response_format` as this API writes it, with the schema's own keys beside the type."""
+    inner = written.get("json_schema")
+    return {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
+
+
+def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+    items = body.get("output") if isinstance(body, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise response_error("an answer without output", reply, context)
+    if body.get("error"):
+        raise response_error("an error instead of an answer", reply, context)
+    parts = list(_parts(items))
+    if not parts and body.get("status") != "incomplete":
+        raise response_error("an answer without text", reply, context)
+    return Choice("\n".join(parts), _finish_reason(body, items))
+
+
+def _parts(items: list[Mapping[str, Any]]) -> Iterator[str]:
+    """What was said, and the calls that the model wants made, as JSON."""
+    for item in items:
+        if item.get("type") == "message":
+            content = item.get("content")
+            text = content_text(content)
+            refusals = [part.get("refusal") for part in content or () if isinstance(part, dict)]
+            yield text or "".join(part for part in refusals if isinstance(part, str))
+        elif item.get("type") not in _SPOKEN and "name" in item:
+            yield json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+
+
+def _finish_reason(body: Mapping[str, Any], items: list[Mapping[str, Any]]) -> str:
+    details = body.get("incomplete_details")
+    if isinstance(details, dict):
+        reason = str(details.get("reason"))
+        return _UNFINISHED.get(reason, reason)
+    return "tool_calls" if any(item.get("type") == "function_call" for item in items) else "stop"
+
+
+def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
+    """Tokens, which this API counts as the chat API does, under other names."""
+    counted = body.get("usage")
+    if not isinstance(counted, dict):
+        return None
+    usage = {
+        "prompt_tokens": counted.get("input_tokens"),
+        "completion_tokens": counted.get("output_tokens"),
+        "prompt_tokens_details": counted.get("input_tokens_details"),
+    }
+    return read_chat_usage({**body, "usage": usage})

@@ -1,0 +1,138 @@
+"""The log of requests: JSON Lines for programs, one short line a request for people. Neither prompts nor answers."""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.errors import OutputError
+from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent, RunFinished, RunStarted
+from geval_cli.records import JsonValue, Usage, to_json
+from geval_cli.report.inert import one_line
+from geval_cli.report.numbers import format_duration, plural
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import output_error
+
+_OWNER_ONLY = 0o600
+_LINE_WIDTH = 400
+_USUAL_ENDS = frozenset({None, "stop"})
+
+
+class RequestLogFile:
+    """Adds a line of JSON for every request and every call of a run to a file that only its owner may read.
+
+    A disk that fills up ends the log, not the run; `finish` then says so.
+
+    Raises:
+        OutputError: from entering the block: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._problem: OutputError | None = None
+        self._path = path
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _OWNER_ONLY)
+            self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(
+                OSError
+            ):  # every line is on its way by itself, and a full disk was told by `finish`
+                file.close()
+
+    def listen(self, event: RunEvent) -> None:
+        """Add a line, if the event is one for the log."""
+        entry = _entry(event)
+        if entry is None or self._file is None:
+            return
+        try:
+            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        except OSError as error:
+            self._problem = output_error(self._path, error)
+            file, self._file = self._file, None
+            with suppress(OSError):
+                file.close()
+
+    def finish(self, report: RunReport) -> None:
+        """The end of a run, of which there may be several in one log.
+
+        Raises:
+            OutputError: not all of it could be written.
+        """
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise OutputError(f"{problem.message}; the log ends there", path=problem.path, hint=problem.hint)
+
+
+class RequestLines:
+    """Prints a line for every request that left, as it comes back."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def listen(self, event: RunEvent) -> None:
+        """Print a line, if the event is a request."""
+        if isinstance(event, RequestEnded):
+            style = "yellow" if event.error is not None else "dim"
+            self._console.print(Text(one_line(_line(event), _LINE_WIDTH), style=style))
+
+
+def _entry(event: RunEvent) -> dict[str, JsonValue] | None:
+    match event:
+        case RequestEnded():
+            started = datetime.fromtimestamp(event.started_at, UTC).isoformat(timespec="milliseconds")
+            return {"event": "request", **_rounded({**to_json(event), "started_at": started})}
+        case ModelCalled():
+            is_cached = event.usage.requests == event.usage.cached_requests and not event.failed
+            return {"event": "call", **_rounded(to_json(event)), "cached": is_cached}
+        case Noticed():
+            return {"event": "notice", "message": event.message}
+        case RunStarted():
+            return {"event": "run_started", "run": event.run.id, "time": event.run.started_at}
+        case RunFinished():
+            return {
+                "event": "run_finished",
+                "run": event.run.id,
+                "time": event.run.finished_at,
+                "status": event.run.status.value,
+            }
+    return None
+
+
+def _rounded(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Microseconds are as fine as anybody reads."""
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in fields.items()}
+
+
+def _line(event: RequestEnded) -> str:
+    attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    head = f"request {event.call}{attempt}: {event.role.value} {event.provider_id}"
+    took = format_duration(event.latency_ms)
+    if event.error is not None:
+        what = f"{event.error.type} after {took}: {event.error.message}"
+    else:
+        ends = [reason for reason in event.finish_reasons if reason not in _USUAL_ENDS]
+        ended = f", ended by {', '.join(dict.fromkeys(map(str, ends)))}" if ends else ""
+        what = f"{plural(len(event.finish_reasons), 'answer')} in {took}, {_tokens(event.usage)}{ended}"
+    return f"{head}: {what}" + (f" ({event.request_id})" if event.request_id else "")
+
+
+def _tokens(usage: Usage) -> str:
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"

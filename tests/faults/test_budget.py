@@ -1,0 +1,102 @@
+"""Budgets as users have them: `--max-requests`, `--max-cost`, and going on afterwards."""
+
+from typing import Any
+
+import pytest
+from support.judge_server import judge_sensibly, prompt_text
+from support.loopback import LoopbackServer, chat_reply
+from support.product import Product
+
+
+def respond(body: Any, headers: Any) -> Any:
+    return chat_reply("fine") if "Say" in prompt_text(body)[:3] else judge_sensibly(body, headers)
+
+
+def config(tests: int, *, judged: bool = True, **provider: Any) -> dict[str, Any]:
+    judge = {"id": "openai:judge", "config": {"price": {"input": 0, "output": 0}}}
+    checks = [{"type": "contains", "value": "fine"}]
+    if judged:
+        checks.append({"type": "g-eval", "criteria": "It is good.", "provider": judge})
+    return {
+        "prompts": ["Say {{ x }}"],
+        "providers": [{"id": "openai:m", "config": provider}],
+        "defaultTest": {"assert": checks},
+        "tests": [{"vars": {"x": number}} for number in range(tests)],
+    }
+
+
+def test_a_budget_of_requests_aborts_the_run_and_leaves_the_rest_undone(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(config(20), server, "--max-requests", "30", "-j", "4")
+        assert len(server.requests) == 30
+    assert finished.code == 3
+    assert finished.results["run"]["status"] == "aborted"
+    summary = finished.results["summary"]
+    assert summary["errored"] == summary["failed"] == 0
+    assert 0 < summary["total"] == summary["passed"] < 20
+    assert finished.stderr.count("the budget of 30 requests is used up") == 1
+    assert "ABORTED" in finished.stdout
+
+
+def test_a_run_goes_on_where_its_budget_ended(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        whole = config(20)
+        product.run(whole, server, "--max-requests", "15", "-j", "4")
+        finished = product.run(whole, server, "--resume")
+        assert (
+            len(server.requests) == 41
+        )  # 20 answers, 20 ratings, one list of steps: nothing was asked twice
+    assert finished.code == 0
+    assert finished.results["run"]["status"] == "completed"
+    assert finished.results["summary"]["passed"] == 20
+
+
+def test_money_is_overrun_by_what_was_under_way_at_most(product: Product) -> None:
+    one_answer_usd = 10 * 0.01  # 7 tokens read and 3 written, each for a cent
+    price = {"input": 10_000, "output": 10_000}
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(config(50, judged=False, price=price), server, "--max-cost", "1", "-j", "3")
+    assert finished.code == 3
+    spent = finished.results["summary"]["usage"]["generation"]["cost_usd"]
+    assert 1 <= spent <= 1 + 3 * one_answer_usd
+    assert len(finished.cases) == len(server.requests)
+
+
+def test_a_budget_that_suffices_changes_nothing(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(config(5), server, "--max-requests", "11")
+    assert (finished.code, len(server.requests)) == (0, 11)
+    assert finished.results["run"]["status"] == "completed"
+
+
+def test_answers_from_the_cache_take_nothing_of_it(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        product.run(config(5), server)
+        finished = product.run(config(5), server, "--max-requests", "0")
+    assert (finished.code, len(server.requests)) == (0, 11)
+
+
+def test_what_has_no_price_is_refused_before_anything_is_sent(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(config(5), server, "--max-cost", "1")
+    assert (finished.code, len(server.requests)) == (2, 0)
+    assert "nobody knows what openai:m costs" in finished.stderr
+    assert "price: {input: USD, output: USD}" in finished.stderr
+    assert "openai:judge" not in finished.stderr
+
+
+def test_echo_and_local_models_cost_nothing(product: Product) -> None:
+    whole = config(3, judged=False)
+    whole["providers"] = ["echo"]
+    with LoopbackServer() as server:
+        finished = product.run(whole, server, "--max-cost", "0.01")
+    assert finished.code == 1  # an echo does not say that it is fine
+    assert finished.results["run"]["status"] == "completed"
+
+
+@pytest.mark.parametrize("amount", ["-1", "nan", "inf"])
+def test_an_amount_that_is_none_is_refused(product: Product, amount: str) -> None:
+    with LoopbackServer() as server:
+        finished = product.run(config(1), server, "--max-cost", amount)
+    assert finished.code == 2
+    assert "--max-cost takes US dollars from 0" in finished.stderr

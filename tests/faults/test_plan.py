@@ -1,0 +1,158 @@
+"""`--plan`: what it says is what a run then asks for, and it asks for nothing itself."""
+
+from typing import Any
+
+import pytest
+from support.judge_server import judge_sensibly, prompt_text
+from support.loopback import LoopbackServer, chat_reply
+from support.product import Product
+
+JUDGE = {"id": "openai:judge", "config": {"price": {"input": 10, "output": 10}, "max_tokens": 50}}
+
+
+def respond(body: Any, headers: Any) -> Any:
+    if prompt_text(body).startswith("Say"):
+        return chat_reply(f"fine {prompt_text(body)}")
+    return judge_sensibly(body, headers)
+
+
+def config(*checks: dict[str, Any], tests: int = 4) -> dict[str, Any]:
+    return {
+        "prompts": ["Say {{ x }}"],
+        "providers": [
+            {"id": "openai:m", "config": {"price": {"input": 10, "output": 10}, "max_tokens": 100}}
+        ],
+        "defaultTest": {"assert": [{"provider": JUDGE, **check} for check in checks]},
+        "tests": [{"vars": {"x": number}} for number in range(tests)],
+    }
+
+
+def plan(product: Product, whole: dict[str, Any], server: LoopbackServer, *options: str) -> Any:
+    """The plan as JSON, with the table as `text`."""
+    before = len(server.requests)
+    finished = product.run(whole, server, "--plan", *options)
+    assert finished.code == 0, finished.stderr
+    assert len(server.requests) == before
+    return {**finished.results, "text": finished.stdout}
+
+
+CRITERIA = {"type": "g-eval", "criteria": "It is good."}
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        [CRITERIA],
+        [{**CRITERIA, "scoring": "samples", "samples": 7}],
+        [{**CRITERIA, "scoring": "single"}, {"type": "g-eval", "criteria": ["a", "b"]}],
+        [{**CRITERIA, "evaluation_steps": ["Read it."]}],
+        [
+            {
+                "type": "g-eval",
+                "dimension": "coherence",
+                "scoring": "samples",
+                "samples": 3,
+                "explain": "always",
+            }
+        ],
+        [{"type": "g-eval", "dimension": "coherence", "scoring": "single", "explain": "never"}],
+    ],
+    ids=["auto", "samples", "criteria list", "own steps", "explained", "form"],
+)
+def test_where_the_estimator_is_explicit_the_plan_is_exact(
+    product: Product, checks: list[dict[str, Any]]
+) -> None:
+    with LoopbackServer(respond=respond) as server:
+        told = plan(product, config(*checks), server)["total"]
+        usage = product.run(config(*checks), server).results["summary"]["usage"]
+    asked = sum(item["requests"] - item["cached_requests"] for item in usage.values())
+    assert told["least"] == told["most"] == asked
+
+
+def test_an_automatic_estimator_gives_a_span(product: Product) -> None:
+    whole = config({"type": "g-eval", "dimension": "coherence"})
+    with LoopbackServer(respond=respond) as server:
+        told = plan(product, whole, server)
+        usage = product.run(whole, server).results["summary"]["usage"]
+    rows = {row["purpose"]: row for row in told["rows"]}
+    assert (rows["ratings"]["least"], rows["ratings"]["most"]) == (4, 4)
+    assert (rows["fallback samples"]["least"], rows["fallback samples"]["most"]) == (0, 80)
+    assert "if the judge gives no usable token probabilities" in rows["fallback samples"]["assumption"]
+    assert (rows["explanations"]["least"], rows["explanations"]["most"]) == (0, 4)
+    asked = sum(item["requests"] - item["cached_requests"] for item in usage.values())
+    assert told["total"]["least"] <= asked <= told["total"]["most"]
+
+
+def test_what_the_cache_knows_is_counted_apart(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        product.run(config(CRITERIA, tests=3), server)
+        told = plan(product, config(CRITERIA, tests=5), server)["total"]
+        fresh = plan(product, config(CRITERIA, tests=5), server, "--no-cache")["total"]
+    assert (told["least"], told["most"], told["cached"]) == (4, 4, 7)
+    assert (fresh["least"], fresh["most"], fresh["cached"]) == (11, 11, 0)
+
+
+def test_a_cost_is_bounded_where_answers_are(product: Product) -> None:
+    with LoopbackServer(respond=respond) as server:
+        told = plan(product, config(CRITERIA), server)["total"]
+        usage = product.run(config(CRITERIA), server).results["summary"]["usage"]
+    spent = sum(item["cost_usd"] for item in usage.values())
+    assert told["cost_least_usd"] > 0
+    assert spent <= told["cost_most_usd"]
+
+
+def test_an_unknown_price_is_unknown_and_not_nothing(product: Product) -> None:
+    whole = config(CRITERIA)
+    whole["providers"] = ["openai:m"]
+    with LoopbackServer() as server:
+        told = plan(product, whole, server)
+    assert told["total"]["cost_least_usd"] is None
+    assert "price unknown" in told["text"]
+
+
+def test_a_plan_needs_no_key_and_makes_no_state(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = config(CRITERIA)
+    whole["providers"] = ["groq:some-model"]
+    with LoopbackServer() as server:
+        plan(product, whole, server)
+    assert not (product.folder / "state").exists()
+
+
+def test_a_plan_runs_no_code_and_calls_nobody(product: Product) -> None:
+    (product.folder / "provider.py").write_text("raise SystemExit('this must not run')\n", encoding="utf-8")
+    whole = config(CRITERIA)
+    whole["providers"] = ["python:provider.py", "exec:touch ran"]
+    with LoopbackServer() as server:
+        told = plan(product, whole, server)
+    assert told["cases"] == 8
+    assert not (product.folder / "ran").exists()
+
+
+def test_repeats_and_equal_questions(product: Product) -> None:
+    whole = config(tests=1)
+    whole["tests"] = [{"vars": {"x": "same"}}] * 5
+    with LoopbackServer(respond=respond) as server:
+        assert plan(product, whole, server)["total"]["least"] == 1
+        product.run(whole, server)
+    assert len(server.requests) == 1
+
+
+def test_a_plan_is_written_as_json_only(product: Product) -> None:
+    with LoopbackServer() as server:
+        finished = product.run(config(CRITERIA), server, "--plan", "-o", "plan.csv")
+    assert finished.code == 2
+    assert "it is written as JSON" in finished.stderr
+
+
+def test_the_table_names_roles_providers_and_assumptions(product: Product) -> None:
+    with LoopbackServer() as server:
+        text = plan(product, config(CRITERIA), server)["text"]
+    whole = " ".join(text.split())
+    for words in (
+        "openai:judge",
+        "answers: one for each prompt",
+        "judge's steps: one",
+        "nothing is sent",
+        "in all 9 calls",
+    ):
+        assert words in whole
