@@ -83,7 +83,7 @@ def test_store_that_fails_in_the_middle_costs_no_result(tmp_path: Path) -> None:
     def break_store(event: RunEvent) -> None:
         nonlocal seen
         seen += isinstance(event, CaseFinished)
-        if seen == 1:
+        if seen == 1 and isinstance(event, CaseFinished):
             with sqlite3.connect(tmp_path / "state" / "geval.db") as other:
                 other.execute(
                     "CREATE TRIGGER x BEFORE INSERT ON results BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -123,7 +123,7 @@ def test_tests_that_change_during_the_run_stop_it_and_what_was_paid_is_kept(tmp_
     assert report.run.status is RunStatus.ABORTED
     assert report.summary.passed == 60
     [warning] = report.run.warnings
-    assert warning.startswith("stopped, since the tests changed while the run went on: ")
+    assert warning.startswith("the run stopped before its end: the tests changed while it went on: ")
     assert "tests.jsonl:61" in warning
     assert exit_code(report) is ExitCode.NOT_JUDGED
     assert stored[0].run == report.run

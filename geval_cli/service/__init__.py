@@ -1,16 +1,24 @@
 """The use cases, and the only place where rooms are wired together: check a suite, run it, read stored runs."""
 
+from geval_cli.service.code import runs_code
 from geval_cli.service.evaluation import DEFAULT_CONCURRENCY, run_evaluation
+from geval_cli.service.planning import forecast_run
 from geval_cli.service.preparation import prepare
-from geval_cli.service.requests import PreparedRun, RunRequest
+from geval_cli.service.requests import PreparedRun, Resumption, RunRequest
+from geval_cli.service.resume import ResumedRun, take_up
 from geval_cli.service.stored import exit_code, load_report
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
     "PreparedRun",
+    "ResumedRun",
+    "Resumption",
     "RunRequest",
     "exit_code",
+    "forecast_run",
     "load_report",
     "prepare",
     "run_evaluation",
+    "runs_code",
+    "take_up",
 ]

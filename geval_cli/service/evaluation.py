@@ -1,36 +1,47 @@
 """Run a prepared suite: events to whoever listens, results into the store as they come."""
 
 import asyncio
-import hashlib
-import json
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from geval_cli.assertions.outcome import Tools
+from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.case import Bench, run_job
+from geval_cli.engine.case import Bench
+from geval_cli.engine.derived import derive
 from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import Job
+from geval_cli.engine.rows import RowDesk
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import ConfigError
-from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
-from geval_cli.gateway.gateway import BoundModel, Gateway
+from geval_cli.errors import BudgetError, ConfigError
+from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import BoundModel, Gateway, Oversight
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.prompt import prompt_version
 from geval_cli.judging import ProviderPool
-from geval_cli.records import CaseResult, ModelRequest, ModelResponse, RunRecord, RunStatus, Status
+from geval_cli.records import (
+    CaseResult,
+    ModelRequest,
+    ModelResponse,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Status,
+)
 from geval_cli.report.report import RunReport
+from geval_cli.scripting.scripts import Scripts
 from geval_cli.service.preparation import resolved
 from geval_cli.service.requests import PreparedRun
+from geval_cli.service.resume import ResumedRun
+from geval_cli.service.run_record import STOPPED, begun_run, ended_run, origin_of
+from geval_cli.service.spending import Spending
+from geval_cli.service.verdicts import with_verdicts
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
-from geval_cli.version import __version__
 
 DEFAULT_CONCURRENCY = 20
 """Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
@@ -46,21 +57,27 @@ async def run_evaluation(
     *,
     listen: Callable[[RunEvent], None],
     stop: StopSignal,
+    resumed: ResumedRun | None = None,
 ) -> RunReport:
     """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
 
+    With `resumed` an earlier run is gone on with: only what it lacks is done, and the report is of all of it.
+
     After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
-    the tests can no longer be read as they were checked, it ends early too and is `aborted`. A store that fails ends
-    no run: the report then says so, and holds all results.
+    its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
+    what a budget keeps from being asked has no result. A store that fails ends no run: the report then says so, and
+    holds all results.
     """
-    events, tally, notices = EventStream(), Tally(), Notices()
-    run, started = _new_run(prepared), time.monotonic()
-    recording = Recording(state.runs, run)
+    events, notices = EventStream(), Notices()
+    tally = Tally() if resumed is None else resumed.kept
+    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
+    run, started = begun_run(prepared, resumed), time.monotonic()
+    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
     await recording.begin(run)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop))
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed))
     status = RunStatus.ABORTED
     try:
-        listen(RunStarted(run, prepared.total))
+        listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
             notices.add(event)
             if isinstance(event, CaseFinished):
@@ -68,6 +85,8 @@ async def run_evaluation(
                 tally.add(event.result)
                 if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
                     stop.request(StopReason.FAIL_FAST)
+            elif spending.add(event) and spending.is_note_due():
+                recording.note_spent(spending.total)
             listen(event)
         await running
         status = _final_status(tally, prepared, stop, notices)
@@ -79,95 +98,113 @@ async def run_evaluation(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        duration_ms = (time.monotonic() - started) * 1000
-        run = replace(run, status=status, finished_at=_now(), duration_ms=duration_ms)
-        run = replace(run, warnings=(*run.warnings, *notices.texts))
-        await recording.finish(run, tally.summary())
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
+        summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
+        summary = await _concluded(run, summary, recording, prepared)
     if recording.failure is not None:
         text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
         run = replace(run, warnings=(*run.warnings, text))
-    listen(RunFinished(run, tally.summary()))
-    return RunReport(run, tally.summary(), recording.results, planned=prepared.total, bugs=tally.bugs)
+    listen(RunFinished(run, summary))
+    return RunReport(run, summary, recording.results, planned=prepared.total, bugs=tally.bugs)
 
 
 def _what_changed(error: ConfigError) -> str:
     first, count = error.problems[0], len(error.problems)
     where = f" ({first.location})" if first.location else ""
     more = f", and {count - 1:,} more" if count > 1 else ""
-    return f"stopped, since the tests changed while the run went on: {first.message}{where}{more}"
+    return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
+
+
+async def _concluded(
+    run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
+) -> RunSummary:
+    """The summary with the verdicts on the run as a whole in it, stored with the run."""
+    await recording.settle()
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
+    await recording.finish(run, summary)
+    return summary
+
+
+def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
+    sums = tally.summary()
+    return replace(sums, derived=derive(prepared.plan.suite.derived_metrics, sums))
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
     """How a run stands whose jobs came to an end."""
     total = tally.summary().total
     if stop.is_requested and total < prepared.total:
-        return RunStatus.INTERRUPTED
+        return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
     if total != prepared.total:
         notices.say(f"the tests changed while the run went on: {total:,} cases instead of {prepared.total:,}")
     return RunStatus.COMPLETED
 
 
 async def _run_jobs(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, stop: StopSignal
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    events: EventStream,
+    stop: StopSignal,
+    resumed: ResumedRun | None,
 ) -> None:
-    limit = prepared.request.max_concurrency or prepared.suite.options.max_concurrency or DEFAULT_CONCURRENCY
+    request = prepared.request
+    lanes = prepared.plan.lanes
+    if resumed is not None:
+        # What the run has been answered since it began counts as its own, even if the clock was set back.
+        cache.begin_at(resumed.started_s)
+        lanes = tuple(resumed.done.missing(lane) for lane in lanes)
+    began = cache.now() if resumed is None else resumed.started_s
+    limit = request.max_concurrency or prepared.suite.options.max_concurrency or DEFAULT_CONCURRENCY
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
             gateway = Gateway(
                 cache=cache,
-                reads_cache=prepared.request.reads_cache,
+                reads_since=None if request.reads_cache and _may_read_cache(prepared) else began,
                 on_event=events.emit,
                 max_concurrency=limit,
+                oversight=Oversight(
+                    request.budget or Budget(),
+                    is_tracing=request.traces_requests,
+                    is_offline=request.is_offline,
+                ),
             )
             stack.push_async_callback(gateway.aclose)
-            bench = _bench(prepared, gateway, pool)
+            scripts = Scripts(prepared.suite.base_dir, env=prepared.suite.env)
+            stack.push_async_callback(scripts.aclose)
+            desk = RowDesk(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
 
-            async def execute(job: Job) -> CaseResult:
-                return await run_job(job, bench)
+            async def execute(job: Job) -> CaseResult | None:
+                try:
+                    results = await desk.run(job)
+                except BudgetError as error:
+                    if stop.reason is not StopReason.BUDGET:
+                        events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+                    stop.request(StopReason.BUDGET)
+                    return None
+                for result in results[:-1]:
+                    events.emit(CaseFinished(result))
+                return results[-1] if results else None
 
-            await run_plan(
-                prepared.plan.lanes, execute, parallel=limit * _JOBS_PER_REQUEST, events=events, stop=stop
-            )
+            parallel = 1 if prepared.plan.is_serial else limit * _JOBS_PER_REQUEST
+            await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop)
     finally:
         events.end()
 
 
-def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool) -> Bench:
+def _may_read_cache(prepared: PreparedRun) -> bool:
+    """False when the config itself asks for fresh answers."""
+    options = prepared.suite.options
+    return not (isinstance(options, PromptfooOptions) and options.uses_cache is False)
+
+
+def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> Bench:
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
         return await gateway.complete(pool.get(resolved(spec, prepared.suite)), request)
 
     def judge_for(spec: ProviderSpec) -> BoundModel:
         return gateway.model(pool.get(resolved(spec, prepared.suite)))
 
-    return Bench(generate, Tools(prepared.templates, judge_for, JudgeMemory(), prepared.defaults))
-
-
-def _new_run(prepared: PreparedRun) -> RunRecord:
-    return RunRecord(
-        id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        status=RunStatus.RUNNING,
-        started_at=_now(),
-        finished_at=None,
-        duration_ms=None,
-        tool_version=__version__,
-        config_path=str(prepared.suite.path),
-        config_digest=_digest(prepared),
-        config=prepared.suite.snapshot,
-        columns=prepared.plan.columns,
-        warnings=prepared.notes,
-        prompt_version=prompt_version(),
-    )
-
-
-def _digest(prepared: PreparedRun) -> str:
-    """Of all that decides the results: the suite, and what the command line says about judging."""
-    request = prepared.request
-    parts = [prepared.suite.digest, request.grader, request.scoring, request.samples, request.repeats]
-    parts.append(prompt_version())
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    tools = Tools(prepared.templates, judge_for, JudgeMemory(), prepared.defaults, scripts=scripts)
+    return Bench(generate, tools)

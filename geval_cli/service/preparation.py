@@ -1,19 +1,33 @@
 """Check all of a suite before anything is sent."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from geval_cli.assertions.outcome import JudgeDefaults
-from geval_cli.config.load import open_suite
+from geval_cli.config.confinement import confined_to
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.config.problems import sort_problems
+from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.config.trust import test_trust_problems
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.providers.registry import check_provider, check_ready
+from geval_cli.gateway.budget import Budget
+from geval_cli.judge.metric import DEFAULT_THRESHOLD
+from geval_cli.providers.prices import known_price
+from geval_cli.providers.registry import build_provider, check_provider, check_ready
+from geval_cli.providers.trust import trust_problem
+from geval_cli.service.load_scripts import LoadScripts
 from geval_cli.service.requests import PreparedRun, RunRequest
-from geval_cli.templating import Templates
+from geval_cli.templating import NunjucksTemplates, Templates
+
+PROMPTFOO_THRESHOLD = 0.7
+"""What a g-eval must reach in promptfoo's dialect when it does not say."""
 
 
 def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun:
@@ -29,30 +43,85 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         env=request.environ,
         env_file=request.env_file,
         overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(
+            needs_keys=not request.is_offline,
+            text=request.draft,
+            dialect=request.dialect,
+            joined=request.joined,
+            scripts=LoadScripts(request.environ),
+            is_untrusted=request.is_untrusted,
+        ),
     )
-    suite = opened.suite
-    plan = Plan(suite, request.repeats)
-    templates = Templates()
-    grader = None if request.grader is None else resolved(ProviderSpec(id=request.grader), suite)
-    defaults = JudgeDefaults(grader, request.scoring, request.samples)
-    checked = check_plan(plan, templates, defaults, is_complete=not opened.problems)
+    suite = request.selection.apply(opened.suite)
+    plan = Plan(suite, request.repeats or _repeats_of(suite))
+    templates = templates_for(suite, shows_env=not request.is_untrusted)
+    defaults = _judge_defaults(request, suite)
+    with confined_to((suite.base_dir, *_folders_of(request))) if request.is_untrusted else nullcontext():
+        checked = check_plan(plan, templates, defaults, is_complete=not opened.problems)
+        refused = list(_refused_tests(suite)) if request.is_untrusted else []
     problems = [
         *opened.problems,
+        *refused,
         *suite.warnings,
         *checked.problems,
-        *_check_providers(suite, checked, is_going_to_run),
+        *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
+        *_check_prices(suite, checked, request.budget),
     ]
-    if not checked.tests and not problems:
-        problems.append(
-            Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
-        )
+    if not checked.cases and not problems and not request.allows_empty:
+        problems.append(_nothing_to_run(suite, request))
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ConfigError(sort_problems(problems))
     notes = tuple(_judge_notes(suite, checked, defaults))
     return PreparedRun(
-        request, suite, plan, defaults, templates, checked.tests, tuple(sort_problems(problems)), notes
+        request,
+        suite,
+        replace(plan, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        defaults,
+        templates,
+        checked.tests,
+        tuple(sort_problems(problems)),
+        notes,
+        checked.cases,
     )
+
+
+def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
+    if request.selection.takes_all:
+        return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
+    hint = "take a wider filter, or allow it with --allow-empty"
+    return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
+
+
+def templates_for(suite: Suite, *, shows_env: bool = True) -> Templates:
+    """Templates that behave as the suite's dialect has them; without `shows_env` they see no environment values."""
+    if suite.dialect is not Dialect.PROMPTFOO:
+        return Templates()
+    return NunjucksTemplates(suite.env if shows_env else {})
+
+
+def _folders_of(request: RunRequest) -> Iterator[Path]:
+    return (config.parent for config in request.joined)
+
+
+def _refused_tests(suite: Suite) -> Iterator[Problem]:
+    try:
+        yield from test_trust_problems(suite.tests)
+    except ConfigError:
+        return  # the first pass told what is wrong with the tests
+
+
+def _repeats_of(suite: Suite) -> int:
+    options = suite.options
+    return (options.repeats if isinstance(options, PromptfooOptions) else None) or 1
+
+
+def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
+    options, is_promptfoo = suite.options, suite.dialect is Dialect.PROMPTFOO
+    name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
+    grader = None if name is None else resolved(ProviderSpec(id=name), suite)
+    threshold = PROMPTFOO_THRESHOLD if is_promptfoo else DEFAULT_THRESHOLD
+    return JudgeDefaults(grader, request.scoring, request.samples, threshold)
 
 
 def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
@@ -64,7 +133,9 @@ def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
     return next(named, spec)
 
 
-def _check_providers(suite: Suite, checked: Checked, is_going_to_run: bool) -> Iterator[Problem]:
+def _check_providers(
+    suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
+) -> Iterator[Problem]:
     answering = [spec for spec in suite.providers if spec.id != NO_PROVIDER.id]
     judging = [resolved(spec, suite) for spec in checked.judges]
     for judge in judging:
@@ -72,11 +143,36 @@ def _check_providers(suite: Suite, checked: Checked, is_going_to_run: bool) -> I
             hint = "name a model, for example with --grader openai:gpt-4.1"
             yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
     for spec in {spec.model_dump_json(): spec for spec in (*answering, *judging)}.values():
+        refused = _trust_problem(spec, suite) if request.is_untrusted else None
+        if refused is not None:
+            yield refused
+            continue
         problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir)
         yield from problems
-        if not problems:
+        if not problems and not request.is_offline:
             for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir):
                 yield problem if is_going_to_run else replace(problem, severity=Severity.WARNING)
+
+
+def _trust_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
+    """Why a stranger's config may not use a provider; one that the command line names is the user's own word."""
+    return trust_problem(spec, suite.base_dir) if spec.place.value() is not None else None
+
+
+def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iterator[Problem]:
+    """A budget in money can only be kept where it is known what answers cost."""
+    if budget is None or budget.max_cost_usd is None:
+        return
+    asked = (*suite.providers, *(resolved(spec, suite) for spec in checked.judges))
+    for spec in {spec.model_dump_json(): spec for spec in asked if spec.id != NO_PROVIDER.id}.values():
+        if check_provider(spec, env=suite.env, base_dir=suite.base_dir):
+            continue
+        if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:
+            yield Problem(
+                f"nobody knows what {spec.public_id} costs, so --max-cost cannot be kept",
+                spec.place.value("id"),
+                "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
+            )
 
 
 def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:

@@ -5,16 +5,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from geval_cli.assertions.outcome import JudgeDefaults
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import Scoring
 from geval_cli.config.suite import Suite
 from geval_cli.engine.plan import Plan
+from geval_cli.engine.selection import Selection
 from geval_cli.errors import Problem
+from geval_cli.gateway.budget import Budget
 from geval_cli.templating import Templates
+
+UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
+_NO = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Which earlier run to go on with.
+
+    Attributes:
+        run: its id, or the beginning of it, or `latest`; None for the latest one of the config.
+        only_unfinished: whether the latest one must be one that did not come to its end.
+        retries_errors: whether its cases that ended in an error are done again.
+    """
+
+    run: str | None = None
+    only_unfinished: bool = True
+    retries_errors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run, and how. `environ` is the process environment; `variables` are set in every test."""
+    """What to run, and how. `environ` is the process environment; `variables` are set in every test.
+
+    Attributes:
+        dialect: whose rules the config follows; None: as it says itself.
+        joined: further configs that are one suite with it.
+        selection: which tests, prompts and providers are taken.
+        fail_under: least share (0..1) of all judged cases that must pass; errors count as not passed. With it, or with
+            gates in the config, these decide the exit code.
+        max_errors: how many cases may end in an error.
+        allows_empty: whether it is fine when nothing is selected.
+        untrusted: whether the config may run no code, read nothing of this machine, and reach only known vendors.
+        budget: what the run may cost; several runs may share one. None for no bound.
+        traces_requests: whether an event tells of every request.
+        is_offline: whether only the cache may answer.
+        resume: the earlier run to go on with; None begins a new one.
+        draft: what is to be checked in place of the config's text on disk.
+    """
 
     config: Path
     environ: Mapping[str, str] = field(repr=False)
@@ -24,14 +61,34 @@ class RunRequest:
     scoring: Scoring | None = None
     samples: int | None = None
     max_concurrency: int | None = None
-    repeats: int = 1
+    repeats: int | None = None
     reads_cache: bool = True
+    is_offline: bool = False
     fail_fast: bool = False
+    budget: Budget | None = None
+    traces_requests: bool = False
+    resume: Resumption | None = None
+    draft: str | None = None
+    dialect: Dialect | None = None
+    joined: tuple[Path, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    fail_under: float | None = None
+    max_errors: int | None = None
+    allows_empty: bool = False
+    untrusted: bool = False
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
+        return self.untrusted or self.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A suite that is valid and can be run. `warnings` are problems that do not stop it; `notes` go into its record."""
+    """A suite that is valid and can be run.
+
+    `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once.
+    """
 
     request: RunRequest
     suite: Suite
@@ -41,8 +98,9 @@ class PreparedRun:
     tests: int
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]
+    cases: int
 
     @property
     def total(self) -> int:
         """How many cases there will be."""
-        return self.tests * self.plan.repeats * len(self.plan.columns)
+        return self.cases * self.plan.repeats

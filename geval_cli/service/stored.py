@@ -1,10 +1,13 @@
 """Stored runs, and what a run says to the shell."""
 
+from dataclasses import replace
+
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.records import RunStatus
+from geval_cli.records import RunStatus, Status
 from geval_cli.report.report import RunReport
+from geval_cli.service.spending import combined, larger
 from geval_cli.store.runs import RunStore
 
 
@@ -15,25 +18,40 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         UsageError: no run, or more than one, has this name.
     """
     run, summary = runs.find(name)
+    origin = runs.origin(run.id)
     if summary is None:
         tally = Tally()
         for result in runs.results(run.id):
             tally.add(result)
-        summary = tally.summary()
-    return RunReport(run, summary, lambda: runs.results(run.id))
+        spent = origin.spent if origin is not None and origin.spent is not None else {}
+        summary = replace(tally.summary(), usage=combined(tally.usage, spent, larger))
+    planned = None if origin is None else origin.planned
+    return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
     """What a run says to the shell (GEVAL.md, section 4)."""
     if stopped_by is StopReason.SIGINT:
         return ExitCode.INTERRUPTED
-    if stopped_by is StopReason.SIGTERM:
+    if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
         return ExitCode.TERMINATED
     summary = report.summary
     if report.bugs:
         return ExitCode.BUG
+    if summary.gates:
+        return _gates_exit_code(report)
     if summary.failed:
         return ExitCode.FAILED
     if summary.errored or report.run.status is not RunStatus.COMPLETED:
         return ExitCode.NOT_JUDGED
-    return ExitCode.OK if summary.total else ExitCode.USAGE
+    return ExitCode.OK  # a run without tests too: it begins only where that is allowed
+
+
+def _gates_exit_code(report: RunReport) -> ExitCode:
+    """Where there are gates, they decide in place of all-must-pass."""
+    statuses = {gate.status for gate in report.summary.gates}
+    if Status.FAILED in statuses:
+        return ExitCode.FAILED
+    if Status.ERROR in statuses or report.run.status is not RunStatus.COMPLETED:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK

@@ -5,12 +5,13 @@ import json
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from geval_cli.errors import StoreError
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
-from geval_cli.store.database import Database, open_database
+from geval_cli.store.database import Database, open_database, readable_database
 from geval_cli.store.migrations import CACHE
 from geval_cli.store.writer import DatabaseThread
 
@@ -64,6 +65,7 @@ class ResponseCache:
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
         ttl_s: how long an answer is good for, in seconds; None for ever.
+        is_read_only: whether it only gives answers; it then takes none.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class ResponseCache:
     ) -> None:
         self.warnings = database.warnings
         self.ttl_s = ttl_s
-        self.now = now
+        self.is_read_only = database.is_read_only
+        self._clock = now
+        self._latest = 0.0
         self._database = database
         self._reader = DatabaseThread(database, writes=False)
-        self._writer = DatabaseThread(database)
+        self._writer = None if database.is_read_only else DatabaseThread(database)
 
     @classmethod
     def open(
@@ -91,10 +95,36 @@ class ResponseCache:
         """
         return cls(open_database(folder / CACHE_FILE, CACHE), ttl_s=ttl_s, now=now)
 
+    @classmethod
+    @contextlib.contextmanager
+    def open_read_only(cls, folder: Path, *, is_frozen: bool = False) -> "Iterator[ResponseCache]":
+        """The cache in `folder` for reading, until the end of the block; its answers are good for ever.
+
+        With `is_frozen` nobody else writes to it, and nothing is made in its folder: a checkout stays as it is.
+
+        Raises:
+            StoreError: there is none, or it cannot be read.
+        """
+        with readable_database(folder / CACHE_FILE, CACHE, is_frozen=is_frozen) as database:
+            cache = cls(database, ttl_s=None)
+            try:
+                yield cache
+            finally:
+                cache.close()
+
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether there is a cache in `folder`; asking creates nothing."""
         return (folder / CACHE_FILE).is_file()
+
+    def now(self) -> float:
+        """The time in seconds since 1970, except that it never goes back, even if the system's clock is set back."""
+        self._latest = max(self._latest, self._clock())
+        return self._latest
+
+    def begin_at(self, time_s: float) -> None:
+        """Have `now` not fall behind `time_s`: what is kept from here on counts as kept since then."""
+        self._latest = max(self._latest, time_s)
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
         """Those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
@@ -114,7 +144,7 @@ class ResponseCache:
         """
         created_at = self.now()
         rows = [(bytes.fromhex(key), created_at, _encode(stored)) for key, stored in choices.items()]
-        await self._writer.run(lambda connection: _insert(connection, rows))
+        await self._writing().run(lambda connection: _insert(connection, rows))
 
     async def remove_many(self, keys: Sequence[str]) -> None:
         """Forget `keys`, as far as they are there.
@@ -123,7 +153,7 @@ class ResponseCache:
             StoreError: the cache cannot be written.
         """
         rows = [(bytes.fromhex(key),) for key in keys]
-        await self._writer.run(
+        await self._writing().run(
             lambda connection: connection.executemany("DELETE FROM choices WHERE key = ?", rows)
         )
 
@@ -147,26 +177,42 @@ class ResponseCache:
         """
         return await self._remove("DELETE FROM choices", ())
 
-    async def prune(self) -> int:
-        """Remove expired answers and give the space back. Returns how many there were.
+    async def prune(self, *, older_than_s: float | None = None) -> int:
+        """Remove answers that are older than so many seconds, or else the expired ones, and give the space back.
+
+        Returns how many there were.
 
         Raises:
             StoreError: the cache cannot be written.
         """
-        return await self._remove("DELETE FROM choices WHERE created_at < ?", (self._expiry(),))
+        before = self._expiry() if older_than_s is None else self.now() - older_than_s
+        return await self._remove("DELETE FROM choices WHERE created_at < ?", (before,))
 
     def close(self) -> None:
         """Commit what was put and release the file. Safe to call twice."""
         self._reader.close()
-        self._writer.close()
+        if self._writer is not None:
+            # The last one to close a database in all processes takes its log into the file.
+            self._writer.close()
 
     def _expiry(self) -> float:
         return 0.0 if self.ttl_s is None else self.now() - self.ttl_s
 
     async def _remove(self, statement: str, arguments: tuple[float, ...]) -> int:
-        removed = await self._writer.run(lambda connection: connection.execute(statement, arguments).rowcount)
+        removed = await self._writing().run(
+            lambda connection: connection.execute(statement, arguments).rowcount
+        )
         await self._reader.run(_shrink)
         return removed
+
+    def _writing(self) -> DatabaseThread:
+        if self._writer is None:
+            path = self._database.path
+            hint = "leave --offline out, or choose another place with --cache-dir"
+            raise StoreError(
+                f"the response cache {path} was opened for reading only", path=str(path), hint=hint
+            )
+        return self._writer
 
 
 def _select(

@@ -6,10 +6,13 @@ cut or a crash of the operating system may take the last commits, never the file
 
 import contextlib
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from geval_cli.errors import StoreError
@@ -20,6 +23,7 @@ BUSY_TIMEOUT_S = 15.0
 
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 _ADVICE = {
@@ -47,13 +51,27 @@ _ADVICE = {
 }
 
 
+class Access(StrEnum):
+    """How a file is opened: by its value, which SQLite's URIs know. `FROZEN`: nobody writes, so nothing is locked."""
+
+    WRITE = ""
+    READ = "mode=ro"
+    FROZEN = "mode=ro&immutable=1"
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A file that is open-able and up to date. `warnings` tell what had to be done for that."""
+    """A file that can be opened and, if it is to be written, is up to date. `warnings` tell what that took."""
 
     path: Path
     schema: Schema
     warnings: tuple[str, ...] = ()
+    access: Access = Access.WRITE
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing can be written through it."""
+        return self.access is not Access.WRITE
 
     def connect(self) -> sqlite3.Connection:
         """A new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
@@ -62,9 +80,25 @@ class Database:
             StoreError: the file cannot be opened.
         """
         try:
-            return _connect(self.path)
+            return self.connect_plainly()
         except sqlite3.Error as error:
             raise self.error(error) from error
+
+    def connect_plainly(self) -> sqlite3.Connection:
+        """As `connect`, with SQLite's own errors."""
+        return _open(self.path, self.access) if self.is_read_only else _connect(self.path)
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is a table of this name; a file that is only read may be older than the schema.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with contextlib.closing(self.connect()) as connection:
+            try:
+                return name in _tables(connection)
+            except sqlite3.Error as error:
+                raise self.error(error) from error
 
     @staticmethod
     def is_to_blame(error: Exception) -> bool:
@@ -95,6 +129,63 @@ def open_database(path: Path, schema: Schema) -> Database:
     return Database(path, schema)
 
 
+@contextlib.contextmanager
+def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) -> Iterator[Database]:
+    """The database at `path` for reading, until the end of the block, also on a disk that cannot be written to.
+
+    What a killed process left in the log beside the file is read too. With `is_frozen` nobody else writes to it, and
+    nothing at all is made in its folder, unless there is such a log.
+
+    Raises:
+        StoreError: it cannot be read, belongs to another program, or comes from a newer geval.
+    """
+    log = Path(f"{path}-wal")
+    with contextlib.ExitStack() as stack:
+        try:
+            has_log = log.is_file() and log.stat().st_size > 0
+            database = Database(path, schema, access=Access.READ)
+            if (is_frozen and not has_log) or not _is_readable(database):
+                database = Database(path, schema, access=Access.FROZEN)
+                if has_log:
+                    database = Database(_copied(path, log, stack), schema)
+            with contextlib.closing(database.connect_plainly()) as connection:
+                _applied(connection, path, schema)
+        except sqlite3.Error as error:
+            raise store_error(error, path=path, name=schema.name) from error
+        except OSError as error:
+            raise StoreError(
+                f"the {schema.name} {path} cannot be read: {error.strerror or error}",
+                path=str(path),
+                hint="check that the file may be read and that there is room in the temporary folder",
+            ) from error
+        yield database
+
+
+def _is_readable(database: Database) -> bool:
+    """Whether it can be read together with processes that write to it; not where nothing can be made beside it."""
+    try:
+        with contextlib.closing(database.connect_plainly()) as connection:
+            _tables(connection)
+    except sqlite3.Error as error:
+        if _primary_code(error) in _UNWRITABLE:
+            return False
+        raise
+    return True
+
+
+def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
+    """A copy of the database with its log: together they can only be read where something can be made beside them."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
+    for source in (path, log):
+        shutil.copy(source, folder)
+    return folder / path.name
+
+
+def is_unwritable(error: StoreError) -> bool:
+    """Whether the file could perhaps be read, but not written."""
+    return error.__cause__ is not None and _primary_code(error.__cause__) in _UNWRITABLE
+
+
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
     """A StoreError that says in words what went wrong with the database at `path`, and what to do."""
     what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another place with --home"))
@@ -113,8 +204,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+def _open(path: Path, access: Access = Access.WRITE) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?{access}" if access else str(path)
+    return sqlite3.connect(
+        address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)
+    )
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -145,8 +239,7 @@ def _prepare(path: Path, schema: Schema) -> None:
 
 def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
     """How many migrations the file has seen. Reading it also shows whether the file is a database at all."""
-    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    if not tables:
+    if not _tables(connection):
         return 0
     if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
         raise StoreError(
@@ -162,6 +255,10 @@ def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
             hint="update geval, or choose another place with --home",
         )
     return applied
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
 def _migrate(connection: sqlite3.Connection, schema: Schema, number: int) -> None:
@@ -223,6 +320,6 @@ def _move_aside(path: Path) -> Path:
     return aside
 
 
-def _primary_code(error: Exception) -> int:
+def _primary_code(error: BaseException) -> int:
     """SQLite's result code without its extended part; 0 for errors that do not come from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

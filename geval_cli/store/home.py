@@ -15,6 +15,22 @@ def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> 
     return cwd / named.expanduser()
 
 
+def make_shared_folder(folder: Path) -> None:
+    """Create `folder` if it is not there, to be committed if its owner likes.
+
+    Raises:
+        StoreError: it cannot be created, or something else has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"the folder {folder} cannot be created: {error.strerror or error}",
+            path=str(folder),
+            hint="give a folder that can be written to",
+        ) from error
+
+
 def make_folder(folder: Path) -> None:
     """Create `folder` if it is not there, with a .gitignore so that no state is committed by accident.
 

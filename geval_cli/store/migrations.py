@@ -49,6 +49,18 @@ RUNS = Schema(
             )
             """,
         ),
+        (
+            # Beside the runs, not in them: older ones have none, and what reads runs needs none.
+            """
+            CREATE TABLE origins (
+                run_id TEXT PRIMARY KEY REFERENCES runs (id) ON DELETE CASCADE,
+                config_file TEXT NOT NULL,
+                planned INTEGER NOT NULL,
+                covered TEXT NOT NULL,
+                spent TEXT
+            )
+            """,
+        ),
     ),
 )
 

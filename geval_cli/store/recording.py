@@ -3,12 +3,12 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 
 from geval_cli.errors import StoreError
-from geval_cli.records import CaseResult, RunRecord, RunSummary
-from geval_cli.store.runs import RunStore
+from geval_cli.records import CaseResult, Role, RunRecord, RunSummary, Usage
+from geval_cli.store.runs import RunOrigin, RunStore
 
 UNCOMMITTED_MAX = 256
 """So many results may be on their way into the store; with more, `add` waits."""
@@ -26,18 +26,22 @@ class Recording:
         failure: why the store lacks something of this run; None as long as it lacks nothing.
     """
 
-    def __init__(self, runs: RunStore, run: RunRecord) -> None:
+    def __init__(
+        self, runs: RunStore, run: RunRecord, origin: RunOrigin | None = None, *, is_resumed: bool = False
+    ) -> None:
+        """Nothing is stored yet. A run that is resumed has results in the store already."""
         self.failure: StoreError | None = None
         self._runs = runs
         self._run_id = run.id
-        self._has_begun = False
+        self._origin = origin
+        self._has_begun = is_resumed
         self._uncommitted: deque[tuple[CaseResult, Future[None]]] = deque()
         self._held: dict[_Place, CaseResult] = {}
 
     async def begin(self, run: RunRecord) -> None:
         """Store the run as it begins."""
         try:
-            await asyncio.to_thread(self._runs.begin, run)
+            await asyncio.to_thread(self._runs.begin, run, self._origin)
             self._has_begun = True
         except StoreError as error:
             self.failure = error
@@ -51,6 +55,16 @@ class Recording:
         while len(self._uncommitted) > UNCOMMITTED_MAX:
             await asyncio.gather(asyncio.wrap_future(self._uncommitted[0][1]), return_exceptions=True)
             self._settle()
+        self._settle()
+
+    def note_spent(self, spent: Mapping[Role, Usage]) -> None:
+        """Store what the calls of the run have cost so far, in case its process dies; lost where the store fails."""
+        if self.failure is None:
+            self._runs.note_spent(self._run_id, spent)
+
+    async def settle(self) -> None:
+        """Wait until every result so far is stored, or held."""
+        await asyncio.to_thread(wait, [committed for _, committed in self._uncommitted])
         self._settle()
 
     async def finish(self, run: RunRecord, summary: RunSummary) -> None:
@@ -91,7 +105,7 @@ class Recording:
             self.failure = self.failure or error
 
     def _store_held(self, run: RunRecord) -> None:
-        self._runs.begin(run)
+        self._runs.begin(run, self._origin)
         self._has_begun = True
         committed = [self._runs.add(run.id, result) for result in self._held.values()]
         for item in committed:

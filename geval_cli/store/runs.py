@@ -3,23 +3,32 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import (
     CaseResult,
+    JsonValue,
+    Role,
     RunRecord,
+    RunStatus,
     RunSummary,
+    Usage,
     case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
     to_json,
+    usage_by_role_from_json,
 )
-from geval_cli.store.database import Database, open_database
+from geval_cli.store.database import Database, open_database, readable_database
 from geval_cli.store.migrations import RUNS
+from geval_cli.store.record_text import record_text
+from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
@@ -46,6 +55,15 @@ _SELECT_BY_PREFIX = """
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
+_INSERT_ORIGIN = """
+    INSERT OR IGNORE INTO origins (run_id, config_file, planned, covered) VALUES (?, ?, ?, ?)
+"""
+_NOTE_SPENT = "UPDATE origins SET spent = ? WHERE run_id = ?"
+_SELECT_ORIGIN = "SELECT config_file, planned, covered, spent FROM origins WHERE run_id = ?"
+_SELECT_OF_CONFIG = """
+    SELECT record, summary FROM runs LEFT JOIN origins ON run_id = id
+    WHERE config_file = ?1 OR config_digest = ?2 ORDER BY sequence DESC
+"""
 
 
 class StoredRun(NamedTuple):
@@ -55,17 +73,37 @@ class StoredRun(NamedTuple):
     summary: RunSummary | None
 
 
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """What a run was begun with, kept so that it can be taken up again.
+
+    Attributes:
+        config_file: the config's path from the root.
+        planned: how many cases the run is to have.
+        covered: what decides the results, part by part: what the digest is a hash of.
+        spent: what its calls had cost when that was noted last, also for cases that have no result; None if never.
+    """
+
+    config_file: str
+    planned: int
+    covered: Mapping[str, JsonValue]
+    spent: Mapping[Role, Usage] | None = None
+
+
 class RunStore:
     """The runs of one home folder. Safe for several processes at once; one instance belongs to one process.
+
+    A run that is stored as `running` although no process works on it any more is read as `interrupted`.
 
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, home: Path) -> None:
         self.warnings = database.warnings
         self._database = database
-        self._writer = DatabaseThread(database)
+        self._locks = RunLocks(home)
+        self._writer = None if database.is_read_only else DatabaseThread(database)
         self._last: Future[None] | None = None
 
     @classmethod
@@ -75,21 +113,58 @@ class RunStore:
         Raises:
             StoreError: the folder or the file cannot be used; the hint says what to do.
         """
-        return cls(open_database(home / RUNS_FILE, RUNS))
+        return cls(open_database(home / RUNS_FILE, RUNS), home)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_read_only(cls, home: Path) -> "Iterator[RunStore]":
+        """The store in `home`, which may be on a disk that cannot be written to, until the end of the block.
+
+        Raises:
+            StoreError: the file cannot be read, or was written by another version of geval.
+        """
+        with readable_database(home / RUNS_FILE, RUNS) as database:
+            yield cls(database, home)
 
     @staticmethod
     def exists(home: Path) -> bool:
         """Whether anything was ever stored in `home`; asking creates nothing."""
         return (home / RUNS_FILE).is_file()
 
-    def begin(self, run: RunRecord) -> None:
+    def begin(self, run: RunRecord, origin: RunOrigin | None = None) -> None:
         """Store `run` as it begins (again, when it is resumed). Returns when it is committed.
+
+        Until `finish` or `close`, other processes see that it is going on. The `origin` is kept from the first time.
 
         Raises:
             StoreError: it cannot be written.
         """
+        if not self._locks.holds(run.id):
+            self._locks.acquire(run.id)
         row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, _dump(run))
-        self._write(_INSERT_RUN, row).result()
+        begun = [self._write(_INSERT_RUN, row)]
+        if origin is not None:
+            covered = json.dumps(dict(origin.covered), separators=(",", ":"))
+            kept = (run.id, origin.config_file, origin.planned, covered)
+            begun.append(self._write(_INSERT_ORIGIN, kept))
+        for written in begun:
+            written.result()
+
+    def claim(self, run_id: str) -> bool:
+        """Hold a stored run, so that no other process works on it; False when somebody does.
+
+        Raises:
+            StoreError: the folder cannot be written to.
+        """
+        return self._locks.acquire(run_id)
+
+    def release(self, run_id: str) -> None:
+        """Give up a run that was claimed."""
+        self._locks.release(run_id)
+
+    def holder(self, run_id: str) -> str | None:
+        """Who works on a run, in words; None when nobody does."""
+        return self._locks.holder(run_id) if self._locks.is_going_on(run_id) else None
 
     def add(self, run_id: str, result: CaseResult) -> "Future[None]":
         """Store `result`, in the place of an older one of its case.
@@ -106,9 +181,35 @@ class RunStore:
             StoreError: it cannot be written.
         """
         self._write(_FINISH_RUN, (run.status, _dump(run), _dump(summary), run.id)).result()
+        self._locks.release(run.id)
+
+    def note_spent(self, run_id: str, spent: Mapping[Role, Usage]) -> "Future[None]":
+        """Store what the calls of a run that is going on have cost so far; as `add`."""
+        return self._write(_NOTE_SPENT, (json.dumps(to_json(spent), separators=(",", ":")), run_id))
+
+    def origin(self, run_id: str) -> RunOrigin | None:
+        """What a run was begun with; None for a run of an older geval.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        if not self._database.has_table("origins"):
+            return None
+        for config_file, planned, covered, spent in self._select(_SELECT_ORIGIN, (run_id,)):
+            usage = None if spent is None else usage_by_role_from_json(json.loads(spent))
+            return RunOrigin(config_file, planned, json.loads(covered), usage)
+        return None
+
+    def of_config(self, config_file: str, digest: str) -> list[StoredRun]:
+        """The runs of a config, newest first: those of this file, and those with an equal digest.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        return self._select_runs(_SELECT_OF_CONFIG, config_file, digest)
 
     def runs(self, limit: int = 20) -> list[StoredRun]:
-        """The last `limit` runs, newest first. One whose process died is still `running`.
+        """The last `limit` runs, newest first.
 
         Raises:
             StoreError: the database cannot be read.
@@ -149,23 +250,51 @@ class RunStore:
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 
-    def close(self) -> None:
-        """Commit what was added and release the file. Safe to call twice."""
-        self._writer.close()
+    def pages(self) -> RunPages:
+        """What is stored by now, for reading in parts."""
+        self._wait_for_writes()
+        return RunPages(self._database.connect, self._read_error, self._settled)
 
-    def _select_runs(self, statement: str, argument: str | int) -> list[StoredRun]:
+    def close(self) -> None:
+        """Commit what was added and release the file and what was claimed. Safe to call twice."""
+        if self._writer is not None:
+            self._writer.close()
+        self._locks.release_all()
+
+    def _select_runs(self, statement: str, *arguments: str | int) -> list[StoredRun]:
+        try:
+            return [self._stored_run(*row) for row in self._select(statement, arguments)]
+        except _UNREADABLE as error:
+            raise self._read_error(error) from error
+
+    def _select(self, statement: str, arguments: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         self._wait_for_writes()
         with contextlib.closing(self._database.connect()) as connection:
             try:
-                rows = connection.execute(statement, (argument,)).fetchall()
-                return [_stored_run(*row) for row in rows]
-            except (sqlite3.Error, *_UNREADABLE) as error:
+                return connection.execute(statement, arguments).fetchall()
+            except sqlite3.Error as error:
                 raise self._read_error(error) from error
+
+    def _stored_run(self, record: str, summary: str | None) -> StoredRun:
+        run = self._settled(run_record_from_json(json.loads(record)))
+        return StoredRun(run, None if summary is None else run_summary_from_json(json.loads(summary)))
+
+    def _settled(self, run: RunRecord) -> RunRecord:
+        """`run` as it stands: one that nobody works on any more is not running."""
+        if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
+            return replace(run, status=RunStatus.INTERRUPTED)
+        return run
 
     def _write(self, statement: str, row: tuple[object, ...]) -> "Future[None]":
         def execute(connection: sqlite3.Connection) -> None:
             connection.execute(statement, row)
 
+        if self._writer is None:
+            raise StoreError(
+                f"the run database {self._database.path} was opened for reading only",
+                path=str(self._database.path),
+                hint="choose another place with --home",
+            )
         self._last = self._writer.submit(execute)
         return self._last
 
@@ -186,11 +315,4 @@ class RunStore:
 
 
 def _dump(record: RunRecord | RunSummary | CaseResult) -> str:
-    return json.dumps(to_json(record), separators=(",", ":"))
-
-
-def _stored_run(record: str, summary: str | None) -> StoredRun:
-    return StoredRun(
-        run_record_from_json(json.loads(record)),
-        None if summary is None else run_summary_from_json(json.loads(summary)),
-    )
+    return record_text(record)

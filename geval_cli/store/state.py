@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.store.cache import ResponseCache
-from geval_cli.store.home import home_folder
+from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
+from geval_cli.store.database import is_unwritable
+from geval_cli.store.home import home_folder, make_shared_folder
 from geval_cli.store.runs import RunStore
 
 
@@ -22,23 +23,66 @@ class State:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CacheChoice:
+    """Which cache to use, and how.
+
+    Attributes:
+        folder: where it is; None for the home folder.
+        ttl_s: how long an answer is good for, in seconds; None for ever.
+        is_offline: it alone answers, so it is only read, and its answers are good for ever.
+    """
+
+    folder: Path | None = None
+    ttl_s: float | None = DEFAULT_TTL_S
+    is_offline: bool = False
+
+
+_DEFAULT_CACHE = CacheChoice()
+
+
 @contextmanager
-def open_state(home: Path | None, environ: Mapping[str, str]) -> Iterator[State]:
+def open_state(
+    home: Path | None, environ: Mapping[str, str], cache: CacheChoice = _DEFAULT_CACHE
+) -> Iterator[State]:
     """The runs and the cache of a home folder, for running.
 
     What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder until
     the end of the block, with a warning.
+
+    Raises:
+        UsageError: the cache alone is to answer, and there is none.
+        StoreError: the cache alone is to answer, and cannot be read.
     """
     folder = home_folder(home, env=environ, cwd=Path.cwd())
     with ExitStack() as stack:
+        answers, cache_warnings = _opened_cache(cache, folder, stack)
         runs, runs_warnings = _opened(RunStore, folder, stack, "the results of this run")
-        cache, cache_warnings = _opened(ResponseCache, folder, stack, "the answers of this run")
-        yield State(runs, cache, (*runs_warnings, *cache_warnings))
+        yield State(runs, answers, (*runs_warnings, *cache_warnings))
+
+
+@contextmanager
+def open_cache(
+    home: Path | None, environ: Mapping[str, str], folder: Path | None = None
+) -> Iterator[ResponseCache]:
+    """The cache in `folder`, or else in a home folder, for looking after it.
+
+    Raises:
+        UsageError: there is none.
+        StoreError: it cannot be used.
+    """
+    where = folder or home_folder(home, env=environ, cwd=Path.cwd())
+    _check_exists(where)
+    cache = ResponseCache.open(where)
+    try:
+        yield cache
+    finally:
+        cache.close()
 
 
 @contextmanager
 def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStore]:
-    """The stored runs of a home folder, for reading.
+    """The stored runs of a home folder, for reading; the folder may be on a disk that cannot be written to.
 
     Raises:
         UsageError: nothing was ever stored there.
@@ -49,11 +93,15 @@ def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStor
         raise UsageError(
             f"no run is stored in {folder}", hint="`geval run CONFIG` makes one; --home names another folder"
         )
-    runs = RunStore.open(folder)
-    try:
+    with ExitStack() as stack:
+        try:
+            runs = RunStore.open(folder)
+        except StoreError as error:
+            if not is_unwritable(error):
+                raise
+            runs = stack.enter_context(RunStore.open_read_only(folder))
+        stack.callback(runs.close)
         yield runs
-    finally:
-        runs.close()
 
 
 class _Part(Protocol):
@@ -70,9 +118,13 @@ class _Part(Protocol):
 PartT = TypeVar("PartT", bound=_Part)
 
 
-def _opened(kind: type[PartT], folder: Path, stack: ExitStack, content: str) -> tuple[PartT, tuple[str, ...]]:
+def _opened(
+    kind: type[PartT], folder: Path, stack: ExitStack, content: str, *, is_shared: bool = False
+) -> tuple[PartT, tuple[str, ...]]:
     """The database and what to say about it; in a folder for this block only when `folder` cannot be used."""
     try:
+        if is_shared:
+            make_shared_folder(folder)
         part = kind.open(folder)
         warnings = part.warnings
     except StoreError as error:
@@ -83,3 +135,21 @@ def _opened(kind: type[PartT], folder: Path, stack: ExitStack, content: str) -> 
         )
     stack.callback(part.close)
     return part, warnings
+
+
+def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[ResponseCache, tuple[str, ...]]:
+    folder = choice.folder or home
+    if choice.is_offline:
+        _check_exists(folder)
+        is_frozen = choice.folder is not None
+        return stack.enter_context(ResponseCache.open_read_only(folder, is_frozen=is_frozen)), ()
+    is_shared = choice.folder is not None
+    cache, warnings = _opened(ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared)
+    cache.ttl_s = choice.ttl_s
+    return cache, warnings
+
+
+def _check_exists(folder: Path) -> None:
+    if not ResponseCache.exists(folder):
+        hint = "a run without --offline fills one; --cache-dir names its folder"
+        raise UsageError(f"there is no response cache {folder / CACHE_FILE}", hint=hint)

@@ -6,6 +6,7 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -54,7 +55,9 @@ class DatabaseThread:
         self._connection = database.connect()
         self._writes = writes
         self._gather_s = gather_s if writes else 0.0
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: deque[_Job] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_awake = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name=f"geval {database.schema.name}", daemon=True)
         self._thread.start()
@@ -80,40 +83,34 @@ class DatabaseThread:
         """Finish what was handed over, then release the file. Safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
-            self._jobs.put(None)
+            self._bell.put(None)
         self._thread.join()
 
     def _put(self, job: _Job) -> None:
         if self._is_closed:
             path = str(self._database.path)
             raise StoreError(f"the {self._database.schema.name} {path} is closed already", path=path)
-        self._jobs.put(job)
+        self._jobs.append(job)
+        if not self._is_awake:  # waking a thread costs as much as a small job
+            self._is_awake = True
+            self._bell.put(None)
 
     def _serve(self) -> None:
-        is_open = True
-        while is_open:
-            first = self._jobs.get()
-            if first is not None and self._gather_s > 0:
+        is_last = False
+        while not is_last:
+            self._bell.get()
+            if self._gather_s > 0 and not self._is_closed:
                 time.sleep(self._gather_s)
-            batch, is_open = self._drain(first)
+            is_last = self._is_closed
+            # Before the jobs are taken: whoever adds one from here on rings again.
+            self._is_awake = False
+            batch = [self._jobs.popleft() for _ in range(len(self._jobs))]
             self._run_batch(batch)
             _release(batch)
         self._connection.close()
 
-    def _drain(self, first: _Job | None) -> tuple[list[_Job], bool]:
-        """Everything that is waiting, and whether more may come."""
-        batch: list[_Job] = []
-        job = first
-        while job is not None:
-            batch.append(job)
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return batch, True
-        return batch, False
-
     def _run_batch(self, batch: list[_Job]) -> None:
-        if not self._writes or len(batch) == 1:
+        if not self._writes or len(batch) <= 1:
             for job in batch:
                 self._run_alone(job)
             return

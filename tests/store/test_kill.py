@@ -105,7 +105,7 @@ def test_no_committed_answer_is_lost_when_processes_are_killed_while_they_write(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no kill -9")
-def test_a_killed_run_is_still_running_with_all_results_that_were_seen(tmp_path):
+def test_a_killed_run_is_interrupted_with_all_results_that_were_seen(tmp_path):
     processes = [start(RUN_WRITER, tmp_path, name, Path.cwd()) for name in ("one", "two")]
     seen = {
         name: kill_after_lines(process, 5) for name, process in zip(("one", "two"), processes, strict=True)
@@ -114,7 +114,7 @@ def test_a_killed_run_is_still_running_with_all_results_that_were_seen(tmp_path)
     for name, counts in seen.items():
         stored, summary = store.find(name)
         numbers = [item.test_index for item in store.results(name)]
-        assert (stored.status, summary) == ("running", None)
+        assert (stored.status, summary) == ("interrupted", None)
         assert numbers == list(range(len(numbers)))
         assert len(numbers) >= int(counts[-1])
     store.close()

@@ -129,12 +129,12 @@ def test_runs_are_listed_newest_first_whatever_the_clock_said(store):
     assert [stored.run.id for stored in store.runs(limit=1)] == ["c"]
 
 
-def test_a_run_that_was_not_finished_is_still_running_and_has_no_summary(store, tmp_path):
+def test_a_run_that_nobody_works_on_any_more_is_interrupted_and_has_no_summary(store, tmp_path):
     store.begin(RUN)
     store.add(RUN.id, RESULT)
     store.close()
     again = RunStore.open(tmp_path / "home")
-    assert again.find("latest") == (RUN, None)
+    assert again.find("latest") == (replace(RUN, status=RunStatus.INTERRUPTED), None)
     assert len(list(again.results(RUN.id))) == 1
     again.close()
 
@@ -241,10 +241,11 @@ def test_what_a_newer_geval_added_is_passed_over(store, tmp_path):
 
     store.begin(RUN)
     store.add(RUN.id, RESULT)
-    store.finish(RUN, SUMMARY)
+    finished = replace(RUN, status=RunStatus.COMPLETED)
+    store.finish(finished, SUMMARY)
     for place in (("runs", "record"), ("runs", "summary"), ("results", "result")):
         change_json(tmp_path / "home", *place, add_keys)
-    assert store.find(RUN.id) == (RUN, SUMMARY)
+    assert store.find(RUN.id) == (finished, SUMMARY)
     assert list(store.results(RUN.id)) == [RESULT]
 
 

@@ -1,0 +1,44 @@
+"""What is said of a run as a whole once all results are known: its gates, and the tests that are flaky."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from geval_cli.config.gates import Gate
+from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
+from geval_cli.engine.spread import flaky_tests
+from geval_cli.errors import StoreError
+from geval_cli.records import CaseResult, GateResult, RunSummary, Status
+from geval_cli.service.requests import PreparedRun
+
+
+def with_verdicts(
+    summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
+) -> RunSummary:
+    """`summary` with the run's gates judged and its flaky tests named; the results are gone through again for it."""
+    if not summary.total and prepared.request.allows_empty:
+        return summary
+    gates, max_errors = gates_of(prepared)
+    try:
+        if prepared.plan.repeats > 1:
+            flaky, count = flaky_tests(results())
+            summary = replace(summary, flaky=flaky, flaky_count=count)
+        if gates or max_errors is not None:
+            summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+    except StoreError as error:
+        unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
+        summary = replace(summary, gates=unknown)
+    return summary
+
+
+def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
+    """The gates of the config and of the command line, and how many errors are allowed beside them.
+
+    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many.
+    """
+    request = prepared.request
+    gates = prepared.suite.gates
+    if request.fail_under is not None:
+        gates = (*gates, passed_gate(request.fail_under))
+    if request.max_errors is not None:
+        return gates, request.max_errors
+    return gates, 0 if gates and not errors_are_gated(gates) else None

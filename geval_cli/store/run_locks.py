@@ -1,0 +1,107 @@
+"""Which runs are going on: each holds a file of its own locked, and the system lets go of it when the process dies."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from geval_cli.errors import StoreError
+from geval_cli.providers.file_lock import try_lock
+
+LOCKS_FOLDER = "running"
+
+_ATTEMPTS = 50  # whoever asks whether a run is going on holds its lock for a moment
+_PAUSE_S = 0.01
+
+
+class RunLocks:
+    """The locks of the runs in one home folder. A lock is never waited for: its holder works for hours."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / LOCKS_FOLDER
+        self._held: dict[str, BinaryIO] = {}
+
+    def acquire(self, run_id: str) -> bool:
+        """Hold the lock of a run until `release`; False while anybody, this process included, holds it.
+
+        Raises:
+            StoreError: the lock's file cannot be made.
+        """
+        if run_id in self._held:
+            return False
+        path = self._folder / run_id
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for _ in range(_ATTEMPTS):
+                file = path.open("a+b")
+                if self._is_mine(file, path):
+                    self._held[run_id] = file
+                    _sign(file)
+                    return True
+                file.close()
+                time.sleep(_PAUSE_S)
+        except OSError as error:
+            raise StoreError(
+                f"the run cannot be marked as going on in {path}: {error.strerror or error}",
+                path=str(path),
+                hint="make the folder writable, or choose another place with --home",
+            ) from error
+        return False
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the lock of a run is held here."""
+        return run_id in self._held
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process works on the run. Where the file system cannot tell, yes: nobody must disturb it."""
+        if run_id in self._held:
+            return True
+        try:
+            with (self._folder / run_id).open("rb") as file:
+                return not try_lock(file)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def holder(self, run_id: str) -> str:
+        """Who holds the lock, in words for a message."""
+        try:
+            signed = json.loads((self._folder / run_id).read_bytes())
+            return f"process {signed['pid']} on {signed['host']}"
+        except (OSError, ValueError, LookupError, TypeError):
+            return "another process"
+
+    def release(self, run_id: str) -> None:
+        """Let go of a lock; one that is not held is left as it is."""
+        file = self._held.pop(run_id, None)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                (self._folder / run_id).unlink(missing_ok=True)
+            file.close()
+
+    def release_all(self) -> None:
+        """Let go of every lock that is held here."""
+        for run_id in list(self._held):
+            self.release(run_id)
+
+    @staticmethod
+    def _is_mine(file: BinaryIO, path: Path) -> bool:
+        """Whether the lock is ours, and is the one that others see: its last holder may have removed the file."""
+        if not try_lock(file):
+            return False
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def _sign(file: BinaryIO) -> None:
+    """Say who holds the lock. It holds without that, on a full disk for example."""
+    with contextlib.suppress(OSError):
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        file.flush()

@@ -1,0 +1,303 @@
+"""Stored runs and results in parts: for whoever shows a few of many."""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from geval_cli.errors import StoreError
+from geval_cli.records import (
+    CaseResult,
+    JsonValue,
+    RunRecord,
+    RunSummary,
+    Status,
+    case_result_from_json,
+    run_record_from_json,
+    run_summary_from_json,
+)
+
+
+class SortOrder(StrEnum):
+    """How rows are sorted: by test; by status, failures first; by score, the lowest first."""
+
+    TEST = "test"
+    STATUS = "status"
+    SCORE = "score"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFilter:
+    """Which results are wanted.
+
+    Attributes:
+        status: of the case; with a `metric`, of an assertion of that metric.
+        metric: only results that have it; sorting by score then goes by its score.
+        text: stands in the description, a variable, the prompt or the output; upper and lower case are equal.
+    """
+
+    status: Status | None = None
+    metric: str | None = None
+    text: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is left out."""
+        return self.status is not None or self.metric is not None or bool(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """All results of one test and repeat, by column; `matching` are the columns that passed the filter."""
+
+    test_index: int
+    repeat_index: int
+    cells: Mapping[int, CaseResult]
+    matching: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """Some rows of `total` that passed the filter."""
+
+    rows: tuple[ResultRow, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdict:
+    """What one result says, without the texts that led to it. `vars` is JSON text."""
+
+    test_index: int
+    repeat_index: int
+    column: int
+    status: Status
+    score: float | None
+    description: str | None
+    vars: str
+    named_scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutline:
+    """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended."""
+
+    run: RunRecord
+    counts: RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoint:
+    """One finished run in the history of its config."""
+
+    run_id: str
+    config_path: str
+    started_at: str
+    passed: int
+    failed: int
+    errored: int
+
+    @property
+    def pass_rate(self) -> float | None:
+        """As `RunSummary.pass_rate`."""
+        judged = self.passed + self.failed
+        return self.passed / judged if judged else None
+
+
+_LIGHT_RECORD = "json_set(record, '$.config', NULL)"
+_SELECT_OUTLINES = f"""
+    SELECT {_LIGHT_RECORD}, summary FROM runs WHERE :config IS NULL OR config_path = :config
+    ORDER BY sequence DESC LIMIT :limit OFFSET :offset
+"""
+_COUNT_RUNS = "SELECT count(*) FROM runs WHERE :config IS NULL OR config_path = :config"
+_SELECT_HISTORY = """
+    SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
+           json_extract(summary, '$.errored')
+    FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
+"""
+_SELECT_PREVIOUS = """
+    SELECT id FROM runs WHERE config_path = (SELECT config_path FROM runs WHERE id = ?1)
+        AND sequence < (SELECT sequence FROM runs WHERE id = ?1)
+    ORDER BY sequence DESC LIMIT 1
+"""
+_COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY status"
+_SELECT_ROW = """
+    SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
+"""
+_SELECT_RESULTS = """
+    SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
+"""
+_SELECT_VERDICTS = """
+    SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
+           json_extract(result, '$.description'), json_extract(result, '$.vars'),
+           json_extract(result, '$.named_scores')
+    FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
+"""
+_HAS_STATUS = "status = :status"
+_HAS_METRIC = """
+    EXISTS (SELECT 1 FROM json_each(result, '$.assertions') AS assertion
+            WHERE json_extract(assertion.value, '$.metric') = :metric
+              AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
+"""
+_HAS_TEXT = """
+    (instr(folded(json_extract(result, '$.description')), :text)
+     OR instr(folded(json_extract(result, '$.prompt.rendered')), :text)
+     OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(part.atom), :text))
+     OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(part.atom), :text)))
+"""
+_CASE_SCORE = "json_extract(result, '$.score')"
+_METRIC_SCORE = "(SELECT value FROM json_each(result, '$.named_scores') WHERE key = :metric)"
+_ORDERS = {
+    SortOrder.TEST: "test_index, repeat_index",
+    SortOrder.STATUS: "max(CASE status WHEN 'failed' THEN 3 WHEN 'error' THEN 2 WHEN 'not_evaluated' THEN 1 ELSE 0 END)"
+    " DESC, test_index, repeat_index",
+    SortOrder.SCORE: "min({score}) ASC NULLS LAST, test_index, repeat_index",
+}
+_UNREADABLE = (ValueError, LookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPages:
+    """Reads parts of what is stored. Every method raises StoreError when the database cannot be read.
+
+    Attributes:
+        connect: a new connection to the run database.
+        explain: what an error means for the user of the database.
+        settle: a run as it stands, whatever was stored when its process died.
+    """
+
+    connect: Callable[[], sqlite3.Connection]
+    explain: Callable[[Exception], StoreError]
+    settle: Callable[[RunRecord], RunRecord]
+
+    def outlines(self, *, config: str | None, offset: int, limit: int) -> tuple[list[RunOutline], int]:
+        """Runs newest first, of all configs or of one, and how many there are."""
+        which = {"config": config, "offset": offset, "limit": limit}
+        with self._reading() as connection:
+            total = int(connection.execute(_COUNT_RUNS, which).fetchone()[0])
+            rows = connection.execute(_SELECT_OUTLINES, which).fetchall()
+            return [self._outline(connection, *row) for row in rows], total
+
+    def history(self, limit: int) -> list[RunPoint]:
+        """How the last `limit` finished runs went, newest first."""
+        with self._reading() as connection:
+            return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
+
+    def previous(self, run_id: str) -> str | None:
+        """The id of the run of the same config that began before this one."""
+        with self._reading() as connection:
+            row = connection.execute(_SELECT_PREVIOUS, (run_id,)).fetchone()
+            return None if row is None else str(row[0])
+
+    def counts(self, run_id: str) -> RunSummary:
+        """The counts of a run as far as it has come, without metrics and usage."""
+        with self._reading() as connection:
+            return _counts(connection, run_id)
+
+    def rows(
+        self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
+    ) -> ResultPage:
+        """Rows of a run's results that have a result as `wanted`, sorted."""
+        with self._reading() as connection:
+            connection.create_function("folded", 1, _folded, deterministic=True)
+            statement, values = _row_query(wanted, sort)
+            keys = connection.execute(statement, {**values, "run": run_id}).fetchall()
+            rows = tuple(_row(connection, run_id, key) for key in keys[offset : offset + limit])
+            return ResultPage(rows, len(keys))
+
+    def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
+        """All results of one test and repeat, by column."""
+        with self._reading() as connection:
+            return _row_results(connection, run_id, test_index, repeat_index)
+
+    def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
+        """Some results of a run by test, repeat and column, and how many there are."""
+        with self._reading() as connection:
+            total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
+            texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
+            return [case_result_from_json(json.loads(text)) for (text,) in texts], total
+
+    def verdicts(self, run_id: str) -> list[StoredVerdict]:
+        """Every verdict of a run by test, repeat and column."""
+        with self._reading() as connection:
+            return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
+
+    def _outline(self, connection: sqlite3.Connection, record: str, summary: str | None) -> RunOutline:
+        run = self.settle(run_record_from_json(json.loads(record)))
+        counts = (
+            _counts(connection, run.id) if summary is None else run_summary_from_json(json.loads(summary))
+        )
+        return RunOutline(run, counts)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(self.connect()) as connection:
+            try:
+                yield connection
+            except (sqlite3.Error, *_UNREADABLE) as error:
+                raise self.explain(error) from error
+
+
+def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | None]]:
+    """SQL for (test, repeat, matching columns) of the wanted rows, and the values in it."""
+    conditions = ["run_id = :run"]
+    if wanted.metric is not None:
+        conditions.append(_HAS_METRIC)
+    elif wanted.status is not None:
+        conditions.append(_HAS_STATUS)
+    if wanted.text:
+        conditions.append(_HAS_TEXT)
+    order = _ORDERS[sort].format(score=_CASE_SCORE if wanted.metric is None else _METRIC_SCORE)
+    statement = f"""
+        SELECT test_index, repeat_index, json_group_array(column_index) FROM results
+        WHERE {" AND ".join(conditions)} GROUP BY test_index, repeat_index ORDER BY {order}
+    """
+    return statement, {"status": wanted.status, "metric": wanted.metric, "text": wanted.text.casefold()}
+
+
+def _row(connection: sqlite3.Connection, run_id: str, key: tuple[int, int, str]) -> ResultRow:
+    test_index, repeat_index, matching = key
+    cells = {item.column: item for item in _row_results(connection, run_id, test_index, repeat_index)}
+    return ResultRow(test_index, repeat_index, cells, frozenset(json.loads(matching)))
+
+
+def _row_results(
+    connection: sqlite3.Connection, run_id: str, test_index: int, repeat_index: int
+) -> list[CaseResult]:
+    texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
+    return [case_result_from_json(json.loads(text)) for (text,) in texts]
+
+
+def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:
+    found = dict(connection.execute(_COUNT_RESULTS, (run_id,)).fetchall())
+    passed, failed = found.get(Status.PASSED, 0), found.get(Status.FAILED, 0)
+    return RunSummary(
+        total=sum(found.values()),
+        passed=passed,
+        failed=failed,
+        errored=found.get(Status.ERROR, 0),
+        not_evaluated=found.get(Status.NOT_EVALUATED, 0),
+        pass_rate=passed / (passed + failed) if passed + failed else None,
+    )
+
+
+def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
+    test_index, repeat_index, column, status, *said, named_scores = row
+    score, description, variables = said
+    return StoredVerdict(
+        test_index,
+        repeat_index,
+        column,
+        Status(status),
+        score,
+        description,
+        variables,
+        json.loads(named_scores),
+    )
+
+
+def _folded(value: JsonValue) -> str:
+    return "" if value is None else str(value).casefold()

@@ -1,0 +1,205 @@
+"""`--offline`, `--cache-dir` and `geval cache`, by the real command."""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+from support.judge_server import judge_sensibly
+from support.loopback import LoopbackServer, chat_reply
+from support.product import Product
+from support.read_only import read_only_command
+
+G_EVAL = {"type": "g-eval", "criteria": "It is fine.", "provider": "openai:judge", "scoring": "single"}
+
+
+def config(*words: str, **changes: Any) -> dict[str, Any]:
+    tests = [{"description": f"says {word}", "vars": {"x": word}, "assert": [G_EVAL]} for word in words]
+    return {"prompts": ["{{ x }}"], "providers": ["openai:m"], "tests": tests, **changes}
+
+
+def respond(body: Any, headers: Any) -> Any:
+    return chat_reply("fine") if body["model"] == "m" else judge_sensibly(body, headers)
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer(respond=respond) as server:
+        yield server
+
+
+@pytest.fixture
+def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Product:
+    return Product(tmp_path, monkeypatch, capsys)
+
+
+def filled_cache(product: Product, server: LoopbackServer, suite: dict[str, Any]) -> Path:
+    """A folder with the answers to `suite` in it."""
+    folder = product.folder / "answers"
+    assert product.run(suite, server, "--cache-dir", str(folder)).code == 0
+    server.requests.clear()
+    return folder
+
+
+def offline(product: Product, server: LoopbackServer, folder: Path, *options: str) -> Any:
+    """`geval run --offline` as CI does it: without keys, with a new home."""
+    environment = clean_environment(OPENAI_BASE_URL=server.base_url)
+    words = ["run", "config.yaml", "--offline", "--cache-dir", str(folder), "-o", "out.json", *options]
+    finished = run_geval(*words, cwd=product.folder, env=environment)
+    return finished, json.loads((product.folder / "out.json").read_text(encoding="utf-8"))
+
+
+def test_the_cache_alone_answers_without_any_key_and_stays_one_file(
+    product: Product, server: LoopbackServer
+) -> None:
+    keyed = {"id": "openai:m", "config": {"api_key": "{{ env.OPENAI_API_KEY }}"}}
+    folder = filled_cache(product, server, config("a", "b", providers=[keyed]))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert list(before) == ["cache.db"]
+    finished, results = offline(product, server, folder)
+    assert (finished.code, server.requests) == (0, []), finished.stderr
+    assert results["summary"]["usage"]["judge"]["cached_requests"] == 4
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_miss_is_an_error_that_names_the_test(product: Product, server: LoopbackServer) -> None:
+    folder = filled_cache(product, server, config("a"))
+    product.write(config("a", "new"))
+    finished, results = offline(product, server, folder)
+    assert (finished.code, server.requests) == (3, [])
+    assert [case["status"] for case in results["results"]] == ["passed", "error"]
+    assert results["results"][1]["error"]["type"] == "OfflineError"
+    assert "says new" in finished.stdout
+    assert "the cache has no answer of openai:m to this" in " ".join(finished.stdout.split())
+
+
+def test_answers_never_expire_offline(product: Product, server: LoopbackServer) -> None:
+    folder = filled_cache(product, server, config("a"))
+    run_sql(folder / "cache.db", "UPDATE choices SET created_at = 1000")
+    finished, _ = offline(product, server, folder)
+    assert finished.code == 0
+    assert product.run(config("a"), server, "--cache-dir", str(folder), "--cache-ttl", "never").code == 0
+    assert server.requests == []
+    assert product.run(config("a"), server, "--cache-dir", str(folder)).code == 0
+    assert len(server.requests) == 3
+
+
+def test_what_needs_nobody_answers_offline_and_what_is_never_kept_does_not(
+    product: Product, server: LoopbackServer
+) -> None:
+    folder = filled_cache(product, server, config("a"))
+    check = [{"type": "contains", "value": "a"}]
+    program = f"exec:{sys.executable} -c print('a')"
+    suite = config(providers=["echo", program], tests=[{"vars": {"x": "a"}, "assert": check}])
+    product.write(suite)
+    finished, results = offline(product, server, folder)
+    assert finished.code == 3
+    first, second = results["results"]
+    assert (first["status"], second["status"]) == ("passed", "error")
+    assert "are never kept in the cache" in second["error"]["message"]
+
+
+def test_a_cache_in_a_checkout_that_cannot_be_written_to(product: Product, server: LoopbackServer) -> None:
+    folder = filled_cache(product, server, config("a"))
+    finished = read_only_command(
+        product.folder,
+        ["run", "config.yaml", "--offline", "--cache-dir", "answers"],
+        read_only=[folder],
+        environ=clean_environment(OPENAI_BASE_URL=server.base_url),
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "1 passed" in finished.stdout
+
+
+def test_what_a_killed_process_left_in_the_log_is_read_too(product: Product, server: LoopbackServer) -> None:
+    folder = filled_cache(product, server, config("a"))
+    leave_in_log(folder / "cache.db")
+    finished = read_only_command(
+        product.folder,
+        ["run", "config.yaml", "--offline", "--cache-dir", "answers"],
+        read_only=[folder],
+        environ=clean_environment(OPENAI_BASE_URL=server.base_url),
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--offline", "--cache-dir", "nowhere"], "there is no response cache nowhere/cache.db"),
+        (["--offline", "--no-cache"], "--no-cache does not read it"),
+        (["--offline", "--cache-ttl", "1d"], "say different things"),
+        (["--cache-ttl", "soon"], "--cache-ttl takes an age, not `soon`"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    product: Product, server: LoopbackServer, options: list[str], what: str
+) -> None:
+    refused = product.run(config("a"), server, *options)
+    assert (refused.code, what in refused.stderr) == (2, True), refused.stderr
+    assert server.requests == []
+
+
+def test_the_cache_can_be_looked_after(product: Product, server: LoopbackServer) -> None:
+    folder = filled_cache(product, server, config("a", "b"))
+
+    def cache(*words: str) -> str:
+        finished = run_geval("cache", *words, "--cache-dir", str(folder), cwd=product.folder)
+        assert finished.code == 0, finished.stderr
+        return finished.stdout
+
+    assert "answers  5" in cache("stats")
+    assert "removed 0 answers" in cache("prune", "--older-than", "1h")
+    run_sql(folder / "cache.db", "UPDATE choices SET created_at = 1000 WHERE rowid <= 2")
+    assert "2 of them older than 14 days" in cache("stats")
+    assert "removed 2 answers" in cache("prune")
+    assert "removed 3 answers" in cache("clear")
+    assert "answers  0" in cache("stats")
+    missing = run_geval("cache", "stats", "--cache-dir", "nowhere", cwd=product.folder)
+    assert (missing.code, "there is no response cache" in missing.stderr) == (2, True)
+
+
+def test_several_processes_share_one_cache(product: Product, server: LoopbackServer) -> None:
+    words = [f"word {number}" for number in range(12)]
+    product.write(config(*words))
+    environment = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-x")
+    command = [sys.executable, "-m", "geval_cli", "run", "config.yaml", "--cache-dir", "shared"]
+    processes = [
+        subprocess.Popen(
+            [*command, "--home", f"home{number}"],
+            cwd=product.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for number in range(3)
+    ]
+    outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    assert not any("warning" in output for output in outputs)
+    stats = run_geval("cache", "stats", "--cache-dir", "shared", cwd=product.folder)
+    assert "answers  25" in stats.stdout
+
+
+def run_sql(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def leave_in_log(path: Path) -> None:
+    """Have the file's whole content in its log, as after a kill."""
+    program = (
+        "import sqlite3, os, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA wal_autocheckpoint = 0');"
+        " rows = c.execute('SELECT * FROM choices').fetchall(); c.execute('DELETE FROM choices'); c.commit();"
+        " c.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchall();"
+        " c.executemany('INSERT INTO choices VALUES (?, ?, ?)', rows); c.commit(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+    assert Path(f"{path}-wal").stat().st_size > 0
+    Path(f"{path}-shm").unlink()

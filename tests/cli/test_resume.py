@@ -1,0 +1,271 @@
+"""Going on with runs: `--resume`, `--resume-from`, `--retry-errors`, by the real command."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.loopback import LoopbackServer, chat_reply, error_reply
+from support.product import Finished, Product
+
+from geval_cli.engine.runner import StopSignal
+from geval_cli.records import RunStatus
+from geval_cli.service import Resumption, RunRequest, prepare, run_evaluation, take_up
+from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_state
+
+TESTS = 6
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    tests = [
+        {"vars": {"x": f"word {number}"}, "assert": [{"type": "contains", "value": "fine"}]}
+        for number in range(TESTS)
+    ]
+    provider = {"id": "openai:m", "config": {"max_retries": 0}}
+    return {"prompts": ["{{ x }}"], "providers": [provider], "tests": tests, **changes}
+
+
+class Model:
+    """Says that all is fine, except to the words that it fails on."""
+
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+        self.asked: list[str] = []
+
+    def respond(self, body: Any, headers: Mapping[str, str]) -> Any:
+        del headers
+        word = body["messages"][0]["content"]
+        self.asked.append(word)
+        if word in self.failing:
+            return error_reply(400, "this I refuse")
+        return chat_reply(f"{word} is fine")
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def server(model: Model) -> Iterator[LoopbackServer]:
+    with LoopbackServer(respond=model.respond) as server:
+        yield server
+
+
+@pytest.fixture
+def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Product:
+    return Product(tmp_path, monkeypatch, capsys)
+
+
+def run_id(finished: Finished) -> str:
+    return str(finished.results["run"]["id"])
+
+
+def statuses(finished: Finished) -> list[str]:
+    return [case["status"] for case in finished.cases]
+
+
+def make_unfinished(product: Product, lost: int) -> None:
+    """Have the latest run look as a kill leaves it: still running, without the last `lost` results."""
+    home = product.folder / "state"
+    with RunStore.open(home)._database.connect() as connection:
+        connection.execute("DELETE FROM results WHERE test_index >= ?", (TESTS - lost,))
+        connection.execute(
+            "UPDATE runs SET status = 'running', summary = NULL,"
+            " record = json_set(record, '$.status', 'running', '$.finished_at', NULL, '$.duration_ms', NULL)"
+        )
+    connection.close()
+
+
+def test_only_what_is_missing_is_asked_and_the_run_keeps_its_id(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    first = product.run(config(), server)
+    make_unfinished(product, lost=2)
+    model.asked.clear()
+    resumed = product.run(config(), server, "--resume", "--cache-dir", str(product.folder / "empty"))
+    assert sorted(model.asked) == ["word 4", "word 5"]
+    assert "4 of 6 cases are done" in resumed.stderr
+    assert run_id(resumed) == run_id(first)
+    assert [case["output"] for case in resumed.cases] == [case["output"] for case in first.cases]
+    assert resumed.results["summary"]["total"] == TESTS
+    assert resumed.results["summary"]["usage"] == first.results["summary"]["usage"]
+    assert resumed.results["run"]["status"] == "completed"
+
+
+def test_answers_of_a_killed_run_are_found_again_without_the_cache_of_others(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    product.run(config(), server)
+    product.run(config(), server, "--no-cache")
+    make_unfinished(product, lost=2)
+    model.asked.clear()
+    resumed = product.run(config(), server, "--no-cache", "--resume")
+    assert model.asked == []
+    assert resumed.code == 0
+
+
+def test_without_the_cache_a_resumed_run_reads_nothing_that_is_older_than_itself(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    product.run(config(), server)
+    product.run(config(), server, "--no-cache", "--cache-dir", str(product.folder / "other"))
+    make_unfinished(product, lost=1)
+    model.asked.clear()
+    product.run(config(), server, "--no-cache", "--resume-from", "latest")
+    assert model.asked == ["word 5"]
+
+
+def test_errored_cases_are_done_again_in_their_run(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    model.failing = {"word 1", "word 3"}
+    first = product.run(config(), server)
+    assert first.code == 3
+    model.failing = {"word 3"}
+    model.asked.clear()
+    second = product.run(config(), server, "--retry-errors")
+    assert sorted(model.asked) == ["word 1", "word 3"]
+    assert (run_id(second), second.code) == (run_id(first), 3)
+    assert statuses(second) == ["passed"] * 3 + ["error"] + ["passed"] * 2
+
+
+def test_a_finished_run_cannot_be_resumed_by_the_flag_but_shown_by_its_id(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    first = product.run(config(), server)
+    flag = product.run(config(), server, "--resume")
+    assert (flag.code, "no unfinished run" in flag.stderr) == (2, True)
+    model.asked.clear()
+    named = product.run(config(), server, "--resume-from", run_id(first))
+    assert (named.code, model.asked, statuses(named)) == (0, [], ["passed"] * TESTS)
+
+
+def test_a_run_of_another_config_is_not_taken_for_this_one(product: Product, server: LoopbackServer) -> None:
+    product.run(config(), server)
+    make_unfinished(product, lost=1)
+    other = product.folder / "other.yaml"
+    other.write_text(json.dumps(config(description="another")), encoding="utf-8")
+    finished = product.run(other, server, "--resume")
+    assert (finished.code, "no unfinished run of other.yaml" in finished.stderr) == (2, True)
+
+
+def test_what_changed_is_said_and_nothing_is_sent(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    (product.folder / "context.txt").write_text("old", encoding="utf-8")
+    tests = [{"vars": {"x": "word", "api_key": "sk-very-secret-1"}, "context": "file://context.txt"}]
+    before = config(tests=tests, env={"OPENAI_API_KEY": "sk-very-secret-2"})
+    product.run(before, server, "--var", "city=Paris")
+    make_unfinished(product, lost=TESTS)
+    model.asked.clear()
+    (product.folder / "context.txt").write_text("new", encoding="utf-8")
+    tests = [{"vars": {"x": "other", "api_key": "sk-very-secret-3"}, "context": "file://context.txt"}]
+    after = config(tests=tests, env={"OPENAI_API_KEY": "sk-very-secret-4"})
+    refused = product.run(after, server, "--resume", "--grader", "echo", "--var", "city=Rome")
+    assert (refused.code, model.asked) == (2, [])
+    for line in (
+        "- --grader: not given -> echo",
+        '- --var city: "Paris" -> "Rome"',
+        '- tests/0/vars/x: "word" -> "other"',
+        "- tests/0/vars/api_key: *** -> ***",
+        "- file context.txt: its content",
+    ):
+        assert line in refused.stderr
+    assert "very-secret" not in refused.stderr
+
+
+def test_another_key_is_the_same_run(
+    product: Product, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"id": "openai:m", "config": {"api_key": "{{ env.THE_KEY }}"}}
+    monkeypatch.setenv("THE_KEY", "sk-one-0123456789")
+    product.run(config(providers=[named]), server)
+    make_unfinished(product, lost=1)
+    monkeypatch.setenv("THE_KEY", "sk-two-0123456789")
+    assert product.run(config(providers=[named]), server, "--resume").code == 0
+
+
+def test_an_env_value_that_changed_is_said(
+    product: Product, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TONE", "kind")
+    product.run(config(prompts=["{{ env.TONE }} {{ x }}"]), server)
+    make_unfinished(product, lost=1)
+    monkeypatch.setenv("TONE", "harsh")
+    refused = product.run(config(prompts=["{{ env.TONE }} {{ x }}"]), server, "--resume")
+    assert "- prompts: a value that comes from the environment" in refused.stderr
+
+
+def test_a_run_that_is_really_going_on_is_left_alone(product: Product, server: LoopbackServer) -> None:
+    first = product.run(config(), server)
+    make_unfinished(product, lost=1)
+    locks = RunLocks(product.folder / "state")
+    assert locks.acquire(run_id(first))
+    refused = product.run(config(), server, "--resume")
+    assert refused.code == 2
+    assert f"is still going on: process {os.getpid()} on" in refused.stderr
+    locks.release_all()
+    assert product.run(config(), server, "--resume").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--resume", "--resume-from", "x"], "name two runs"),
+        (["--resume-from", "x"], "there is no run `x`"),
+        (["--resume"], "no unfinished run of config.yaml"),
+        (["--retry-errors"], "no run of config.yaml"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(
+    product: Product, server: LoopbackServer, options: list[str], what: str
+) -> None:
+    refused = product.run(config(), server, *options)
+    assert (refused.code, what in refused.stderr) == (2, True)
+    assert server.requests == []
+
+
+def test_a_run_of_an_older_geval_is_not_resumed_but_shown(product: Product, server: LoopbackServer) -> None:
+    first = product.run(config(), server)
+    home = product.folder / "state"
+    store = RunStore.open(home)
+    stored = store.find(run_id(first)).run
+    store.begin(replace(stored, id="older", config_digest="0", status=RunStatus.RUNNING))
+    store.close()
+    refused = product.run(config(), server, "--resume-from", "older")
+    assert (refused.code, "run older cannot be gone on with" in refused.stderr) == (2, True)
+
+
+def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackServer, model: Model) -> None:
+    path = tmp_path / "config.yaml"
+    provider = {"id": "openai:m", "config": {"base_url": server.base_url}}
+    both = config(prompts=["{{ x }}", "again {{ x }}"], providers=[provider])
+    path.write_text(json.dumps(both), encoding="utf-8")
+    request = RunRequest(path, {**os.environ, "OPENAI_API_KEY": "sk-x"}, repeats=3)
+
+    def done(home: Path, resume: Resumption | None) -> list[tuple[int, int, int]]:
+        prepared = prepare(replace(request, resume=resume))
+        with open_state(home, {}) as state:
+            resumed = take_up(prepared, state.runs) if resume else None
+            report = asyncio.run(
+                run_evaluation(prepared, state, listen=lambda _: None, stop=StopSignal(), resumed=resumed)
+            )
+            return [(item.test_index, item.repeat_index, item.column) for item in report.results()]
+
+    places = done(tmp_path / "home", None)
+    assert len(set(places)) == len(places) == TESTS * 3 * 2
+    store = RunStore.open(tmp_path / "home")
+    with store._database.connect() as connection:
+        connection.execute("DELETE FROM results WHERE (test_index + repeat_index + column_index) % 3 = 0")
+    connection.close()
+    store.close()
+    model.asked.clear()
+    assert done(tmp_path / "home", Resumption("latest")) == places
+    assert model.asked == []

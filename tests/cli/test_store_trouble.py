@@ -1,0 +1,108 @@
+"""Disks and databases that do not do what they should: results are still shown and written."""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+from support.read_only import read_only_command
+
+from geval_cli.store import database
+from geval_cli.store.state import open_state
+
+TESTS = 20
+CONFIG = """\
+prompts: ["{{ x }}"]
+providers: [{ id: "scripted:replies.yaml", config: { max_concurrency: 1 } }]
+tests:
+""" + "".join(
+    f"  - {{ vars: {{ x: 'word{number}' }}, assert: [{{ type: contains, value: fine }}] }}\n"
+    for number in range(TESTS)
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
+    # Slow enough that each result is committed by itself: the log grows by pages, the results file by lines.
+    (tmp_path / "replies.yaml").write_text(
+        "- { match: word, reply: fine, latency_ms: 15 }\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def results_of(project: Path) -> list[str]:
+    document = json.loads((project / "out.json").read_text(encoding="utf-8"))
+    return [case["status"] for case in document["results"]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on the size of files")
+def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
+    limited = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (110_000, 110_000));"
+        "sys.argv = ['geval', 'run', 'config.yaml', '-o', 'out.json', '-j', '1'];"
+        "runpy.run_module('geval_cli', run_name='__main__')"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", limited],
+        cwd=project,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert f"{TESTS} passed" in finished.stdout
+    assert "not all of this run is stored" in " ".join(finished.stdout.split())
+    assert results_of(project) == ["passed"] * TESTS
+
+
+def test_a_home_that_cannot_be_written_to_stops_no_run_and_can_be_read(project: Path) -> None:
+    assert run_geval("run", "config.yaml", cwd=project).code == 0
+    home = project / ".geval"
+
+    def read_only(*words: str) -> "subprocess.CompletedProcess[str]":
+        return read_only_command(project, words, read_only=[home], environ=clean_environment())
+
+    listed = read_only("list")
+    assert (listed.returncode, "100%" in listed.stdout) == (0, True), listed.stderr
+    shown = read_only("show", "-o", "out.json")
+    assert (shown.returncode, f"{TESTS} passed" in shown.stdout) == (0, True), shown.stderr
+    assert results_of(project) == ["passed"] * TESTS
+    ran = read_only("run", "config.yaml", "-o", "out.json")
+    assert (ran.returncode, f"{TESTS} passed" in ran.stdout) == (0, True), ran.stderr
+    assert "kept in a temporary folder until it ends" in ran.stderr
+
+
+def test_damaged_databases_are_moved_aside_and_the_run_goes_on(project: Path) -> None:
+    home = project / ".geval"
+    home.mkdir()
+    for name in ("geval.db", "cache.db"):
+        (home / name).write_bytes(b"no database " * 400)
+    finished = run_geval("run", "config.yaml", cwd=project)
+    assert (finished.code, f"{TESTS} passed" in finished.stdout) == (0, True)
+    for name in ("geval.db", "cache.db"):
+        [aside] = home.glob(f"{name}.damaged-*")
+        assert aside.read_bytes() == b"no database " * 400
+        assert f"was moved to {name}.damaged-" in " ".join(finished.stderr.split())
+    assert "100%" in run_geval("list", cwd=project).stdout
+
+
+def test_a_database_that_another_process_keeps_locked_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.02)
+    with open_state(tmp_path, {}):
+        pass
+    with contextlib.closing(sqlite3.connect(tmp_path / "geval.db", isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = DELETE").fetchone()
+        other.execute("BEGIN EXCLUSIVE")
+        with open_state(tmp_path, {}) as state:
+            [warning] = state.warnings
+    assert "another process keeps it locked" in warning
+    assert "the results of this run are kept in a temporary folder" in warning

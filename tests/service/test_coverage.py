@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from geval_cli.service.coverage import changes
+
+
+def said(before: Any, now: Any, **parts: Any) -> list[str]:
+    """What is said of two configs, and of further parts as (before, now)."""
+    first = {"suite": {}, **{name: pair[0] for name, pair in parts.items()}}
+    second = {"suite": {}, **{name: pair[1] for name, pair in parts.items()}}
+    return changes(first, second, before, now)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        ({"a": 1}, {"a": 1.5}, ["a: 1 -> 1.5"]),
+        ({"a": None}, {}, ["a: null -> nothing"]),
+        ({}, {"a": {"b": "é"}}, ['a: nothing -> {"b": "é"}']),
+        (
+            {"tests": [{"vars": {"x": "a"}}]},
+            {"tests": [{"vars": {"x": "b"}}]},
+            ['tests/0/vars/x: "a" -> "b"'],
+        ),
+        ({"tests": [1, 2]}, {"tests": [1, 2, 3]}, ["tests: 2 -> 3 entries"]),
+        ({"a": "x" * 100}, {"a": 0}, ['a: "' + "x" * 56 + "... -> 0"]),
+        ({"password": "one"}, {"password": "two"}, ["password: *** -> ***"]),
+        ({"note": "sk-abcdefgh1234"}, {"note": ""}, ['note: "***" -> ""']),
+        ({"a": [True]}, {"a": [True]}, []),
+    ],
+)
+def test_a_changed_config_is_told_place_by_place(before: Any, now: Any, lines: list[str]) -> None:
+    assert said(before, now) == lines
+
+
+def test_options_and_variables_are_told_by_their_names() -> None:
+    lines = said(
+        {},
+        {},
+        options=({"--grader": None, "--repeat": 1}, {"--grader": "echo", "--repeat": 3}),
+        vars=({"a": "1"}, {"b": "2"}),
+    )
+    assert lines == [
+        "--grader: not given -> echo",
+        "--repeat: 1 -> 3",
+        '--var a: "1" -> nothing',
+        '--var b: nothing -> "2"',
+    ]
+
+
+def test_files_are_told_by_their_names() -> None:
+    before = {"file: a.txt": "1", "file: b.txt": "1", "file: ...": "1"}
+    now = {"file: a.txt": "2", "file: c.txt": "1", "file: ...": "2"}
+    assert said({}, {}, suite=(before, now)) == [
+        "file a.txt: its content",
+        "file b.txt: not named any more",
+        "files that the tests name: their content",
+        "file c.txt: named now",
+    ]
+
+
+def test_a_value_from_the_environment_is_told_without_showing_it() -> None:
+    lines = said({"a": 1}, {"a": 1}, suite=({"config: prompts": "1"}, {"config: prompts": "2"}))
+    assert lines == ["prompts: a value that comes from the environment or from another file"]

@@ -1,0 +1,81 @@
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from support.sample_run import RUN, SUMMARY
+
+from geval_cli.records import RunStatus
+from geval_cli.store.run_locks import RunLocks
+from geval_cli.store.runs import RunStore
+
+RUNNING = replace(RUN, status=RunStatus.RUNNING)
+HOLDER = """
+import sys, time
+from pathlib import Path
+from geval_cli.store.run_locks import RunLocks
+locks = RunLocks(Path(sys.argv[1]))
+print(locks.acquire("one"), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"True\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_ends_with_the_process_that_holds_it(tmp_path, holder):
+    locks = RunLocks(tmp_path)
+    assert locks.is_going_on("one")
+    assert not locks.acquire("one")
+    assert locks.holder("one").startswith(f"process {holder.pid} on ")
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert not locks.is_going_on("one")
+    assert locks.acquire("one")
+    locks.release_all()
+
+
+def test_a_lock_is_held_once_and_leaves_no_file(tmp_path):
+    locks, other = RunLocks(tmp_path), RunLocks(tmp_path)
+    assert locks.acquire("one")
+    assert not locks.acquire("one")
+    assert not other.acquire("one")
+    assert other.acquire("two")
+    locks.release("one")
+    assert other.acquire("one")
+    other.release_all()
+    assert list((tmp_path / "running").iterdir()) == []
+
+
+def test_asking_creates_nothing(tmp_path):
+    assert not RunLocks(tmp_path).is_going_on("one")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_running_as_long_as_its_process_works_on_it(tmp_path):
+    working, looking = RunStore.open(tmp_path), RunStore.open(tmp_path)
+    working.begin(RUNNING)
+    assert looking.find(RUN.id).run.status is RunStatus.RUNNING
+    assert looking.pages().outlines(config=None, offset=0, limit=9)[0][0].run.status is RunStatus.RUNNING
+    assert looking.holder(RUN.id) is not None
+    working.close()
+    assert looking.find(RUN.id).run.status is RunStatus.INTERRUPTED
+    assert looking.pages().outlines(config=None, offset=0, limit=9)[0][0].run.status is RunStatus.INTERRUPTED
+    assert looking.holder(RUN.id) is None
+    looking.close()
+
+
+def test_a_run_that_ended_as_it_did_stays_so(tmp_path):
+    store = RunStore.open(tmp_path)
+    store.begin(RUNNING)
+    store.finish(replace(RUN, status=RunStatus.ABORTED), SUMMARY)
+    assert store.find(RUN.id).run.status is RunStatus.ABORTED
+    assert store.claim(RUN.id)
+    store.close()

@@ -1,0 +1,149 @@
+"""Parts of what is stored: pages of runs, rows of results, verdicts."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.sample_run import COLUMNS, RUN, make_case, make_judged
+
+from geval_cli.errors import StoreError
+from geval_cli.records import CaseResult, RunStatus, RunSummary, Status
+from geval_cli.store.run_pages import ResultFilter, RunPages, SortOrder
+from geval_cli.store.runs import RUNS_FILE, RunStore
+
+ALL = ResultFilter()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[RunStore]:
+    store = RunStore.open(tmp_path)
+    yield store
+    store.close()
+
+
+def add(runs: RunStore, *results: CaseResult) -> RunPages:
+    runs.begin(RUN)
+    for result in results:
+        runs.add(RUN.id, result)
+    return runs.pages()
+
+
+def indexes_of(pages: RunPages, wanted: ResultFilter = ALL, sort: SortOrder = SortOrder.TEST) -> list[int]:
+    return [row.test_index for row in pages.rows(RUN.id, wanted, sort=sort, offset=0, limit=50).rows]
+
+
+class TestRows:
+    def test_row_has_all_columns_and_says_which_fit(self, runs: RunStore) -> None:
+        pages = add(runs, make_case(0), make_case(0, COLUMNS[1], Status.FAILED), make_case(1))
+        found = pages.rows(RUN.id, ResultFilter(Status.FAILED), sort=SortOrder.TEST, offset=0, limit=9)
+        assert [row.test_index for row in found.rows] == [0]
+        assert sorted(found.rows[0].cells) == [0, 1]
+        assert found.rows[0].matching == frozenset({1})
+
+    def test_pages_know_the_total(self, runs: RunStore) -> None:
+        pages = add(runs, *(make_case(number) for number in range(7)))
+        found = pages.rows(RUN.id, ALL, sort=SortOrder.TEST, offset=5, limit=5)
+        assert [row.test_index for row in found.rows] == [5, 6]
+        assert found.total == 7
+
+    def test_repeats_are_rows(self, runs: RunStore) -> None:
+        pages = add(runs, make_case(0), make_case(0, repeat_index=1))
+        rows = pages.rows(RUN.id, ALL, sort=SortOrder.TEST, offset=0, limit=9).rows
+        assert [row.repeat_index for row in rows] == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("text", "tests"),
+        [
+            ("STRASSE", [0]),
+            ("straße", [0]),
+            ("größe", [1]),
+            ("deep inside", [2]),
+            ("100%", [3]),
+            ("prompt text", [4]),
+            ("null", []),
+            ("test_index", []),
+            ("'; DROP TABLE results; --", []),
+        ],
+    )
+    def test_text_is_found_wherever_people_see_it(self, runs: RunStore, text: str, tests: list[int]) -> None:
+        plain = {"output": "-", "vars": {}}
+        pages = add(
+            runs,
+            make_case(0, **{**plain, "description": "die Straße"}),
+            make_case(1, **{**plain, "vars": {"x": {"y": ["GRÖSSE", "Größe"]}}}),
+            make_case(2, **{**plain, "output": {"a": [{"b": "deep inside"}]}}),
+            make_case(3, **{**plain, "output": "100% sure"}),
+            make_case(4, **plain, prompt=replace(make_case().prompt, rendered="the prompt text")),
+        )
+        assert indexes_of(pages, ResultFilter(text=text)) == tests
+
+    def test_metric_with_a_strange_name(self, runs: RunStore) -> None:
+        name = 'it\'s "tone" $.[0]'
+        judged = make_judged(Status.FAILED, 0.2, metric=name)
+        pages = add(runs, make_case(0), make_case(1, assertions=(judged,), named_scores={name: 0.2}))
+        assert indexes_of(pages, ResultFilter(metric=name), SortOrder.SCORE) == [1]
+        assert indexes_of(pages, ResultFilter(Status.PASSED, name)) == []
+
+    def test_failures_first(self, runs: RunStore) -> None:
+        kinds = (Status.PASSED, Status.NOT_EVALUATED, Status.ERROR, Status.FAILED)
+        pages = add(runs, *(make_case(number, status=status) for number, status in enumerate(kinds)))
+        assert indexes_of(pages, sort=SortOrder.STATUS) == [3, 2, 1, 0]
+
+    def test_lowest_score_first_and_none_last(self, runs: RunStore) -> None:
+        scores = (0.5, None, 0.1)
+        pages = add(runs, *(make_case(number, score=score) for number, score in enumerate(scores)))
+        assert indexes_of(pages, sort=SortOrder.SCORE) == [2, 0, 1]
+
+
+class TestRuns:
+    def test_outlines_leave_the_config_out(self, runs: RunStore) -> None:
+        runs.begin(replace(RUN, config={"tests": ["x" * 1000]}))
+        outlines, total = runs.pages().outlines(config=None, offset=0, limit=5)
+        assert total == 1
+        assert outlines[0].run == replace(RUN, config=None)
+
+    def test_run_without_an_end_is_counted(self, runs: RunStore) -> None:
+        pages = add(runs, make_case(0), make_case(1, status=Status.FAILED), make_case(2, status=Status.ERROR))
+        counts = pages.outlines(config=None, offset=0, limit=5)[0][0].counts
+        assert (counts.total, counts.passed, counts.failed, counts.errored) == (3, 1, 1, 1)
+        assert counts.pass_rate == 0.5
+        assert pages.counts(RUN.id) == counts
+
+    def test_run_of_a_dead_process_is_interrupted(self, tmp_path: Path) -> None:
+        dead = RunStore.open(tmp_path)
+        dead.begin(replace(RUN, status=RunStatus.RUNNING))
+        dead.close()
+        runs = RunStore.open(tmp_path)
+        assert runs.pages().outlines(config=None, offset=0, limit=5)[0][0].run.status is RunStatus.INTERRUPTED
+        runs.close()
+
+    def test_history_and_the_run_before(self, runs: RunStore) -> None:
+        for name, config in (("a", "one.yaml"), ("b", "two.yaml"), ("c", "one.yaml")):
+            run = replace(RUN, id=name, config_path=config)
+            runs.begin(run)
+            runs.finish(run, RunSummary(total=4, passed=1, failed=3))
+        runs.begin(replace(RUN, id="d", config_path="one.yaml"))
+        pages = runs.pages()
+        assert [point.run_id for point in pages.history(2)] == ["c", "b"]
+        assert pages.history(1)[0].pass_rate == 0.25
+        assert [pages.previous(name) for name in "abcd"] == [None, None, "a", "c"]
+        assert [item.run.id for item in pages.outlines(config="one.yaml", offset=1, limit=5)[0]] == ["c", "a"]
+
+
+def test_verdicts_hold_what_a_comparison_needs(runs: RunStore) -> None:
+    pages = add(runs, make_case(1, score=None), make_case(0, named_scores={"tone": 0.5}))
+    first, second = pages.verdicts(RUN.id)
+    assert (first.test_index, first.score, first.named_scores) == (0, 0.875, {"tone": 0.5})
+    assert (second.test_index, second.score) == (1, None)
+    assert first.vars == '{"question":"How many days?","country":"DE"}'
+
+
+def test_unreadable_result_is_a_store_error(runs: RunStore, tmp_path: Path) -> None:
+    pages = add(runs, make_case(0))
+    with sqlite3.connect(tmp_path / RUNS_FILE) as connection:
+        connection.execute("UPDATE results SET result = '{}'")
+    connection.close()
+    with pytest.raises(StoreError, match="cannot read"):
+        pages.row(RUN.id, 0, 0)

@@ -1,0 +1,42 @@
+"""One job done with a model that answers what it is told to."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from support.specs import case, suite, tools
+
+from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
+from geval_cli.engine.case import Bench, run_job
+from geval_cli.engine.plan import Plan
+from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Usage
+
+
+class Model:
+    """Gives the same answer to every request, and remembers the requests."""
+
+    def __init__(self, answer: str | ModelResponse) -> None:
+        is_text = isinstance(answer, str)
+        self.answer = ModelResponse((Choice(answer),), Usage(1, 10, 5, 0, None)) if is_text else answer
+        self.requests: list[ModelRequest] = []
+
+    async def __call__(self, spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        return self.answer
+
+
+def run(
+    answer: str | Model,
+    assertions: Sequence[Any],
+    *,
+    config: dict[str, JsonValue] | None = None,
+    **fields: JsonValue,
+) -> CaseResult:
+    """The result of a test with `assertions` and the variable x = "hello"."""
+    checks: tuple[AssertionSpec, ...] = tuple(assertions)
+    test = case(0, **{"vars": {"x": "hello"}, **fields}, assertions=checks)
+    provider = ProviderSpec(id="openai:m", label="M", config=config or {})
+    prompts = (PromptSpec(id="p", label="P", raw="Say {{ x }}"),)
+    [[job]] = Plan(suite([test], prompts=prompts, providers=(provider,))).lanes
+    model = answer if isinstance(answer, Model) else Model(answer)
+    return asyncio.run(run_job(job, Bench(model, tools())))

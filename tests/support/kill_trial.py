@@ -1,0 +1,176 @@
+"""A run that is killed again and again and gone on with, against a server that counts."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.counting_server import CountedRequest, CountingServer
+from support.geval_command import clean_environment
+
+CONFIG = """\
+prompts: ["Write one sentence about topic {{ number }}."]
+providers: ["openai:m"]
+defaultTest:
+  options: { provider: "openai:judge", scoring: single }
+  assert: [{ type: g-eval, criteria: The output is one sentence about the topic., threshold: 0.5 }]
+tests: file://tests.jsonl
+"""
+
+_DIFFERS = frozenset({"latency_ms", "cached", "usage"})
+"""What may differ in a result between a run that was killed and one that was not."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill.
+
+    Attributes:
+        after: requests that the server saw from the process.
+        in_flight: requests of it whose answer was not in the cache when it died.
+        stored: results in the store afterwards.
+        repeated: requests in flight that a later process sent again.
+        paid_twice: requests whose answer was in the cache, and that were sent again all the same.
+    """
+
+    after: int
+    in_flight: int
+    stored: int
+    repeated: int
+    paid_twice: int
+
+
+@dataclass
+class Trial:
+    """What came of it: the kills, and how the run ended in the end."""
+
+    kills: list[Kill] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    run_ids: set[str] = field(default_factory=set)
+    requests: int = 0
+
+
+@dataclass
+class KillableRun:
+    """A config with `tests` tests, and its runs, which ask `server`. The state is in `home`."""
+
+    folder: Path
+    server: CountingServer
+    tests: int
+    home: str = "home"
+    options: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        (self.folder / "config.yaml").write_text(CONFIG, encoding="utf-8")
+        lines = (json.dumps({"vars": {"number": number}}) + "\n" for number in range(self.tests))
+        (self.folder / "tests.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def start(self, *options: str) -> "subprocess.Popen[bytes]":
+        """A process that runs the config."""
+        words = ["run", "config.yaml", "--home", self.home, "-o", f"{self.home}.json", "--no-progress"]
+        environment = {"OPENAI_BASE_URL": self.server.base_url, "OPENAI_API_KEY": "sk-counted"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "geval_cli", *words, "-j", "8", *self.options, *options],
+            cwd=self.folder,
+            env=clean_environment(**environment),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def finish(self, *options: str) -> Any:
+        """The results file of a run that nobody disturbs."""
+        process = self.start(*options)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode in {0, 1}, errors.decode()
+        return json.loads((self.folder / f"{self.home}.json").read_text(encoding="utf-8"))
+
+    def has_run(self) -> bool:
+        """Whether a run has been stored, so that it can be gone on with."""
+        return bool(self.rows("geval.db", "SELECT id FROM runs"))
+
+    def rows(self, file: str, statement: str) -> list[Any]:
+        """Rows of one of the databases; none when it is not there yet."""
+        path = self.folder / self.home / file
+        if not path.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            try:
+                return connection.execute(statement).fetchall()
+            except sqlite3.OperationalError:  # killed before its tables were made
+                return []
+
+
+def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: tuple[int, int]) -> Trial:
+    """Run to the end with `kills` kills, each after so many `requests` (least, most); with 0, while it starts."""
+    trial = Trial()
+    marks: list[tuple[int, int, set[str], int]] = []
+    for _ in range(kills):
+        first = len(run.server.requests)
+        process = run.start(*_resuming(run))
+        after = chance.randint(*requests)
+        if after:
+            while process.poll() is None and not run.server.wait_for_requests(first + after, timeout_s=0.2):
+                pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.random() * (0.05 if after else 1.0))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        _, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+        last = len(run.server.requests)
+        stored = len(run.rows("geval.db", "SELECT case_id FROM results"))
+        marks.append((first, last, _committed(run), stored))
+    document = run.finish(*_resuming(run))
+    trial.results = [comparable(result) for result in document["results"]]
+    trial.usage = document["summary"]["usage"]
+    trial.run_ids = {name for (name,) in run.rows("geval.db", "SELECT id FROM runs")}
+    trial.requests = len(run.server.requests)
+    trial.kills = list(_judged(marks, run.server.requests))
+    return trial
+
+
+def comparable(value: Any) -> Any:
+    """A result without what a clock or the cache decides."""
+    if isinstance(value, dict):
+        return {key: comparable(item) for key, item in value.items() if key not in _DIFFERS}
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    return value
+
+
+def _resuming(run: KillableRun) -> list[str]:
+    return ["--resume"] if run.has_run() else []
+
+
+def _committed(run: KillableRun) -> set[str]:
+    """The answers in the cache, as texts."""
+    texts = (json.loads(answer)["text"] for (answer,) in run.rows("cache.db", "SELECT answer FROM choices"))
+    return set(texts)
+
+
+def _judged(
+    marks: Sequence[tuple[int, int, set[str], int]], requests: Sequence[CountedRequest]
+) -> Iterator[Kill]:
+    for number, (first, last, committed, stored) in enumerate(marks):
+        later = Counter(request.name for request in requests[last:])
+        following = marks[number + 1][1] if number + 1 < len(marks) else len(requests)
+        next_ones = {request.name for request in requests[last:following]}
+        flying = {request.name for request in requests[first:last] if request.answer not in committed}
+        kept = {request.name for request in requests[:last] if request.answer in committed}
+        yield Kill(
+            after=last - first,
+            in_flight=len(flying),
+            stored=stored,
+            repeated=len(flying & next_ones),
+            paid_twice=sum(later[name] for name in kept),
+        )
