@@ -35,7 +35,7 @@ class AssertionView:
         name = f"{inert(item.type)} {inert(item.metric)}" if item.metric else inert(item.type)
         line = Text.assemble((name, "bold"))
         if item.score is not None and item.status is not Status.ERROR:
-            line.append(f"  {self._score()}")
+            line.append(f"  {self.score_text()}")
         if item.weight != 1:
             line.append(f"  weight {item.weight:g}", style="dim")
         if item.location:
@@ -46,11 +46,12 @@ class AssertionView:
         """How the judge came to its rating: one verdict, or one for each of a list of criteria."""
         detail = self.assertion.detail
         parts = detail.get("parts")
-        if isinstance(parts, list | tuple) and parts:
-            return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)]
-        return [JudgeVerdict(detail)]
+        if not isinstance(parts, list | tuple):
+            return [JudgeVerdict(detail)]
+        return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)] or [JudgeVerdict(detail)]
 
-    def _score(self) -> str:
+    def score_text(self) -> str:
+        """`0.40 < 0.50 (default)`; empty when nothing was scored."""
         item = self.assertion
         if item.score is None:
             return ""
@@ -97,6 +98,12 @@ class JudgeVerdict:
         if not isinstance(steps, list | tuple):
             return ()
         return tuple(inert(" ".join(step.split())) for step in steps if isinstance(step, str))
+
+    def shares(self) -> list[tuple[str, float]]:
+        """Every rating that has a share of the distribution, in the order of the scale; the shares add up to 1."""
+        masses = _masses(self.detail.get("distribution"))
+        total = sum(mass for _, mass in masses)
+        return [(rating, mass / total) for rating, mass in _ordered(masses)] if total > 0 else []
 
     def _rating(self) -> str:
         rating = self.detail.get("rating")

@@ -8,7 +8,7 @@ from rich.text import Text
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
-from geval_cli.report.inert import clipped_lines, inert, inert_lines, value_text
+from geval_cli.report.inert import clipped_lines, inert, inert_lines, one_line, value_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.verdict import (
@@ -31,6 +31,15 @@ _RAW_CHARACTERS = 600
 _NAMED_MAX = 12
 _LABEL_WIDTH = len("output  ")
 _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+_USUAL_ENDS = frozenset({None, "stop", "end_turn", "stop_sequence", "eos", "tool_calls", "function_call"})
+_OUT_OF_REACH = frozenset(
+    {"ProviderAuthError", "ProviderRateLimitError", "ProviderTimeoutError", "ProviderUnavailableError"}
+)
+_UNUSUAL_ENDS = {
+    "length": "a token limit cut the answer off",
+    "max_tokens": "a token limit cut the answer off",
+    "content_filter": "a content filter cut the answer off or replaced it",
+}
 
 
 @dataclass(slots=True)
@@ -51,14 +60,14 @@ class _Entry:
 class Failures:
     """The cases to show in full, picked while the results of a run go by: failures and errors, at most 20.
 
-    With `verbose` every case, at most 500. Cases that could not run for the same reason (a refused key, say) are
-    shown once and counted.
+    With `verbose` every case, at most 500. Cases that could not run or be judged for the same reason (a refused key,
+    say) are shown once and counted.
     """
 
     verbose: bool = False
     entries: list[_Entry] = field(default_factory=list)
     left_out: int = 0
-    _by_error: dict[tuple[str, str, str], _Entry] = field(default_factory=dict)
+    _by_error: dict[tuple[str, ...], _Entry] = field(default_factory=dict)
 
     def add(self, result: CaseResult) -> None:
         """Take in the next result."""
@@ -96,10 +105,21 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
         console.print(Text(f"\n {what} not shown; everything: geval show {run} -o results.json", style="dim"))
 
 
-def _error_key(result: CaseResult) -> tuple[str, str, str] | None:
-    if result.error is None or result.assertions:
+def _error_key(result: CaseResult) -> tuple[str, ...] | None:
+    """What cases have in common that broke for the same reason; None for one that stands for itself."""
+    if result.error is not None:
+        return None if result.assertions else _spelled(result.provider.id, result.error)
+    if result.status is not Status.ERROR or any(item.status is Status.FAILED for item in result.assertions):
         return None
-    return (result.provider.id, result.error.type, result.error.message)
+    errors = [item.error for item in result.assertions if item.error is not None]
+    # A judge that cannot be asked is one matter, whatever it would have judged; one that answers oddly is not.
+    if not errors or not all(error.type in _OUT_OF_REACH for error in errors):
+        return None
+    return tuple(word for error in errors for word in _spelled("judge", error))
+
+
+def _spelled(who: str, error: ErrorInfo) -> tuple[str, ...]:
+    return who, error.type, error.message
 
 
 class _CasePrinter:
@@ -125,8 +145,16 @@ class _CasePrinter:
             text = value_text(result.output)
             lines = clipped_lines(text, line_count=_OUTPUT_LINES, character_count=_OUTPUT_CHARACTERS)
             self._print_block("output", lines or ["(empty)"], indent=3)
+        self._print_end(result.finish_reason)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)
+
+    def _print_end(self, finish_reason: str | None) -> None:
+        if finish_reason in _USUAL_ENDS:
+            return
+        meaning = _UNUSUAL_ENDS.get(str(finish_reason), "the model ended its answer in an unusual way")
+        text = f"{meaning} (finish reason: {one_line(str(finish_reason), 60)})"
+        self._print_block("ended", [text], indent=3, style="yellow")
 
     def _print_heading(self, result: CaseResult) -> None:
         head = case_verdict(result, self._signs).append("  ")

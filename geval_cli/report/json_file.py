@@ -21,11 +21,11 @@ class JsonFile:
 
     def finish(self, report: RunReport) -> None:
         with SafeFile(self._path) as file:
-            for part in _document(report):
+            for part in json_document(report):
                 file.write(part)
 
 
-def _document(report: RunReport) -> Iterator[str]:
+def json_document(report: RunReport) -> Iterator[str]:
     """The text in parts, one result each, so that a large run is never held whole."""
     yield f'{{\n"schema_version": {SCHEMA_VERSION},\n'
     yield f'"run": {json_text(report.run, indent=2)},\n'

@@ -30,6 +30,12 @@ def format_comparison(score: float, threshold: float) -> str:
     return f"{left} {'<' if is_below else '≥'} {right}"
 
 
+def format_interval(bounds: tuple[float, float]) -> str:
+    """`0.41 to 0.68`: both bounds with two decimals. They are estimates, and more digits would claim too much."""
+    low, high = bounds
+    return f"{_fixed(low, _DIGITS)} to {_fixed(high, _DIGITS)}"
+
+
 def format_percentage(part: float, whole: float) -> str:
     """`part` of `whole` in per cent; "100%" only when nothing is missing and "0%" only when nothing is there."""
     if whole <= 0:

@@ -9,8 +9,12 @@ from typing import Protocol
 
 from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
+from geval_cli.report.csv_file import CsvFile
+from geval_cli.report.html_file import HtmlFile
 from geval_cli.report.json_file import JsonFile
 from geval_cli.report.jsonl_file import JsonlFile
+from geval_cli.report.junit_file import JunitFile
+from geval_cli.report.markdown_file import MarkdownFile
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import output_error
 
@@ -32,7 +36,14 @@ class ResultsFile(Protocol):
 
 
 FORMATS: Mapping[str, Callable[[Path], ResultsFile]] = MappingProxyType(
-    {".json": JsonFile, ".jsonl": JsonlFile}
+    {
+        ".json": JsonFile,
+        ".jsonl": JsonlFile,
+        ".csv": CsvFile,
+        ".md": MarkdownFile,
+        ".html": HtmlFile,
+        ".junit.xml": JunitFile,
+    }
 )
 """Each file name ending that `-o` knows, and what writes it."""
 

@@ -13,6 +13,7 @@ from geval_cli.report.numbers import (
     format_cost,
     format_count,
     format_duration,
+    format_interval,
     format_percentage,
     format_score,
     plural,
@@ -20,10 +21,11 @@ from geval_cli.report.numbers import (
 from geval_cli.report.plain_table import indented, plain_table
 from geval_cli.report.report import RunReport
 from geval_cli.report.verdict import STYLES, signs_of
+from geval_cli.report.verdict_tables import print_flaky, print_gates
 
 METRICS_MAX = 30
 _LABEL_WIDTH = len("pass rate  ")
-_ROLE_NAMES = {Role.GENERATION: "answers", Role.JUDGE: "judge"}
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
 def print_summary(report: RunReport, console: Console, *, written: Sequence[Path] = ()) -> None:
@@ -31,6 +33,8 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
     summary = report.summary
     console.print()
     _print_metrics(summary, console)
+    print_flaky(report, console)
+    print_gates(report, console)
     for text in report.run.warnings:
         _print_line("warning", Text(one_line(text, 2_000), style="yellow"), console)
     for role, usage in summary.usage.items():
@@ -73,6 +77,8 @@ def _headline(report: RunReport) -> Text:
         return Text("ABORTED  ", style="bold yellow")
     if report.run.status is RunStatus.RUNNING:
         return Text("UNFINISHED  ", style="bold yellow")
+    if summary.gates:
+        return _gates_headline(summary)
     if summary.failed:
         return Text("FAILED  ", style=STYLES[Status.FAILED])
     if summary.errored:
@@ -80,6 +86,16 @@ def _headline(report: RunReport) -> Text:
     if summary.passed:
         return Text("PASSED  ", style="bold green")
     return Text("NOTHING EVALUATED  ", style="bold yellow")
+
+
+def _gates_headline(summary: RunSummary) -> Text:
+    """Where there are gates, they decide, and a single failure need not be one of the run."""
+    statuses = {gate.status for gate in summary.gates}
+    if Status.FAILED in statuses:
+        return Text("FAILED  ", style=STYLES[Status.FAILED])
+    if Status.ERROR in statuses:
+        return Text("NOT ALL JUDGED  ", style=STYLES[Status.ERROR])
+    return Text("PASSED  ", style="bold green")
 
 
 def _remark(report: RunReport) -> str:
@@ -93,7 +109,10 @@ def _remark(report: RunReport) -> str:
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
-            return f"the run was stopped before its end: {kept}"
+            rest = (
+                f"; `geval run {report.run.config_path} --resume` does the rest" if planned > finished else ""
+            )
+            return f"the run was stopped before its end: {kept}{rest}"
         case RunStatus.RUNNING:
             return "the run is still going on, or its process died before the end"
     if not finished:
@@ -109,16 +128,21 @@ def _pass_rate(summary: RunSummary) -> str:
         return "none: nothing was judged"
     left_out = summary.errored + summary.not_evaluated
     beside = f"; {left_out:,} not counted" if left_out else ""
-    return f"{format_percentage(summary.passed, judged)} ({summary.passed:,} of {judged:,} judged{beside})"
+    share = format_percentage(summary.passed, judged)
+    between = ""
+    if summary.pass_interval is not None:
+        low, high = summary.pass_interval
+        between = f"; 95 % interval {format_percentage(low, 1)} to {format_percentage(high, 1)}"
+    return f"{share} ({summary.passed:,} of {judged:,} judged{beside}{between})"
 
 
 def _usage_text(usage: Usage) -> str:
-    requests = plural(usage.requests, "request")
+    answers = plural(usage.requests, "answer")
     if usage.cached_requests == usage.requests:
-        return f"{requests}, all from the cache"
+        return f"{answers}, all from the cache"
     cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
     tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
-    return f"{requests}{cached}, {tokens}{_cost_text(usage)}"
+    return f"{answers}{cached}, {tokens}{_cost_text(usage)}"
 
 
 def _cost_text(usage: Usage) -> str:
@@ -132,12 +156,13 @@ def _print_metrics(summary: RunSummary, console: Console) -> None:
         return
     table = plain_table(console)
     table.add_column("metric", overflow="fold")
-    for heading in ("mean", "n", "errors"):
+    for heading in ("mean", "95 % interval", "n", "errors"):
         table.add_column(heading, justify="right")
     for name, metric in list(summary.metrics.items())[:METRICS_MAX]:
         mean = "none" if metric.mean is None else format_score(metric.mean)
         errors = Text(f"{metric.errored:,}", style=STYLES[Status.ERROR] if metric.errored else "dim")
-        table.add_row(Text(one_line(name, 60)), mean, f"{metric.n:,}", errors)
+        between = "" if metric.interval is None else format_interval(metric.interval)
+        table.add_row(Text(one_line(name, 60)), mean, between, f"{metric.n:,}", errors)
     print_trimmed(indented(table), console)
     hidden = len(summary.metrics) - METRICS_MAX
     if hidden > 0:

@@ -59,7 +59,9 @@ def test_interrupted() -> None:
     text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED, planned=18)
 
     assert last_lines(text)[0].startswith("INTERRUPTED  7 passed")
-    assert last_lines(text)[1] == "the run was stopped before its end: 7 of 18 cases finished"
+    said = " ".join(last_lines(text)[1:])
+    assert "the run was stopped before its end: 7 of 18 cases finished; `geval run" in said
+    assert "--resume` does the rest" in said
 
 
 def test_interrupted_without_knowing_how_much_was_planned() -> None:
@@ -90,26 +92,26 @@ def test_a_run_whose_process_died() -> None:
 def test_an_unknown_price_is_said_and_never_zero() -> None:
     text = printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage(2, 100, 20, 0, None)}))
 
-    assert "judge      2 requests, 100 tokens in, 20 out, cost unknown" in text
+    assert "judge      2 answers, 100 tokens in, 20 out, cost unknown" in text
     assert "$" not in text
 
 
 def test_a_price_of_nothing_is_not_shown() -> None:
     text = printed(RunSummary(1, passed=1, usage={Role.GENERATION: Usage(2, 100, 20, 0, 0.0)}))
 
-    assert "answers    2 requests, 100 tokens in, 20 out\n" in text
+    assert "model      2 answers, 100 tokens in, 20 out\n" in text
 
 
 def test_what_the_cache_gave_is_said() -> None:
     usage = {Role.GENERATION: Usage(5, 0, 0, 5, 0.0), Role.JUDGE: Usage(5, 1_200, 30, 2, 0.01)}
     text = printed(RunSummary(1, passed=1, usage=usage))
 
-    assert "answers    5 requests, all from the cache\n" in text
-    assert "judge      5 requests (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
+    assert "model      5 answers, all from the cache\n" in text
+    assert "judge      5 answers (2 cached), 1.2k tokens in, 30 out, $0.01\n" in text
 
 
 def test_a_role_without_requests_is_left_out() -> None:
-    assert "requests" not in printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage()}))
+    assert "answers" not in printed(RunSummary(1, passed=1, usage={Role.JUDGE: Usage()}))
 
 
 def test_a_metric_that_nothing_scored_has_no_mean() -> None:

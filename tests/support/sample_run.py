@@ -51,11 +51,15 @@ SUMMARY = RunSummary(
     errored=2,
     not_evaluated=1,
     pass_rate=6 / 7,
-    metrics={"consistency": MetricSummary(0.8012, 5, 1), "tone": MetricSummary(None, 0, 2)},
+    metrics={
+        "consistency": MetricSummary(0.8012, 5, 1, (0.5123, 1.0)),
+        "tone": MetricSummary(None, 0, 2),
+    },
     usage={
         Role.GENERATION: Usage(10, 12_345, 2_310, 4, 0.0123),
         Role.JUDGE: Usage(14, 40_100, 900, 6, None),
     },
+    pass_interval=(0.4868, 0.9743),
 )
 
 

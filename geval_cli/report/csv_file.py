@@ -1,0 +1,144 @@
+"""`-o results.csv`: one row for each case, for spreadsheets and data frames."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.events import RunEvent
+from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
+from geval_cli.report.inert import value_text
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
+
+_BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
+_FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+_FIXED_COLUMNS = (
+    "test",
+    "repeat",
+    "description",
+    "prompt",
+    "provider",
+    "status",
+    "score",
+    "output",
+    "reasons",
+    "error",
+    "latency_ms",
+    "cached",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "rendered_prompt",
+)
+
+
+class CsvFile:
+    """A results file that needs the whole report; it lets the events pass.
+
+    Columns: the fixed ones, then `score <metric>`, `var <name>` and `metadata <name>` for every name that occurs.
+    Texts that a spreadsheet would take for a formula begin with an apostrophe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def listen(self, event: RunEvent) -> None:
+        return None
+
+    def finish(self, report: RunReport) -> None:
+        names = _Names()
+        for result in report.results():
+            names.add(result)
+        with SafeFile(self._path) as file:
+            file.write(_BYTE_ORDER_MARK + _line(names.header()))
+            for result in report.results():
+                file.write(_line(_row(result, names)))
+
+
+@dataclass(slots=True)
+class _Names:
+    """Which metrics, variables and metadata occur in a run; dicts, to keep the order in which they came."""
+
+    metrics: dict[str, None] = field(default_factory=dict)
+    variables: dict[str, None] = field(default_factory=dict)
+    metadata: dict[str, None] = field(default_factory=dict)
+
+    def add(self, result: CaseResult) -> None:
+        self.metrics.update(dict.fromkeys(result.named_scores))
+        self.variables.update(dict.fromkeys(result.vars))
+        self.metadata.update(dict.fromkeys(result.metadata))
+
+    def header(self) -> list[str]:
+        return [
+            *_FIXED_COLUMNS,
+            *(f"score {name}" for name in self.metrics),
+            *(f"var {name}" for name in self.variables),
+            *(f"metadata {name}" for name in self.metadata),
+        ]
+
+
+def _row(result: CaseResult, names: _Names) -> Iterator[str]:
+    usage = sum(result.usage.values(), Usage())
+    yield str(result.test_index + 1)
+    yield str(result.repeat_index + 1)
+    yield result.description or ""
+    yield result.prompt.label
+    yield result.provider.label
+    yield result.status.value
+    yield _number(result.score)
+    yield "" if result.output is None else value_text(result.output)
+    yield "\n".join(reasons_of(result))
+    yield "" if result.error is None else f"{result.error.type}: {result.error.message}"
+    yield _number(result.latency_ms if result.usage.get(Role.GENERATION, Usage()).requests else None)
+    yield "yes" if result.cached else "no"
+    yield str(usage.input_tokens)
+    yield str(usage.output_tokens)
+    yield _number(usage.cost_usd)
+    yield result.prompt.rendered
+    yield from (_number(result.named_scores.get(name)) for name in names.metrics)
+    yield from (value_text(result.vars[name]) if name in result.vars else "" for name in names.variables)
+    yield from (
+        value_text(result.metadata[name]) if name in result.metadata else "" for name in names.metadata
+    )
+
+
+def reasons_of(result: CaseResult) -> Iterator[str]:
+    """A line for each assertion that failed or could not be judged, those within sets included."""
+    yield from _reasons(result.assertions)
+
+
+def _reasons(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
+    for item in assertions:
+        if item.status in {Status.FAILED, Status.ERROR}:
+            name = f"{item.type} {item.metric}" if item.metric else item.type
+            said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
+            yield f"{name}: {said}" if said else name
+        yield from _reasons(item.assertions)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(round(value, 9))
+
+
+def _line(cells: Iterator[str] | list[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow([_harmless(cell) for cell in cells])
+    return buffer.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    """A cell that no spreadsheet computes; NUL, which no reader takes, is replaced. Numbers stay numbers."""
+    cell = cell.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode()
+    if cell[:1] not in _FORMULA_STARTS or _is_number(cell):
+        return cell
+    return "'" + cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell.isascii() and not cell[:1].isspace()

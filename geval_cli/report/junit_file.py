@@ -1,0 +1,185 @@
+"""`-o results.junit.xml`: what build servers read. A suite for each prompt x provider, a test case for each case."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from geval_cli.events import RunEvent
+from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
+from geval_cli.report.inert import clipped_lines, inert_lines, one_line, value_text
+from geval_cli.report.numbers import format_comparison, format_score
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.verdict import case_number, case_title
+
+_NAME_WIDTH = 200
+_MESSAGE_WIDTH = 300
+_TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
+_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+# What is left by the ranges of XML 1.0, section 2.2.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class JunitFile:
+    """A results file that needs the whole report; it lets the events pass.
+
+    A failed case is a `failure` with the reasons as its text, one that could not be judged an `error`, one without
+    anything to judge is `skipped`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def listen(self, event: RunEvent) -> None:
+        return None
+
+    def finish(self, report: RunReport) -> None:
+        counts: Counter[tuple[int, Status]] = Counter()
+        times: Counter[int] = Counter()
+        for result in report.results():
+            counts[result.column, result.status] += 1
+            times[result.column] += round(result.latency_ms)
+        with SafeFile(self._path) as file:
+            file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
+            for column in report.columns:
+                statuses = {status: counts[column.index, status] for status in Status}
+                file.write(_suite_start(column, report.run, statuses, times[column.index]))
+                for result in report.results():  # again for each column, so that no results are held
+                    if result.column == column.index:
+                        file.write(_case(result, column))
+                file.write("<system-out/>\n<system-err/>\n</testsuite>\n")
+            file.write("</testsuites>\n")
+
+
+def _suite_start(column: Column, run: RunRecord, counts: dict[Status, int], time_ms: int) -> str:
+    attributes = {
+        "id": str(column.index),
+        "name": suite_name(column),
+        "package": "geval",
+        "timestamp": run.started_at[:19],
+        "hostname": "localhost",
+        "tests": str(sum(counts.values())),
+        "failures": str(counts[Status.FAILED]),
+        "errors": str(counts[Status.ERROR]),
+        "skipped": str(counts[Status.NOT_EVALUATED]),
+        "time": _seconds(time_ms),
+    }
+    properties = {"geval.run": run.id, "geval.config": run.config_path, "geval.version": run.tool_version}
+    listed = "".join(
+        _element("property", {"name": name, "value": value}) for name, value in properties.items()
+    )
+    return f"<testsuite{_attributes(attributes)}>\n<properties>\n{listed}</properties>\n"
+
+
+def suite_name(column: Column) -> str:
+    """What a column is called where only one line of text can stand: `prompt | provider`."""
+    labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
+    return " | ".join(label for label in labels if label) or "geval"
+
+
+def _case(result: CaseResult, column: Column) -> str:
+    attributes = {
+        "name": f"{case_number(result)} {case_title(result, _NAME_WIDTH)}".strip(),
+        "classname": suite_name(column),
+        "time": _seconds(result.latency_ms),
+    }
+    inner = _outcome(result)
+    if not inner:
+        return _element("testcase", attributes)
+    return f"<testcase{_attributes(attributes)}>\n{inner}</testcase>\n"
+
+
+def _outcome(result: CaseResult) -> str:
+    match result.status:
+        case Status.NOT_EVALUATED:
+            return _element("skipped", {})
+        case Status.PASSED:
+            return ""
+    kind = "failure" if result.status is Status.FAILED else "error"
+    problems = list(_problems(result.assertions))
+    attributes = {"message": _message(result, problems), "type": _type(result, problems)}
+    text = "\n".join(_details(result, problems))
+    return f"<{kind}{_attributes(attributes)}>{_text(text)}</{kind}>\n"
+
+
+def _problems(assertions: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
+    """The assertions that did not pass, those within sets after the set; what decides the case comes first."""
+    for item in sorted(assertions, key=lambda item: item.status is not Status.FAILED):
+        if item.status in _PROBLEMS:
+            yield item
+        yield from _problems(item.assertions)
+
+
+def _type(result: CaseResult, problems: list[AssertionResult]) -> str:
+    if result.error is not None:
+        return result.error.type
+    first = next((item for item in problems if item.status is result.status), None)
+    if first is None:
+        return "threshold"
+    return first.error.type if first.error is not None else first.type
+
+
+def _message(result: CaseResult, problems: list[AssertionResult]) -> str:
+    if result.error is not None:
+        return one_line(result.error.message, _MESSAGE_WIDTH)
+    first = next((item for item in problems if item.status is result.status), None)
+    if first is None:
+        return "the weighted score is below the test's threshold"
+    return one_line(f"{_name(first)}: {_said(first)}", _MESSAGE_WIDTH)
+
+
+def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[str]:
+    if result.error is not None:
+        yield from _clipped(f"{result.error.message}\n{result.error.hint}")
+    for item in problems:
+        place = f" at {item.location}" if item.location else ""
+        yield from inert_lines(f"{_name(item)}{_score(item)}{place}")
+        yield from _clipped(_said(item))
+    if result.output is not None:
+        yield "output:"
+        yield from _clipped(value_text(result.output)) or ["(empty)"]
+
+
+def _name(item: AssertionResult) -> str:
+    return f"{item.type} {item.metric}" if item.metric else item.type
+
+
+def _said(item: AssertionResult) -> str:
+    if item.error is not None:
+        return f"{item.error.message}\n{item.error.hint}".rstrip()
+    return item.reason or item.status.value
+
+
+def _score(item: AssertionResult) -> str:
+    if item.score is None:
+        return ""
+    if item.threshold is None or item.type.startswith("not-"):
+        return f" {format_score(item.score)}"
+    return f" {format_comparison(item.score, item.threshold)}"
+
+
+def _clipped(text: str) -> list[str]:
+    return clipped_lines(text, line_count=_TEXT_LINES, character_count=_TEXT_CHARACTERS)
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.3f}"
+
+
+def _element(name: str, attributes: dict[str, str]) -> str:
+    return f"<{name}{_attributes(attributes)}/>\n"
+
+
+def _attributes(attributes: dict[str, str]) -> str:
+    return "".join(f" {name}={quoteattr(_valid(value))}" for name, value in attributes.items())
+
+
+def _text(text: str) -> str:
+    return escape(_valid(text))
+
+
+def _valid(text: str) -> str:
+    """`text` without what XML 1.0 has no way to say: control characters, lone surrogates, two noncharacters."""
+    return _NOT_XML.sub("\ufffd", text)

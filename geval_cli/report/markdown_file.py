@@ -1,0 +1,270 @@
+"""`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.events import RunEvent
+from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.report.inert import clipped_lines, inert, one_line, value_text
+from geval_cli.report.junit_file import suite_name
+from geval_cli.report.numbers import (
+    format_comparison,
+    format_cost,
+    format_count,
+    format_duration,
+    format_interval,
+    format_percentage,
+    format_score,
+    plural,
+)
+from geval_cli.report.report import RunReport
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.verdict import case_number, case_title
+from geval_cli.report.verdict_tables import gate_value
+
+TEXT_MAX = 60_000
+"""Characters; GitHub takes 65,536 in a comment, GitLab a million."""
+
+_CASES_MAX = 50
+_TEXT_LINES, _TEXT_CHARACTERS = 12, 1_500
+_METRICS_MAX = 30
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
+_MARKS = {Status.PASSED: "✅", Status.FAILED: "❌", Status.ERROR: "⚠️", Status.NOT_EVALUATED: "➖"}  # noqa: RUF001
+_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
+
+
+class MarkdownFile:
+    """A results file that needs the whole report; it lets the events pass.
+
+    Every text that comes from a model, a config or a server stands in code spans or blocks: nothing in it is a link,
+    a mention, an image or markup.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def listen(self, event: RunEvent) -> None:
+        return None
+
+    def finish(self, report: RunReport) -> None:
+        picked = _Picked()
+        for result in report.results():
+            picked.add(result)
+        with SafeFile(self._path) as file:
+            file.write(_document(report, picked))
+
+
+@dataclass(slots=True)
+class _Picked:
+    """What the page needs of the results: counts by column, and the first cases that did not pass."""
+
+    counts: Counter[tuple[int, Status]] = field(default_factory=Counter)
+    cases: list[CaseResult] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, result: CaseResult) -> None:
+        self.counts[result.column, result.status] += 1
+        if result.status not in _PROBLEMS:
+            return
+        if len(self.cases) < _CASES_MAX:
+            self.cases.append(result)
+        else:
+            self.left_out += 1
+
+
+def _document(report: RunReport, picked: _Picked) -> str:
+    sections = [
+        _head(report),
+        _gates(report.summary),
+        _columns(report, picked),
+        _metrics(report.summary),
+        _warnings(report),
+    ]
+    text = "\n".join(section for section in sections if section)
+    foot = _foot(report)
+    details = _details(report, picked, room=TEXT_MAX - len(text) - len(foot))
+    return "\n".join(part for part in (text, details, foot) if part)
+
+
+def _head(report: RunReport) -> str:
+    summary = report.summary
+    counts = (
+        f"{_MARKS[Status.PASSED]} {summary.passed:,} passed",
+        f"{_MARKS[Status.FAILED]} {summary.failed:,} failed",
+        f"{_MARKS[Status.ERROR]} {plural(summary.errored, 'error')}",
+        f"{_MARKS[Status.NOT_EVALUATED]} {summary.not_evaluated:,} not evaluated",
+    )
+    duration = "" if report.run.duration_ms is None else f" in {format_duration(report.run.duration_ms)}"
+    return f"# geval: {_headline(report)}\n\n{' · '.join(counts)}{duration}\n\n{_pass_rate(summary)}\n"
+
+
+def _headline(report: RunReport) -> str:
+    if report.run.status is not RunStatus.COMPLETED:
+        return report.run.status.value
+    statuses = {gate.status for gate in report.summary.gates}
+    if Status.FAILED in statuses or (report.summary.failed and not statuses):
+        return "failed"
+    if statuses:
+        return "not all judged" if Status.ERROR in statuses else "passed"
+    if report.summary.errored:
+        return "not all judged"
+    return "passed" if report.summary.passed else "nothing evaluated"
+
+
+def _pass_rate(summary: RunSummary) -> str:
+    judged = summary.passed + summary.failed
+    if summary.pass_interval is None:
+        return "Pass rate: none, since nothing was judged."
+    return f"Pass rate: **{format_percentage(summary.passed, judged)}** {_between(summary.pass_interval)}"
+
+
+def _between(bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    return f"(95 % interval {format_percentage(low, 1)} to {format_percentage(high, 1)})"
+
+
+def _gates(summary: RunSummary) -> str:
+    rows = [
+        (_code(inert(gate.gate)), gate_value(gate), f"{_MARKS[gate.status]} {gate.status.value}", gate.note)
+        for gate in summary.gates
+    ]
+    return _table(("gate", "actual", "status", "note"), rows) if rows else ""
+
+
+def _columns(report: RunReport, picked: _Picked) -> str:
+    if len(report.columns) < 2:  # noqa: PLR2004 - one column would repeat the head
+        return ""
+    rows = [_column_row(column, picked) for column in report.columns]
+    header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
+    return _table(header, rows)
+
+
+def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
+    passed, failed, errors, rest = (
+        picked.counts[column.index, status]
+        for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
+    )
+    rate = format_percentage(passed, passed + failed)
+    return (_code(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
+
+
+def _metrics(summary: RunSummary) -> str:
+    if not summary.metrics:
+        return ""
+    rows = [
+        (
+            _code(one_line(name, 60)),
+            "none" if metric.mean is None else format_score(metric.mean),
+            "" if metric.interval is None else format_interval(metric.interval),
+            f"{metric.n:,}",
+            f"{metric.errored:,}",
+        )
+        for name, metric in list(summary.metrics.items())[:_METRICS_MAX]
+    ]
+    hidden = len(summary.metrics) - len(rows)
+    more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
+    return _table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+
+
+def _warnings(report: RunReport) -> str:
+    return "".join(
+        f"- warning: {_code(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
+    )
+
+
+def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
+    """The cases that did not pass, as many as there is `room` for, in characters."""
+    if not picked.cases:
+        return ""
+    parts, left_out = ["## Failures and errors\n"], picked.left_out
+    used = len(parts[0]) + 200
+    for position, result in enumerate(picked.cases):
+        text = _case(result, report)
+        if used + len(text) > room:
+            left_out += len(picked.cases) - position
+            break
+        parts.append(text)
+        used += len(text) + 1
+    if left_out:
+        command = _code(f"geval show {report.run.id} -o results.html")
+        parts.append(f"{left_out:,} more are not shown here; everything: {command}\n")
+    return "\n".join(parts)
+
+
+def _case(result: CaseResult, report: RunReport) -> str:
+    column = next((item for item in report.columns if item.index == result.column), None)
+    where = f" {_code(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
+    title = f"{_MARKS[result.status]} **{case_number(result)}** {_code(case_title(result, 120))}{where}\n"
+    lines = [title]
+    if result.error is not None:
+        lines.append(f"- {_code(result.error.type)}: {_code(one_line(result.error.message, 500))}")
+    lines.extend(_assertion_lines(result.assertions))
+    if result.output is not None:
+        lines.append(_block(value_text(result.output)))
+    return "\n".join(lines) + "\n"
+
+
+def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
+    for item in assertions:
+        if item.status in _PROBLEMS:
+            name = _code(inert(f"{item.type} {item.metric}" if item.metric else item.type))
+            said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
+            reason = f": {_code(one_line(said, 700))}" if said else ""
+            yield f"- {name}{_score(item)}{reason}"
+        yield from _assertion_lines(item.assertions)
+
+
+def _score(item: AssertionResult) -> str:
+    if item.score is None or item.status is Status.ERROR:
+        return ""
+    if item.threshold is None or item.type.startswith("not-"):
+        return f" {format_score(item.score)}"
+    # `<` would begin a tag for some readers.
+    return " " + format_comparison(item.score, item.threshold).replace("<", "&lt;")
+
+
+def _foot(report: RunReport) -> str:
+    usage = [
+        f"{_ROLE_NAMES[role]}: {_usage(amount)}"
+        for role, amount in report.summary.usage.items()
+        if amount.requests
+    ]
+    run = f"run {_code(inert(report.run.id))} of {_code(inert(report.run.config_path))}"
+    return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
+
+
+def _usage(usage: Usage) -> str:
+    answers = plural(usage.requests, "answer")
+    cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
+    tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"
+    cost = "cost unknown" if usage.cost_usd is None else format_cost(usage.cost_usd)
+    return f"{answers}{cached}, {tokens}, {cost}"
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
+    # A bar ends a cell even inside a code span.
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
+
+
+def _code(text: str) -> str:
+    """A code span that holds `text` whatever it contains."""
+    text = " ".join(text.split())
+    if not text:
+        return ""
+    fence = "`" * (_longest_run(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _block(text: str) -> str:
+    lines = clipped_lines(text, line_count=_TEXT_LINES, character_count=_TEXT_CHARACTERS) or ["(empty)"]
+    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
+    return "\n".join([f"\n{fence}text", *lines, fence])
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)

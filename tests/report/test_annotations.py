@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import pytest
+from support.sample_run import make_case, make_judged, make_report
+
+from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.report.annotations import ANNOTATIONS_MAX, annotation_lines, wants_annotations
+
+WORKSPACE = Path.cwd()
+
+
+def lines_of(*cases: CaseResult, workspace: Path = WORKSPACE) -> list[str]:
+    report = make_report(results=lambda: iter(cases)) if cases else make_report()
+    return list(annotation_lines(report, workspace=workspace))
+
+
+def test_failures_are_errors_and_what_was_not_judged_is_a_warning() -> None:
+    lines = lines_of()
+
+    assert [line.split(",title")[0] for line in lines] == [
+        "::error file=examples/configs/vacation.yaml,line=18,col=9",
+        "::error file=examples/configs/vacation.yaml,line=24,col=9",
+        "::warning file=examples/configs/vacation.yaml,line=18,col=9",
+        "::warning file=examples/configs/vacation.yaml",
+    ]
+    assert lines[0].endswith("%0Ain 1 case: #2 states the number of days without inventing a rule")
+
+
+def test_one_annotation_for_a_line_that_many_tests_fail_on() -> None:
+    cases = [
+        make_case(
+            number,
+            status=Status.FAILED,
+            vars={"v": number},
+            assertions=(make_judged(Status.FAILED, 0.1, reason=f"r{number}"),),
+        )
+        for number in range(9)
+    ]
+
+    (line,) = lines_of(*cases)
+
+    assert "g-eval consistency: r0%0Ain 9 cases: #1 v=0, #2 v=1, #3 v=2, #4 v=3, #5 v=4 and 4 more" in line
+
+
+def test_as_many_as_github_shows_and_a_last_one_that_counts_the_rest() -> None:
+    cases = [
+        make_case(
+            number,
+            status=Status.FAILED,
+            assertions=(make_judged(Status.FAILED, 0.1, location=f"a.yaml:{number + 1}:1"),),
+        )
+        for number in range(25)
+    ]
+
+    lines = lines_of(*cases)
+
+    assert len(lines) == ANNOTATIONS_MAX
+    assert lines[-1] == "::error title=geval%3A failed::16 more places with the same trouble, see the log"
+
+
+@pytest.mark.parametrize("text", ["a\n::error::b", "100%\r\n", "::set-output name=x::y"])
+def test_no_text_of_a_model_becomes_a_command(text: str) -> None:
+    judged = make_judged(Status.FAILED, 0.1, reason=text, location="a,b:c.yaml:3:1")
+    (line,) = lines_of(make_case(status=Status.FAILED, description=text, assertions=(judged,)))
+
+    assert line.count("\n") == 0
+    assert line.startswith(
+        "::error file=a%2Cb%3Ac.yaml,line=3,col=1,title=geval%3A failed::g-eval consistency: "
+    )
+
+
+def test_paths_are_relative_to_the_workspace(tmp_path: Path) -> None:
+    judged = make_judged(Status.FAILED, 0.1, location=f"{tmp_path}/evals/a.yaml:3:1")
+    (line,) = lines_of(make_case(status=Status.FAILED, assertions=(judged,)), workspace=tmp_path)
+
+    assert "file=evals/a.yaml," in line
+
+
+def test_errors_of_different_kinds_stay_apart() -> None:
+    cases = [
+        make_case(number, status=Status.ERROR, error=ErrorInfo(kind, "no answer"))
+        for number, kind in enumerate(["ProviderAuthError", "ProviderTimeoutError", "ProviderAuthError"])
+    ]
+
+    assert [line.split("::")[2].split(":")[0] for line in lines_of(*cases)] == [
+        "ProviderAuthError",
+        "ProviderTimeoutError",
+    ]
+
+
+def test_only_in_a_workflow() -> None:
+    assert wants_annotations({"GITHUB_ACTIONS": "true"})
+    assert not wants_annotations({"CI": "true"})

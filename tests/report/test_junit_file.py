@@ -1,0 +1,100 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import junitparser
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+from support.sample_run import make_case, make_judged, make_report
+
+from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.report.output import write_results_file
+
+SCHEMA = Path(__file__).parent / "junit.xsd"
+"""What the schemas for Ant's and for Jenkins' reports both ask for: elements, their order, required attributes."""
+
+
+def read(path: Path, *cases: CaseResult) -> junitparser.JUnitXml:
+    file = path / "run.junit.xml"
+    write_results_file(file, make_report(results=lambda: iter(cases)) if cases else make_report())
+    etree.XMLSchema(file=str(SCHEMA)).assertValid(etree.parse(str(file)))
+    return junitparser.JUnitXml.fromfile(str(file))
+
+
+def cases_of(xml: junitparser.JUnitXml) -> Iterator[junitparser.TestCase]:
+    for suite in xml:
+        yield from suite
+
+
+def test_a_suite_for_each_column_with_true_counts(tmp_path: Path) -> None:
+    suites = list(read(tmp_path))
+
+    assert [suite.name for suite in suites] == ["short | openai:gpt-4o", "friendly | openai:gpt-4o"]
+    counts = [(suite.tests, suite.failures, suite.errors, suite.skipped) for suite in suites]
+    assert counts == [(5, 1, 1, 1), (5, 0, 2, 1)]
+    for suite, (tests, failures, errors, skipped) in zip(suites, counts, strict=True):
+        kinds = [type(result).__name__ for case in suite for result in case.result]
+        assert len(list(suite)) == tests
+        assert (kinds.count("Failure"), kinds.count("Error"), kinds.count("Skipped")) == (
+            failures,
+            errors,
+            skipped,
+        )
+
+
+def test_a_failure_says_the_judges_reason(tmp_path: Path) -> None:
+    failure = list(cases_of(read(tmp_path)))[1].result[0]
+
+    assert isinstance(failure, junitparser.Failure)
+    assert failure.type == "g-eval"
+    assert failure.message.startswith("g-eval consistency: The answer claims forty days")
+    assert "contains 0.00 at examples/configs/vacation.yaml:24:9" in failure.text
+    assert "You get 40 days." in failure.text
+
+
+def test_an_error_says_what_broke_and_what_to_do(tmp_path: Path) -> None:
+    error = list(cases_of(read(tmp_path)))[3].result[0]
+
+    assert isinstance(error, junitparser.Error)
+    assert (error.type, error.message) == ("ProviderAuthError", "the server refused the API key (401)")
+    assert "check OPENAI_API_KEY" in error.text
+
+
+def test_a_case_that_missed_only_its_threshold(tmp_path: Path) -> None:
+    xml = read(tmp_path, make_case(status=Status.FAILED, score=0.4))
+
+    assert next(cases_of(xml)).result[0].message == "the weighted score is below the test's threshold"
+
+
+def test_what_decided_the_case_comes_first(tmp_path: Path) -> None:
+    broken = make_judged(Status.ERROR, None, error=ErrorInfo("JudgeParseError", "no rating"))
+    failed = make_judged(Status.FAILED, 0.1, reason="wrong")
+    xml = read(tmp_path, make_case(status=Status.FAILED, assertions=(broken, failed)))
+
+    assert next(cases_of(xml)).result[0].message == "g-eval consistency: wrong"
+
+
+def test_time_is_in_seconds(tmp_path: Path) -> None:
+    xml = read(tmp_path, make_case(latency_ms=1_234.4), make_case(1, latency_ms=1))
+
+    assert [case.time for case in cases_of(xml)] == [1.234, 0.001]
+    assert next(iter(xml)).time == 1.235
+
+
+@pytest.mark.parametrize(
+    "text", ["]]>", "</failure>", "a\x00b\x1f", "\ud800", "\ufffe", "🙂", '"&<>', "", "x" * 100_000]
+)
+def test_any_text_gives_a_file_that_can_be_read(tmp_path: Path, text: str) -> None:
+    judged = make_judged(Status.FAILED, 0.1, reason=text, metric=text or None)
+    xml = read(tmp_path, make_case(status=Status.FAILED, output=text, description=text, assertions=(judged,)))
+
+    assert len(list(cases_of(xml))) == 1
+
+
+@given(st.text())
+def test_any_output_gives_a_file_that_can_be_read(tmp_path_factory, text: str) -> None:  # type: ignore[no-untyped-def]
+    judged = make_judged(Status.FAILED, 0.1, reason=text)
+    case = make_case(status=Status.FAILED, output=text, description=text, assertions=(judged,))
+
+    assert len(list(cases_of(read(tmp_path_factory.mktemp("junit"), case)))) == 1
