@@ -1,0 +1,102 @@
+"""`geval run --watch`: run again whenever the config, or a file that it names, changes."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from geval_cli.cli.problems import print_error
+from geval_cli.errors import ExitCode, GevalError
+from geval_cli.report.inert import inert
+from geval_cli.report.numbers import plural
+
+_POLL_S = 0.3
+_QUIET_S = 0.2
+"""Editors write a file in several steps; it is read when nothing has changed for so long."""
+
+_SKIPPED = frozenset({".git", ".geval", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
+_FILES_MAX = 5_000
+
+Stamps = dict[Path, tuple[int, int]]
+"""Each file with its time of change and its size."""
+
+
+def watch(
+    run: Callable[[], ExitCode],
+    configs: Sequence[Path],
+    *,
+    outputs: Sequence[Path] = (),
+    files_max: int = _FILES_MAX,
+) -> ExitCode:
+    """Call `run` now and after each change in the configs' folders, until Ctrl-C; gives what the last run gave.
+
+    A config that cannot be read does not end it: its problems are shown, and the next change tries again. The files in
+    the folders are looked at, at most `files_max`, but not the results files.
+    """
+    folders = sorted({config.resolve().parent for config in configs})
+    ignored = {path.resolve() for path in outputs}
+    code = ExitCode.OK
+    try:
+        while True:
+            before = stamps_of(folders, ignored, files_max)
+            try:
+                code = run()
+            except GevalError as error:
+                print_error(error)
+                code = ExitCode(error.exit_code)
+            if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+                return code
+            names = ", ".join(inert(str(folder)) for folder in folders)
+            sys.stderr.write(f"\nwatching {names}; Ctrl-C ends it\n")
+            changed = _wait_for_change(before, lambda: stamps_of(folders, ignored, files_max))
+            sys.stderr.write(f"{_described(changed)} changed\n\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return code
+
+
+def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) -> Stamps:
+    """The stamps of all files below `folders`, hidden and generated folders left out."""
+    found: Stamps = {}
+    pending = list(folders)
+    skipped = set(ignored)
+    while pending and len(found) < files_max:
+        try:
+            entries = sorted(pending.pop().iterdir())
+        except OSError:
+            continue
+        for path in entries:
+            if path.is_dir() and not path.is_symlink():
+                if path.name not in _SKIPPED:
+                    pending.append(path)
+            elif path not in skipped and not path.name.endswith((".tmp", "~", ".swp")):
+                stamp = _stamp(path)
+                if stamp is not None:
+                    found[path] = stamp
+    return found
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
+    """Block until files differ from `before` and have come to rest; gives those that differ."""
+    while True:
+        now = look()
+        if now != before:
+            time.sleep(_QUIET_S)
+            settled = look()
+            if settled == now:
+                return sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+        time.sleep(_POLL_S)
+
+
+def _described(changed: Sequence[Path]) -> str:
+    if len(changed) == 1:
+        return inert(changed[0].name)
+    return f"{inert(changed[0].name)} and {plural(len(changed) - 1, 'more file')}"

@@ -1,0 +1,179 @@
+"""Gates, filters and repeats through the command line: what is selected, what is shown, what the shell is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import Finished, run_geval
+
+SUITE = """\
+prompts:
+  - {id: plain, label: plain, raw: "{{word}}"}
+  - {id: loud, label: loud, raw: "{{word}}!"}
+providers:
+  - echo
+  - {id: echo, label: second}
+tests:
+  - description: greets
+    vars: {word: hello}
+    metadata: {area: start}
+    assert: [{type: contains, value: hell, metric: tone}]
+  - description: leaves
+    vars: {word: bye}
+    metadata: {area: end}
+    assert: [{type: contains, value: hell, metric: tone}]
+  - description: greets again
+    vars: {word: hello there}
+    metadata: {area: start}
+    assert: [{type: contains, value: hell, metric: tone}]
+"""
+
+
+def run_suite(folder: Path, *options: str, suite: str = SUITE) -> tuple[Finished, dict[str, Any]]:
+    (folder / "suite.yaml").write_text(suite, encoding="utf-8")
+    out = folder / "out.json"
+    out.unlink(missing_ok=True)
+    done = run_geval("run", "suite.yaml", "--no-progress", "-o", "out.json", *options, cwd=folder)
+    return done, json.loads(out.read_text("utf-8")) if out.is_file() else {}
+
+
+def places(document: dict[str, Any]) -> set[tuple[int, str, str]]:
+    return {
+        (item["test_index"], item["prompt"]["label"], item["provider"]["label"])
+        for item in document["results"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "tests", "prompts", "providers"),
+    [
+        (["--filter-first-n", "1"], {0}, {"plain", "loud"}, {"echo", "second"}),
+        (["--filter-pattern", "^greets"], {0, 2}, {"plain", "loud"}, {"echo", "second"}),
+        (["--filter-metadata", "area=end", "--filter-prompts", "lou"], {1}, {"loud"}, {"echo", "second"}),
+        (["--filter-providers", "^second$", "--filter-first-n", "2"], {0, 1}, {"plain", "loud"}, {"second"}),
+    ],
+)
+def test_filters(
+    tmp_path: Path, options: list[str], tests: set[int], prompts: set[str], providers: set[str]
+) -> None:
+    _, document = run_suite(tmp_path, *options)
+
+    assert places(document) == {
+        (test, prompt, provider) for test in tests for prompt in prompts for provider in providers
+    }
+
+
+def test_a_sample_is_drawn_again_with_its_seed(tmp_path: Path) -> None:
+    drawn = [places(run_suite(tmp_path, "--filter-sample", "2", "--seed", seed)[1]) for seed in ("5", "5")]
+
+    assert drawn[0] == drawn[1]
+    assert len({test for test, _, _ in drawn[0]}) == 2
+
+
+@pytest.mark.parametrize("source", ["latest", "out.json"])
+def test_what_failed_can_be_run_again(tmp_path: Path, source: str) -> None:
+    run_suite(tmp_path)
+    name = "first.json" if source == "out.json" else source
+    (tmp_path / "first.json").write_text((tmp_path / "out.json").read_text("utf-8"), encoding="utf-8")
+    _, document = run_suite(tmp_path, "--filter-failing", name)
+
+    assert {test for test, _, _ in places(document)} == {1}
+
+
+def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
+    done, _ = run_suite(tmp_path, "--filter-pattern", "nothing like it")
+    allowed, document = run_suite(tmp_path, "--filter-pattern", "nothing like it", "--allow-empty")
+
+    assert done.code == 2
+    assert "no test of suite.yaml is selected" in done.stderr
+    assert "--allow-empty" in done.stderr
+    assert (allowed.code, document["summary"]["total"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--filter-pattern", "("], "--filter-pattern takes a regular expression"),
+        (["--filter-metadata", "area"], "--filter-metadata takes NAME=VALUE"),
+        (["--filter-failing", "no-such-run"], "no-such-run"),
+        (["--filter-failing", "missing.json"], "cannot read missing.json"),
+        (["--filter-failing", "suite.json"], "suite.json holds no results"),
+    ],
+)
+def test_broken_filters(tmp_path: Path, options: list[str], said: str) -> None:
+    run_suite(tmp_path)
+    (tmp_path / "suite.json").write_text("[1]", encoding="utf-8")
+    done, _ = run_suite(tmp_path, *options)
+
+    assert done.code == 2
+    assert said in done.stderr
+    assert "\n    = " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gates", "options", "code"),
+    [
+        (["pass_rate >= 60%"], [], 0),
+        (["pass_rate >= 70%"], [], 1),
+        (["tone.mean >= 0.6", "pass_rate[area=start] >= 100%"], [], 0),
+        (["pass_rate[area=end] >= 1%"], [], 1),
+        (["pass_rate[area=nowhere] >= 0"], [], 3),
+        ([], ["--fail-under", "0.66"], 0),
+        ([], ["--fail-under", "0.67"], 1),
+        (["pass_rate >= 60%"], ["--fail-under", "0.9"], 1),
+    ],
+)
+def test_gates_decide_the_exit_code(tmp_path: Path, gates: list[str], options: list[str], code: int) -> None:
+    suite = SUITE + "gates: " + json.dumps(gates) + "\n"
+    done, document = run_suite(tmp_path, *options, suite=suite)
+
+    assert done.code == code
+    shown = [gate["gate"] for gate in document["summary"]["gates"]]
+    assert shown[: len(gates)] == gates
+    assert all(gate in done.stdout for gate in shown)
+    assert ("FAILED" in done.stdout.splitlines()[-1]) is (code == 1)
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("0", 3), ("1", 0)])
+def test_errors_beside_gates(tmp_path: Path, allowed: str, code: int) -> None:
+    (tmp_path / "replies.yaml").write_text(
+        "- {match: a, reply: good}\n- {match: b, error: {status: 400}}\n", "utf-8"
+    )
+    suite = (
+        "prompts: ['{{word}}']\nproviders: ['scripted:replies.yaml']\ngates: [pass_rate >= 50%]\n"
+        "options: {max_concurrency: 1}\n"
+        "tests:\n  - {vars: {word: a}, assert: [{type: contains, value: good}]}\n"
+        "  - {vars: {word: b}, assert: [{type: contains, value: good}]}\n"
+    )
+    done, document = run_suite(tmp_path, "--max-errors", allowed, "-j", "1", suite=suite)
+
+    assert (document["summary"]["passed"], document["summary"]["errored"]) == (1, 1)
+    assert done.code == code
+
+
+def test_a_broken_gate_is_a_problem_with_its_line(tmp_path: Path) -> None:
+    done, _ = run_suite(tmp_path, suite=SUITE + "gates:\n  - pass_rat >= 0.9\n")
+
+    assert done.code == 2
+    assert "suite.yaml:21:5" in done.stderr
+    assert "did you mean `pass_rate`?" in done.stderr
+
+
+def test_repeats_name_the_flaky_tests(tmp_path: Path) -> None:
+    (tmp_path / "replies.yaml").write_text(
+        "- {match: a, replies: [good, bad, good]}\n- {match: b, reply: good}\n", "utf-8"
+    )
+    suite = (
+        "prompts: ['{{word}}']\nproviders: ['scripted:replies.yaml']\n"
+        "tests:\n  - {description: wavers, vars: {word: a}, assert: [{type: contains, value: good}]}\n"
+        "  - {description: steady, vars: {word: b}, assert: [{type: contains, value: good}]}\n"
+    )
+    done, document = run_suite(tmp_path, "--repeat", "3", "-j", "1", suite=suite)
+    summary = document["summary"]
+
+    assert summary["total"] == 6
+    assert summary["flaky_count"] == 1
+    assert (summary["flaky"][0]["passed"], summary["flaky"][0]["judged"]) == (2, 3)
+    assert "flaky test" in done.stdout
+    assert "2 of 3" in done.stdout

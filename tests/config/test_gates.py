@@ -1,0 +1,67 @@
+import pytest
+
+from geval_cli.config.gates import Gate, Statistic, parse_gate
+from geval_cli.config.place import Place
+from geval_cli.errors import Problem
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("coherence.mean >= 0.7", Gate("coherence.mean >= 0.7", Statistic.MEAN, ">=", 0.7, "coherence")),
+        ("  errors<=1%  ", Gate("errors<=1%", Statistic.ERRORS, "<=", 0.01, is_share=True)),
+        (
+            "pass_rate[area=billing, lang='de'] >= .9",
+            Gate(
+                "pass_rate[area=billing, lang='de'] >= .9",
+                Statistic.PASS_RATE,
+                ">=",
+                0.9,
+                None,
+                (("area", "billing"), ("lang", "de")),
+            ),
+        ),
+        ("score.mean > 0.5", Gate("score.mean > 0.5", Statistic.MEAN, ">", 0.5)),
+        ("latency.p95 < 2000", Gate("latency.p95 < 2000", Statistic.LATENCY_P95, "<", 2000)),
+        (
+            "tone of voice.pass_rate >= 80 %",
+            Gate(
+                "tone of voice.pass_rate >= 80 %",
+                Statistic.PASS_RATE,
+                ">=",
+                0.8,
+                "tone of voice",
+                is_share=True,
+            ),
+        ),
+        ("v1.2.mean >= 0", Gate("v1.2.mean >= 0", Statistic.MEAN, ">=", 0, "v1.2")),
+    ],
+)
+def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
+    assert parse_gate(text, Place.nowhere()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "this is no gate: ``", "coherence.mean >= 0.7"),
+        ("coherence >= 0.7", "nothing is called `coherence`", "METRIC.mean"),
+        ("pass_rat >= 0.7", "nothing is called `pass_rat`", "did you mean `pass_rate`?"),
+        ("coherence.median >= 0.7", "nothing is called `coherence.median`", "METRIC.mean"),
+        ("coherence.mean => 0.7", "this is no gate", "coherence.mean >= 0.7"),
+        ("coherence.mean = 0.7", "this is no gate", "coherence.mean >= 0.7"),
+        ("coherence.mean >= high", "this is no gate", "coherence.mean >= 0.7"),
+        ("coherence.mean >= 7", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
+        ("pass_rate >= 101%", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
+        ("cost <= 5%", "a limit in per cent of something that is no share", "coherence.mean >= 0.7"),
+        ("pass_rate[billing] >= 0.9", "broken tags", "[area=billing]"),
+        ("pass_rate[] >= 0.9", "broken tags", "[area=billing]"),
+        ("errors <= 1e3", "this is no gate", "errors <= 1%"),
+    ],
+)
+def test_gates_that_cannot_be_read(text: str, message: str, hint: str) -> None:
+    problem = parse_gate(text, Place.nowhere())
+
+    assert isinstance(problem, Problem)
+    assert message in problem.message
+    assert hint in problem.hint

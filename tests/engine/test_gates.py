@@ -1,0 +1,141 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.sample_run import make_case, make_judged
+
+from geval_cli.config.gates import Gate, Statistic, parse_gate
+from geval_cli.config.place import Place
+from geval_cli.engine.gates import judge_gates, passed_gate
+from geval_cli.engine.quantiles import Quantiles
+from geval_cli.records import CaseResult, GateResult, Role, Status, Usage
+
+
+def gate(text: str) -> Gate:
+    found = parse_gate(text, Place.nowhere())
+    assert isinstance(found, Gate), found
+    return found
+
+
+def judged(number: int, status: Status, score: float | None = None, **changes: object) -> CaseResult:
+    scores = {} if score is None else {"coherence": score}
+    assertion = make_judged(status, score, metric="coherence")
+    return make_case(
+        number, status=status, score=score, named_scores=scores, assertions=(assertion,), **changes
+    )
+
+
+PASSED = [judged(number, Status.PASSED, 0.9) for number in range(6)]
+FAILED = [judged(number, Status.FAILED, 0.3) for number in range(6, 8)]
+BROKEN = [judged(number, Status.ERROR) for number in range(8, 10)]
+ALL = [*PASSED, *FAILED, *BROKEN]
+
+
+def result_of(text: str, results: list[CaseResult]) -> GateResult:
+    (found,) = judge_gates([gate(text)], results, max_errors=None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "actual"),
+    [
+        ("coherence.mean >= 0.75", Status.PASSED, 0.75),
+        ("coherence.mean > 0.75", Status.FAILED, 0.75),
+        ("coherence.pass_rate >= 75%", Status.PASSED, 0.75),
+        ("coherence.errors <= 2", Status.PASSED, 2),
+        ("score.mean >= 0.8", Status.FAILED, 0.75),
+        ("pass_rate >= 0.75", Status.PASSED, 0.75),
+        ("pass_rate >= 76%", Status.FAILED, 0.75),
+        ("passed >= 0.6", Status.PASSED, 0.6),
+        ("passed >= 0.61", Status.FAILED, 0.6),
+        ("failures <= 2", Status.PASSED, 2),
+        ("failures < 20%", Status.FAILED, 0.2),
+        ("errors <= 20%", Status.PASSED, 0.2),
+        ("errors <= 1%", Status.ERROR, 0.2),
+        ("errors <= 1", Status.ERROR, 2),
+    ],
+)
+def test_gates_on_what_was_judged(text: str, status: Status, actual: float) -> None:
+    found = result_of(text, ALL)
+
+    assert (found.status, found.actual) == (status, pytest.approx(actual))
+
+
+@pytest.mark.parametrize(
+    "text", ["tone.mean >= 0.1", "pass_rate[area=x] >= 0", "tone.pass_rate >= 0", "latency.p95 < 9"]
+)
+def test_a_gate_without_anything_to_count_never_passes(text: str) -> None:
+    found = result_of(text, ALL)
+
+    assert (found.status, found.actual) == (Status.ERROR, None)
+    assert found.note
+
+
+def test_tags_select_by_metadata() -> None:
+    results = [
+        judged(0, Status.PASSED, 1.0, metadata={"area": "billing", "lang": ["de", "en"], "gold": True}),
+        judged(1, Status.FAILED, 0.0, metadata={"area": "billing", "lang": "en", "level": 3}),
+        judged(2, Status.FAILED, 0.0, metadata={"area": "refunds"}),
+    ]
+
+    def rate(tags: str) -> float | None:
+        return result_of(f"pass_rate[{tags}] >= 0", results).actual
+
+    assert rate("area=billing") == 0.5
+    assert rate("area=billing, lang=de") == 1
+    assert rate("gold=true") == 1
+    assert rate("level=3") == 0
+
+
+def test_cost_counts_answers_and_judging_and_an_unknown_price_is_no_pass() -> None:
+    usage = {Role.GENERATION: Usage(cost_usd=0.2), Role.JUDGE: Usage(cost_usd=0.3)}
+    paid = [make_case(number, usage=usage) for number in range(2)]
+    unknown = make_case(2, usage={Role.JUDGE: Usage(cost_usd=None)})
+
+    assert result_of("cost <= 1", paid).status is Status.PASSED
+    assert result_of("cost < 1", paid).status is Status.FAILED
+    assert result_of("cost <= 100", [*paid, unknown]) == GateResult(
+        "cost <= 100", Status.ERROR, None, "a price is unknown"
+    )
+
+
+def test_latency_leaves_out_what_the_cache_answered() -> None:
+    results = [make_case(number, latency_ms=100.0 * (number + 1)) for number in range(10)]
+    cached = [make_case(number, latency_ms=90_000.0, cached=True) for number in range(10, 20)]
+
+    assert result_of("latency.p95 <= 1010", [*results, *cached]).status is Status.PASSED
+    assert result_of("latency.p50 <= 510", results).actual == pytest.approx(500, rel=0.01)
+    assert result_of("latency.mean <= 550", results).status is Status.PASSED
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(2, Status.PASSED), (1, Status.ERROR), (0, Status.ERROR)])
+def test_more_errors_than_allowed_are_an_error(allowed: int, status: Status) -> None:
+    (found,) = judge_gates([], ALL, max_errors=allowed)
+
+    assert (found.gate, found.status, found.actual) == (f"errors <= {allowed}", status, 2)
+
+
+def test_fail_under_counts_errors_as_not_passed() -> None:
+    (just, missed) = judge_gates([passed_gate(0.6), passed_gate(0.601)], ALL, max_errors=None)
+
+    assert (just.status, missed.status) == (Status.PASSED, Status.FAILED)
+
+
+def test_what_was_not_evaluated_counts_neither_way() -> None:
+    results = [*PASSED[:1], make_case(1, status=Status.NOT_EVALUATED, score=None)]
+
+    assert result_of("passed >= 100%", results).status is Status.PASSED
+
+
+@given(st.lists(st.floats(0.01, 1e7), min_size=1), st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]))
+def test_quantiles_are_off_by_half_a_per_cent_at_most(values: list[float], share: float) -> None:
+    quantiles = Quantiles()
+    for value in values:
+        quantiles.add(value)
+    exact = sorted(values)[max(-(-int(share * 100) * len(values) // 100), 1) - 1]
+
+    assert quantiles.at(share) == pytest.approx(exact, rel=0.0051)
+
+
+def test_a_gate_on_the_errors_of_one_metric() -> None:
+    assert gate("coherence.errors <= 5%").statistic is Statistic.ERRORS
+    assert result_of("coherence.errors <= 5%", ALL).actual == pytest.approx(0.2)

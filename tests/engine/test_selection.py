@@ -1,0 +1,117 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.sample_run import make_case
+
+from geval_cli.config.place import Place
+from geval_cli.config.suite import TestCase
+from geval_cli.engine.selection import SelectedTests, Selection, failing_tests
+from geval_cli.records import Status
+
+
+@dataclass
+class Source:
+    """Tests that count how many of them were read in each pass."""
+
+    tests: list[TestCase]
+    reads: list[int] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[TestCase]:
+        self.reads.append(0)
+        for test in self.tests:
+            self.reads[-1] += 1
+            yield test
+
+
+def case(index: int, description: str | None = None, **changes: object) -> TestCase:
+    return TestCase(index, Place.nowhere(), description, **changes)  # type: ignore[arg-type]
+
+
+def chosen(selection: Selection, tests: list[TestCase]) -> list[int]:
+    return [test.index for test in SelectedTests(Source(tests), selection)]
+
+
+TESTS = [
+    case(0, "refund in German", metadata={"area": "billing", "langs": ["de", "en"]}),
+    case(1, "refund in English", metadata={"area": "billing"}),
+    case(2, "greeting", metadata={"area": "small talk", "level": 3}),
+    case(3),
+]
+
+
+@pytest.mark.parametrize(
+    ("selection", "indexes"),
+    [
+        (Selection(), [0, 1, 2, 3]),
+        (Selection(pattern="^refund"), [0, 1]),
+        (Selection(pattern="German|greet"), [0, 2]),
+        (Selection(metadata=(("area", "bill"),)), [0, 1]),
+        (Selection(metadata=(("langs", "de"),)), [0]),
+        (Selection(metadata=(("langs", "d"),)), []),
+        (Selection(metadata=(("level", "3"),)), [2]),
+        (Selection(metadata=(("area", "bill"), ("langs", "en"))), [0]),
+        (Selection(first=2), [0, 1]),
+        (Selection(first=0), []),
+        (Selection(first=1, pattern="English"), [1]),
+        (Selection(first=9), [0, 1, 2, 3]),
+    ],
+)
+def test_what_each_filter_takes(selection: Selection, indexes: list[int]) -> None:
+    assert chosen(selection, TESTS) == indexes
+
+
+@given(st.integers(0, 12), st.integers(0, 50))
+def test_a_sample_is_the_same_each_time_and_in_order(count: int, seed: int) -> None:
+    tests = [case(index) for index in range(10)]
+    source = SelectedTests(Source(tests), Selection(sample=count, seed=seed))
+    first, second = [test.index for test in source], [test.index for test in source]
+
+    assert first == second == sorted(set(first))
+    assert len(first) == min(count, 10)
+    assert first == chosen(Selection(sample=count, seed=seed), tests)
+
+
+def test_another_seed_draws_another_sample() -> None:
+    tests = [case(index) for index in range(1_000)]
+
+    assert chosen(Selection(sample=10, seed=1), tests) != chosen(Selection(sample=10, seed=2), tests)
+
+
+def test_every_test_is_drawn_about_equally_often() -> None:
+    tests = [case(index) for index in range(10)]
+    counts = [0] * 10
+    for seed in range(2_000):
+        for index in chosen(Selection(sample=3, seed=seed), tests):
+            counts[index] += 1
+
+    assert all(abs(count - 600) < 100 for count in counts)
+
+
+def test_the_first_pass_reads_everything_so_that_every_mistake_is_found() -> None:
+    source = Source([case(index) for index in range(100)])
+    selected = SelectedTests(source, Selection(first=5))
+    list(selected)
+    list(selected)
+
+    assert source.reads[0] == 100
+    assert source.reads[1] < 10
+
+
+def test_tests_that_failed_are_found_by_what_they_say() -> None:
+    results = [
+        make_case(7, status=Status.FAILED, description="refund in German", vars={}),
+        make_case(8, status=Status.PASSED, description="greeting", vars={}),
+        make_case(9, status=Status.ERROR, description=None, vars={"q": 1}),
+        make_case(3, status=Status.ERROR, description=None, vars={}),
+    ]
+    tests = [*TESTS, case(4, vars={"q": 1}), case(5, vars={"q": 2})]
+
+    assert chosen(Selection(failing=failing_tests(results)), tests) == [0, 3, 4]
+
+
+def test_a_seed_alone_selects_nothing() -> None:
+    assert Selection(seed=3).takes_all
+    assert not Selection(first=3).takes_all
