@@ -31,3 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("local_model") is not None:
             item.add_marker(pytest.mark.xdist_group("local_model"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly that the web page was not tested, where no browser could be had."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [text for text in skipped if "NO BROWSER" in text]
+    if reasons:
+        terminalreporter.section("THE WEB PAGE WAS NOT TESTED", red=True, bold=True)
+        terminalreporter.line(f"{len(reasons)} tests: {reasons[0]}", red=True)

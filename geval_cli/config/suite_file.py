@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.config.document import ENV_MARK, Document
 from geval_cli.config.env import EnvValues, gather_env
-from geval_cli.config.load import OpenedSuite, read_suite
+from geval_cli.config.load import read_suite
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.secrets import mask_config
-from geval_cli.config.source_file import FILE_PREFIX, SourceFiles, is_file_reference, read_document
+from geval_cli.config.source_file import FILE_PREFIX, SourceFiles, is_file_reference
+from geval_cli.config.suite import OpenedSuite
 from geval_cli.config.test_source import SuiteTests
 from geval_cli.config.validation import Reading
 from geval_cli.config.written_form import written_form
@@ -61,7 +63,10 @@ def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | 
     Raises:
         ConfigError: with every problem that reading finds.
     """
-    document = read_document(path)
+    document, dialect = read_with_dialect(path)
+    if dialect is Dialect.PROMPTFOO:
+        hint = "pass on the config itself, together with the files that it names"
+        raise ConfigError([Problem("a promptfoo config is not exported", document.place.value(), hint)])
     files = _PortableFiles(path.parent)
     values = gather_env(env, base_dir=path.parent, env_file=env_file)
     opened = read_suite(path, document, Reading(files, _WrittenEnv(values)))

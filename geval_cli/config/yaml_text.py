@@ -27,19 +27,40 @@ class _QuotingDumper(_ReadableDumper):
     """Writes every text in double quotes: not pretty, but safe for whatever characters it has."""
 
 
-def write_yaml(value: JsonValue) -> str:
+def write_yaml(value: JsonValue, *, is_quoted: bool = False) -> str:
     """The YAML text that `geval_cli.config.yaml_source.read_yaml` reads as an equal value.
+
+    Args:
+        value: what to write.
+        is_quoted: puts every text in quotes, so that each stands on one line.
 
     Raises:
         UsageError: there is none: half of a surrogate pair has no place in YAML.
     """
-    for dumper in (_ReadableDumper, _QuotingDumper):
+    for dumper in (_QuotingDumper,) if is_quoted else (_ReadableDumper, _QuotingDumper):
         text = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=_NEVER_FOLDED)
         if _reads_back(text, value):
             return text
     raise UsageError(
         "the suite holds text that YAML cannot write", hint="keep it in JSON; geval reads that too"
     )
+
+
+def write_yaml_line(value: JsonValue) -> str:
+    """The value on one line, collections in brackets: readable where that keeps it what it is, else all in quotes."""
+    for dumper in (_ReadableDumper, _QuotingDumper):
+        text = yaml.dump(
+            value,
+            Dumper=dumper,
+            sort_keys=False,
+            allow_unicode=True,
+            width=_NEVER_FOLDED,
+            default_flow_style=True,
+        )
+        line = text.removesuffix("...\n").strip()
+        if "\n" not in line and _reads_back(f"[{line}]", [value]):
+            return line
+    return json.dumps(value)
 
 
 def _reads_back(text: str, value: JsonValue) -> bool:

@@ -1,0 +1,111 @@
+"""`geval serve` and `geval view`: the HTTP API and the web page, until a signal ends them."""
+
+import asyncio
+import importlib.util
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from geval_cli.web.settings import ServerSettings
+
+_NEEDED = ("fastapi", "uvicorn")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the command line says about a server; as the options of `geval serve`."""
+
+    folder: Path
+    host: str
+    port: int
+    grader: str | None
+    scoring: str | None
+    samples: int | None
+    env_file: Path | None
+    home: Path | None
+    allow_code: bool
+    origins: Sequence[str]
+    hosts: Sequence[str]
+    opens_browser: bool = False
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until the first signal, and until everything under way is finished then.
+
+    Raises:
+        UsageError: an extra is missing, the folder is none, the address cannot be had, or a token is missing.
+        ConfigError: an env file cannot be read.
+    """
+    _check_extra()
+    from geval_cli.judging import judge_problems
+    from geval_cli.web.api.geval import judge_spec
+    from geval_cli.web.server import Server, bind
+
+    listening, settings = bind(_settings(options))
+    with listening:
+        opens = options.opens_browser
+        server = Server(settings, say=_say, on_started=lambda: _open_browser(settings.url) if opens else None)
+        _say(f"geval serves {settings.folder} at {settings.url}  (Ctrl-C ends it)")
+        for problem in judge_problems(judge_spec(settings), env=server.judge_env, base_dir=settings.folder):
+            _say(f"warning: /api/geval cannot judge yet: {problem.message} ({problem.hint})")
+        asyncio.run(server.serve([listening]))
+
+
+def _settings(options: ServeOptions) -> "ServerSettings":
+    from geval_cli.cli.arguments import parse_scoring
+    from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
+
+    if not options.folder.is_dir():
+        raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
+    settings = ServerSettings(
+        folder=options.folder.resolve(),
+        environ=os.environ,
+        home=options.home,
+        env_file=options.env_file,
+        token=os.environ.get(TOKEN_VARIABLE, "").strip() or None,
+        allows_code=options.allow_code,
+        grader=options.grader,
+        scoring=parse_scoring(options.scoring, options.samples),
+        samples=options.samples,
+        host=options.host,
+        port=options.port,
+        allowed_origins=tuple(options.origins),
+        allowed_hosts=tuple(options.hosts),
+    )
+    if not settings.is_loopback and settings.token is None:
+        message = f"on {options.host} others than this machine may reach the server, so it needs a token"
+        hint = f"set {TOKEN_VARIABLE} to a long random text, or leave --host out"
+        raise UsageError(message, hint=hint)
+    return settings
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if not _is_installed(name)]
+    if missing:
+        hint = "install it with `pip install 'geval-cli[server]'`"
+        raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it is not there
+        return False
+
+
+def _open_browser(url: str) -> None:
+    """In a thread: some browsers hold up whoever starts them."""
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True, name="browser").start()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

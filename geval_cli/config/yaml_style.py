@@ -1,0 +1,122 @@
+"""A value as YAML text for a given place: quoted, folded or plain as the text before it was, as long as that works."""
+
+import json
+import re
+
+import yaml
+
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.config.yaml_text import write_yaml, write_yaml_line
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.records import JsonValue
+
+_ENDLESS = 1_000_000_000
+_FOLDED_WIDTH = 100
+_KEEPS_BLANK_LINES = re.compile(r"[|>][0-9]?\+$", re.MULTILINE)
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*")
+_CANNOT_FOLD = re.compile(r"^[ \t]|[ \t]$|[ \t]{2}|\n{2,}\Z", re.MULTILINE)
+
+
+def same(first: JsonValue, second: JsonValue) -> bool:
+    """Whether two values are the same to YAML: 1, 1.0 and true are three things, the order of keys does not count."""
+    return first is second or json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+def json_text(value: JsonValue, *, indent: int | None = None) -> str:
+    """The value as JSON: on one line, or with a line for each part and `indent` spaces before it."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def flow_text(value: JsonValue) -> str:
+    """The value on one line, as YAML writes it within brackets.
+
+    Raises:
+        UsageError: it holds text that YAML cannot write.
+    """
+    text = write_yaml_line(value)
+    if not _reads_as(text, value) or not _reads_as(f"[{text}]", [value]):
+        raise _unwritable()
+    return text
+
+
+def block_text(value: JsonValue, style: str = "") -> str:
+    """The value as lines without indentation; a collection begins with its first key or dash.
+
+    Args:
+        value: what to write.
+        style: how the text that stood there was written: `'`, `"`, `|`, `>` or nothing for plain.
+
+    Raises:
+        UsageError: it holds text that YAML cannot write.
+    """
+    if isinstance(value, dict | list) and value:
+        text = write_yaml(value)
+        if _KEEPS_BLANK_LINES.search(text):  # it would depend on the lines that follow
+            text = write_yaml(value, is_quoted=True)
+        return text.removesuffix("\n")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    for text in _candidates(value, style):
+        if _reads_as(text, value):
+            return text
+    raise _unwritable()
+
+
+def entry_text(key: str, value: JsonValue, indent: int = 2) -> str:
+    """A key and its value as lines without indentation.
+
+    Raises:
+        UsageError: they hold text that YAML cannot write.
+    """
+    name = key if _PLAIN_KEY.fullmatch(key) else flow_text(key)
+    text = block_text(value)
+    if isinstance(value, dict | list) and value:
+        lines = (f"{' ' * indent}{line}" if line else "" for line in text.split("\n"))
+        return "\n".join([f"{name}:", *lines])
+    return f"{name}: {text}"
+
+
+def _candidates(text: str, style: str) -> list[str]:
+    """Ways to write a text, the one to prefer first; not each of them is right for every text."""
+    quoted = yaml.dump(text, default_style='"', width=_ENDLESS, allow_unicode=True).strip()
+    if "\n" in text:
+        folded = [_folded(text)] if style == ">" and not _CANNOT_FOLD.search(text) else []
+        return [*folded, _literal(text), quoted]
+    single = "'" + text.replace("'", "''") + "'"
+    block = [_folded(text)] if style == ">" else [_literal(text)] if style == "|" else []
+    return [*{"'": [single], '"': [], "": [text]}.get(style, block), quoted]
+
+
+def _literal(text: str) -> str:
+    kept = "" if text.endswith("\n") else "-"
+    lines = text.removesuffix("\n").split("\n")
+    return "\n".join([f"|{kept}", *(f"  {line}" if line else "" for line in lines)])
+
+
+def _folded(text: str) -> str:
+    kept = "" if text.endswith("\n") else "-"
+    lines: list[str] = []
+    for paragraph in text.removesuffix("\n").split("\n"):
+        lines += ["", *_wrapped(paragraph)] if lines and paragraph else _wrapped(paragraph)
+    return "\n".join([f">{kept}", *(f"  {line}" if line else "" for line in lines)])
+
+
+def _wrapped(paragraph: str) -> list[str]:
+    lines = [""]
+    for word in paragraph.split(" "):
+        if lines[-1] and len(lines[-1]) + len(word) >= _FOLDED_WIDTH:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return lines
+
+
+def _reads_as(text: str, value: JsonValue) -> bool:
+    try:
+        return same(read_yaml(f"key: {text}\n", "").value, {"key": value})
+    except (ConfigError, yaml.YAMLError):
+        return False
+
+
+def _unwritable() -> UsageError:
+    return UsageError("the text has characters that YAML cannot hold", hint="take them out")

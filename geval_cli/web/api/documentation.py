@@ -1,0 +1,128 @@
+"""`/docs`: the OpenAPI document as a page that needs nothing from anywhere else."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from geval_cli.web.api.openapi import operations_of
+from geval_cli.web.html import render_page
+
+router = APIRouter()
+
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A parameter, or a field of a JSON object."""
+
+    name: str
+    kind: str
+    is_required: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What may come back."""
+
+    status: str
+    text: str
+    media_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path."""
+
+    anchor: str
+    method: str
+    path: str
+    title: str
+    text: str
+    parameters: tuple[Field, ...]
+    body: tuple[Field, ...]
+    example: str
+    answers: tuple[Answer, ...]
+    answer_fields: tuple[Field, ...]
+
+
+@router.get("/docs", include_in_schema=False)
+async def show_documentation(request: Request) -> HTMLResponse:
+    """The page of the HTTP API."""
+    document = request.app.openapi()
+    operations = [_operation(item, document) for item in operations_of(document)]
+    return render_page("docs.html", section="docs", operations=operations)
+
+
+def _operation(item: Mapping[str, Any], document: Mapping[str, Any]) -> Operation:
+    body = _resolved(_content_schema(item.get("requestBody", {})), document)
+    success = next(answer for status, answer in item["responses"].items() if status.startswith("2"))
+    return Operation(
+        anchor=item["operationId"],
+        method=item["method"].upper(),
+        path=item["path"],
+        title=item["summary"],
+        text=item.get("description", ""),
+        parameters=tuple(_parameter(parameter, document) for parameter in item.get("parameters", [])),
+        body=_fields(body, document),
+        example=_example(body, document),
+        answers=tuple(
+            Answer(status, answer.get("description", ""), tuple(answer.get("content", {})))
+            for status, answer in sorted(item["responses"].items())
+        ),
+        answer_fields=_fields(_resolved(_content_schema(success), document), document),
+    )
+
+
+def _content_schema(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = part.get("content", {}).get(_JSON, {}).get("schema", {})
+    return schema
+
+
+def _resolved(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    found: Mapping[str, Any] = document["components"]["schemas"][name] if name else schema
+    return found
+
+
+def _parameter(parameter: Mapping[str, Any], document: Mapping[str, Any]) -> Field:
+    text = parameter.get("description") or parameter["schema"].get("description", "")
+    kind = f"{parameter['in']}, {_kind(parameter['schema'], document)}"
+    return Field(parameter["name"], kind, parameter.get("required", False), text)
+
+
+def _fields(schema: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Field, ...]:
+    required = schema.get("required", [])
+    return tuple(
+        Field(name, _kind(part, document), name in required, part.get("description", ""))
+        for name, part in schema.get("properties", {}).items()
+    )
+
+
+def _kind(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """A schema in a few words: `text, list of text or nothing`."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        kinds = [_kind(part, document) for part in schema["anyOf"]]
+        return ", ".join(kinds[:-1]) + f" or {kinds[-1]}"
+    if "enum" in schema:
+        return " | ".join(str(value) for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}), document)}"
+    words = {"string": "text", "null": "nothing", "object": "object", None: "any"}
+    kind = schema.get("type")
+    return words.get(kind, str(kind))
+
+
+def _example(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """A body made of the examples of its fields; empty when there are none."""
+    found = {
+        name: part["examples"][0] for name, part in schema.get("properties", {}).items() if "examples" in part
+    }
+    return json.dumps(found, indent=2, ensure_ascii=False) if found else ""

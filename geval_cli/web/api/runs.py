@@ -1,0 +1,215 @@
+"""`/api/runs`: start runs, watch them, read what came out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
+from geval_cli.report.json_file import json_document
+from geval_cli.report.json_text import json_text
+from geval_cli.service import load_report
+from geval_cli.store.runs import RunStore, StoredRun
+from geval_cli.web.api.described import described
+from geval_cli.web.api.run_models import (
+    ResultsAnswer,
+    RunAnswer,
+    RunListAnswer,
+    RunStartedAnswer,
+    StartRequest,
+    StopRequest,
+)
+from geval_cli.web.live_run import EventJson, run_json
+from geval_cli.web.live_runs import LiveRuns, RunChoices
+
+router = APIRouter(prefix="/api/runs", tags=["Runs"])
+
+HEARTBEAT_S = 15.0
+"""A comment goes to the watchers of a run in which nothing happens: proxies cut what is silent."""
+
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+_LINKS = {
+    name: {"operationId": name, "parameters": {"id": "$response.body#/id"}}
+    for name in ("read_run", "read_results", "watch_run", "stop_run")
+}
+
+RunId = Annotated[
+    str, Path(alias="id", max_length=200, description="A run's id, its beginning, or `latest`.")
+]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="So many are left out.")]
+
+
+@router.get(
+    "",
+    summary="List runs",
+    operation_id="list_runs",
+    response_model=RunListAnswer,
+    responses=described(401, 403, 422),
+)
+async def list_runs(
+    request: Request,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 20,
+    config: Annotated[str | None, Query(description="Only runs of the config with this path.")] = None,
+) -> Response:
+    """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
+    pages = await asyncio.to_thread(_runs(request).pages)
+    outlines, total = await asyncio.to_thread(pages.outlines, config=config, offset=offset, limit=limit)
+    listed = [{"run": run_json(item.run), "summary": to_json(item.counts)} for item in outlines]
+    return _json({"runs": listed, "total": total, "offset": offset, "limit": limit})
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Start a run",
+    operation_id="start_run",
+    response_model=RunStartedAnswer,
+    responses={201: {"links": _LINKS}, **described(400, 401, 403, 404, 408, 413, 415, 422, 429, 503)},
+)
+async def start_run(request: Request, asked: StartRequest) -> Response:
+    """Check a config of the served folder and begin to run it. The answer comes when it runs, not when it is over."""
+    options = asked.model_dump(exclude={"config"})
+    run_id = await _live(request).start(asked.config, RunChoices(**options))
+    where = f"/api/runs/{run_id}"
+    body = {"id": run_id, "url": where, "events": f"{where}/events", "results": f"{where}/results"}
+    return Response(json_text(body), 201, {"location": where}, media_type="application/json")
+
+
+@router.get(
+    "/{id}",
+    summary="Read a run",
+    operation_id="read_run",
+    response_model=RunAnswer,
+    responses=described(401, 403, 404, 422, 503),
+)
+async def read_run(
+    request: Request,
+    run_id: RunId,
+    results: Annotated[
+        bool, Query(description="With all results: the same document as `-o results.json`.")
+    ] = False,
+) -> Response:
+    """A run with its config, and its counts. The results have an address of their own, since they may be many."""
+    runs = _runs(request)
+    report = await asyncio.to_thread(load_report, runs, run_id)
+    if results:
+        return StreamingResponse(_bytes(json_document(report)), media_type="application/json")
+    body = {"schema_version": SCHEMA_VERSION, "run": to_json(report.run), "summary": to_json(report.summary)}
+    return _json(body)
+
+
+@router.get(
+    "/{id}/results",
+    summary="Read results",
+    operation_id="read_results",
+    response_model=ResultsAnswer,
+    responses=described(401, 403, 404, 422, 503),
+)
+async def read_results(
+    request: Request,
+    run_id: RunId,
+    offset: Offset = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
+) -> Response:
+    """Some results of a run by test, repeat and column; those that are there, when it is under way."""
+    runs = _runs(request)
+    stored = await asyncio.to_thread(runs.find, run_id)
+    pages = await asyncio.to_thread(runs.pages)
+    found, total = await asyncio.to_thread(pages.results, stored.run.id, offset=offset, limit=limit)
+    listed = [to_json(item) for item in found]
+    return _json({"results": listed, "total": total, "offset": offset, "limit": limit})
+
+
+@router.get(
+    "/{id}/events",
+    summary="Watch a run",
+    operation_id="watch_run",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events.",
+            "content": {"text/event-stream": {"schema": _EVENT}},
+        },
+        **described(401, 403, 404, 422, 503),
+    },
+)
+async def watch_run(request: Request, run_id: RunId) -> Response:
+    """What happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
+    stored = await asyncio.to_thread(_runs(request).find, run_id)
+    return StreamingResponse(
+        event_stream(_live(request), stored),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
+    )
+
+
+@router.post(
+    "/{id}/stop",
+    status_code=202,
+    summary="Stop a run",
+    operation_id="stop_run",
+    responses={
+        202: {"description": "It was told to stop."},
+        **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 503),
+    },
+)
+async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Response:
+    """Start no further case of a run; what is under way has two seconds. What is finished is kept."""
+    stored = await asyncio.to_thread(_runs(request).find, run_id)
+    _live(request).stop(stored.run.id)
+    return _json({"id": stored.run.id, "stopping": True}, status=202)
+
+
+async def event_stream(
+    live_runs: LiveRuns, stored: StoredRun, heartbeat_s: float = HEARTBEAT_S
+) -> AsyncIterator[bytes]:
+    """The events of a run as the bytes of an event stream; a comment when nothing happens for `heartbeat_s` seconds."""
+    events = live_runs.events(stored)
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=heartbeat_s)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            event = following.result()
+            if event is None:
+                return
+            yield _event_bytes(event)
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def _event_bytes(event: EventJson) -> bytes:
+    return f"event: {event['type']}\ndata: {json_text(event)}\n\n".encode()
+
+
+def _bytes(parts: Iterator[str]) -> Iterator[bytes]:
+    for part in parts:
+        yield part.encode()
+
+
+def _json(value: JsonValue, status: int = 200) -> Response:
+    return Response(json_text(value), status, media_type="application/json")
+
+
+def _runs(request: Request) -> RunStore:
+    runs: RunStore = request.app.state.state.runs
+    return runs
+
+
+def _live(request: Request) -> LiveRuns:
+    live: LiveRuns = request.app.state.live_runs
+    return live

@@ -1,0 +1,119 @@
+"""The server as an ASGI application: what it holds while it runs, and which part answers what."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from geval_cli.config.env import gather_env
+from geval_cli.judging import judging
+from geval_cli.report.html_file import LOOK_FOLDER
+from geval_cli.store.state import open_state
+from geval_cli.version import __version__
+from geval_cli.web.api.openapi import describe_api
+from geval_cli.web.api.routes import router as api_router
+from geval_cli.web.body_guard import BodyGuard
+from geval_cli.web.editor import router as editor_router
+from geval_cli.web.evaluations import Evaluations
+from geval_cli.web.headers import SecurityHeaders
+from geval_cli.web.live_runs import LiveRuns
+from geval_cli.web.pages import router as pages_router
+from geval_cli.web.problems_json import add_problem_handlers
+from geval_cli.web.security import HostAndOrigin, TokenCheck
+from geval_cli.web.settings import ServerSettings
+
+_log = logging.getLogger("geval_cli")
+
+_NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spans", "auto_configure"), False)
+"""Newer versions of FastAPI would report what the environment asks for; nothing is to be sent to anybody."""
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """The application.
+
+    While it runs, its `state` has `settings`, `saving`, `state` (the stores), `judges`, `evaluations` and `live_runs`.
+
+    Raises:
+        ConfigError: an env file cannot be read.
+    """
+    judge_env = judge_environment(settings)
+    evaluations = Evaluations(settings.max_evaluations, settings.evaluation_timeout_s)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with open_state(settings.home, settings.environ) as state:
+            for warning in state.warnings:
+                _log_notice(warning)
+            async with judging(
+                env=judge_env,
+                base_dir=settings.folder,
+                cache=state.cache,
+                max_concurrency=settings.max_concurrency,
+                notice=_log_notice,
+            ) as judges:
+                live_runs = LiveRuns(settings, state)
+                app.state.state, app.state.judges, app.state.live_runs = state, judges, live_runs
+                yield
+                await live_runs.aclose()
+
+    app = FastAPI(
+        title="geval",
+        version=__version__,
+        summary="Have outputs judged by G-Eval, start runs and read their results.",
+        lifespan=lifespan,
+        middleware=_middleware(settings),
+        telemetry=_NO_TELEMETRY,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.settings, app.state.evaluations = settings, evaluations
+    app.state.saving = asyncio.Lock()
+    add_problem_handlers(app)
+    describe_api(app, needs_token=settings.token is not None)
+    app.include_router(api_router)
+    app.include_router(editor_router)
+    app.include_router(pages_router)
+    app.mount("/static/report", StaticFiles(directory=os.fspath(LOOK_FOLDER)), name="look")
+    app.mount("/static", StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
+    return app
+
+
+def judge_environment(settings: ServerSettings) -> dict[str, str]:
+    """Where the keys of the judge of `/api/geval` are looked up: the environment, and under it the env files.
+
+    Raises:
+        ConfigError: an env file cannot be read.
+    """
+    return gather_env(settings.environ, base_dir=settings.folder, env_file=settings.env_file)
+
+
+def _log_notice(message: str) -> None:
+    _log.warning("%s", message)
+
+
+def _middleware(settings: ServerSettings) -> list[Middleware]:
+    """Outermost first."""
+    found = [Middleware(SecurityHeaders), Middleware(HostAndOrigin, settings=settings)]
+    if settings.allowed_origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type"],
+                expose_headers=["location", "retry-after"],
+            )
+        )
+    if settings.token is not None:
+        found.append(Middleware(TokenCheck, token=settings.token))
+    return [*found, Middleware(BodyGuard, settings=settings)]

@@ -1,0 +1,97 @@
+"""Which suites a folder holds."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_cli.config.dialect import Dialect, read_with_dialect
+from geval_cli.errors import ConfigError
+from geval_cli.web.editor.suite_file import is_suite
+from geval_cli.web.served_folder import CONFIG_SUFFIXES
+
+LISTED_MAX = 500
+_FILES_MAX = 20_000
+_LOOKED_INTO_BYTES = 1024 * 1024
+_FOREIGN_FOLDERS = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
+_RESULTS_KEYS = frozenset({"results", "summary"})
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSuite:
+    """A suite in the list.
+
+    Attributes:
+        name: its path within the folder, with `/`.
+        description: what it says of itself.
+        prompts: how many; `tests` too, None when they are in a file of their own.
+        state: `ok`, `promptfoo` (shown, not edited) or `broken`.
+        modified_at: seconds since 1970.
+    """
+
+    name: str
+    description: str
+    prompts: int
+    providers: int
+    tests: int | None
+    state: str
+    modified_at: float
+
+
+def list_suites(folder: Path) -> list[ListedSuite]:
+    """The suites of a folder and the folders in it, by name; the first `LISTED_MAX`. Hidden folders are left out."""
+    found: list[ListedSuite] = []
+    for path in _config_files(folder):
+        suite = _listed(folder, path)
+        if suite is not None:
+            found.append(suite)
+        if len(found) >= LISTED_MAX:
+            break
+    return sorted(found, key=lambda suite: (suite.name.count("/"), suite.name))
+
+
+def _config_files(folder: Path) -> Iterator[Path]:
+    seen = 0
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and name not in _FOREIGN_FOLDERS
+        )
+        for name in sorted(files):
+            seen += 1
+            if seen > _FILES_MAX:
+                return
+            if name.lower().endswith(CONFIG_SUFFIXES) and not name.startswith("."):
+                yield Path(where, name)
+
+
+def _listed(folder: Path, path: Path) -> ListedSuite | None:
+    name = path.relative_to(folder).as_posix()
+    try:
+        details = path.stat()
+        if details.st_size > _LOOKED_INTO_BYTES or not path.resolve().is_relative_to(folder.resolve()):
+            return None
+        document, dialect = read_with_dialect(path)
+    except ConfigError:
+        is_named = path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
+        return ListedSuite(name, "", 0, 0, None, "broken", details.st_mtime) if is_named else None
+    except OSError:
+        return None
+    value = document.value
+    if not isinstance(value, dict) or not is_suite(value) or _RESULTS_KEYS & set(value):
+        return None
+    described, tests = value.get("description"), value.get("tests")
+    return ListedSuite(
+        name,
+        described if isinstance(described, str) else "",
+        _count(value.get("prompts")),
+        _count(value.get("providers")),
+        len(tests) if isinstance(tests, list) else None if tests else 0,
+        "promptfoo" if dialect is Dialect.PROMPTFOO else "ok",
+        details.st_mtime,
+    )
+
+
+def _count(value: object) -> int:
+    if isinstance(value, list):
+        return len(value)
+    return 0 if value is None else 1

@@ -1,0 +1,172 @@
+"""Which address does what in the suite editor."""
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+
+from geval_cli.config.suite_draft import ComposedSuite, compose_suite, suite_form
+from geval_cli.config.yaml_edit import EditableText
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.report.json_text import json_text
+from geval_cli.service import RunRequest
+from geval_cli.web.editor.checking import difference, draft_problems, has_errors, problems_json
+from geval_cli.web.editor.listing import LISTED_MAX, list_suites
+from geval_cli.web.editor.models import CheckRequest, NewRequest, SaveRequest
+from geval_cli.web.editor.suite_file import (
+    SuiteFile,
+    create_suite_file,
+    digest_on_disk,
+    earlier_suite_file,
+    open_suite_file,
+    save_suite_file,
+)
+from geval_cli.web.html import error_page, render_page
+from geval_cli.web.refusals import RefusedError
+from geval_cli.web.served_folder import served_config
+from geval_cli.web.settings import ServerSettings
+
+router = APIRouter(prefix="/suites", include_in_schema=False)
+
+_CONFLICT, _UNPROCESSABLE = 409, 422
+
+
+@router.get("", response_class=HTMLResponse)
+def show_suites(request: Request) -> HTMLResponse:
+    """The suites of the served folder."""
+    folder = _settings(request).folder
+    suites = list_suites(folder)
+    return render_page(
+        "editor/suites.html",
+        section="suites",
+        suites=suites,
+        is_full=len(suites) >= LISTED_MAX,
+        folder=folder,
+        modified=lambda suite: f"{datetime.fromtimestamp(suite.modified_at, UTC):%Y-%m-%d %H:%M}",
+    )
+
+
+@router.get("/edit", response_class=HTMLResponse)
+def edit_suite(request: Request, path: str) -> HTMLResponse:
+    """The editor of one suite."""
+    try:
+        file = open_suite_file(_settings(request).folder, path)
+    except RefusedError as error:
+        return error_page(error.status, "This suite cannot be edited here", error.message, error.hint)
+    except ConfigError as error:
+        hint = "mend it in an editor; `geval validate` shows the place"
+        return error_page(_UNPROCESSABLE, "This file is broken", _sentence(error.problems[0]), hint)
+    except UsageError as error:
+        return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)
+    page = {**_file_json(file), "path": path, "config": str(file.path), "text": file.source.text}
+    return render_page("editor/suite.html", section="suites", name=path, page=page)
+
+
+@router.post("/check")
+async def check_draft(request: Request, asked: CheckRequest) -> Response:
+    """The problems of a draft, and whether its file is still the one that it was made from."""
+    settings = _settings(request)
+    return _json(await asyncio.to_thread(_checked, settings, asked))
+
+
+@router.post("/save")
+async def save_draft(request: Request, asked: SaveRequest) -> Response:
+    """Write a draft into its file; with problems only when asked to do it anyway, and never over a newer file."""
+    settings = _settings(request)
+    async with request.app.state.saving:  # of two that save at once, the second finds the file changed
+        status, answer = await asyncio.to_thread(_saved, settings, asked)
+    return _json(answer, status)
+
+
+@router.post("/new", status_code=201)
+async def create_suite(request: Request, asked: NewRequest) -> Response:
+    """Write a suite to begin with."""
+    name = await asyncio.to_thread(create_suite_file, _settings(request).folder, asked.path)
+    return _json({"path": name}, 201)
+
+
+def _checked(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
+    file = _base(settings, asked)
+    if file is None:
+        return {"changed_on_disk": True, "problems": None, "difference": ""}
+    composed = _composed(file.source, asked)
+    problems = draft_problems(_request(settings, file.path), composed)
+    return {
+        "changed_on_disk": digest_on_disk(file.path) != asked.digest,
+        "problems": problems_json(composed.problems, problems),
+        "difference": difference(file.source.text, composed.text),
+    }
+
+
+def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str, Any]]:
+    file = _base(settings, asked)
+    if file is None or file.digest != asked.digest:
+        return _CONFLICT, _changed(settings, asked)
+    composed = _composed(file.source, asked)
+    problems = draft_problems(_request(settings, file.path), composed)
+    listed = problems_json(composed.problems, problems)
+    if composed.problems or (has_errors(composed, problems) and not asked.anyway):
+        return _UNPROCESSABLE, {"detail": "nothing was saved: the suite has problems", "problems": listed}
+    save_suite_file(file.path, file.written(composed.text), asked.digest)
+    saved = open_suite_file(settings.folder, asked.path)
+    return 200, {**_file_json(saved), "text": saved.source.text, "problems": listed}
+
+
+def _changed(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
+    return {
+        "detail": "the file changed on disk since it was opened",
+        "digest": digest_on_disk(served_config(settings.folder, asked.path)),
+        "hint": "reload it, or keep your version and overwrite what is there now",
+    }
+
+
+def _base(settings: ServerSettings, asked: CheckRequest) -> SuiteFile | None:
+    """The file that a draft was made from; None when it is another by now and the draft does not bring it along."""
+    if asked.base is not None:
+        return earlier_suite_file(settings.folder, asked.path, asked.base)
+    if digest_on_disk(served_config(settings.folder, asked.path)) != asked.digest:
+        return None
+    file = open_suite_file(settings.folder, asked.path)
+    return file if file.digest == asked.digest else None
+
+
+def _composed(source: EditableText, asked: CheckRequest) -> ComposedSuite:
+    try:
+        return compose_suite(source, asked.draft.draft())
+    except UsageError as error:
+        raise RefusedError(error.message, status=_UNPROCESSABLE, hint=error.hint) from error
+
+
+def _request(settings: ServerSettings, path: Path) -> RunRequest:
+    return RunRequest(
+        config=path,
+        environ=settings.environ,
+        env_file=settings.env_file,
+        grader=settings.grader,
+        scoring=settings.scoring,
+        samples=settings.samples,
+    )
+
+
+def _file_json(file: SuiteFile) -> dict[str, Any]:
+    return {"digest": file.digest, "form": asdict(suite_form(file.source))}
+
+
+def _sentence(problem: Problem) -> str:
+    where = problem.location
+    return (
+        problem.message if where is None else f"line {where.line}, column {where.column}: {problem.message}"
+    )
+
+
+def _json(value: dict[str, Any], status: int = 200) -> Response:
+    return Response(json_text(value), status, media_type="application/json")
+
+
+def _settings(request: Request) -> ServerSettings:
+    settings: ServerSettings = request.app.state.settings
+    return settings

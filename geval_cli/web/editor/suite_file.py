@@ -1,0 +1,173 @@
+"""A suite's file in the served folder: read as it is, written back whole, never over somebody else's change."""
+
+import hashlib
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_cli.config.dialect import Dialect, dialect_of
+from geval_cli.config.source_file import MAX_CONFIG_BYTES, read_text
+from geval_cli.config.starter import STARTER_CONFIG
+from geval_cli.config.yaml_edit import EditableText, editable_text
+from geval_cli.errors import ConfigError, OutputError
+from geval_cli.records import JsonValue
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.web.refusals import RefusedError
+from geval_cli.web.served_folder import served_config
+
+SUITE_KEYS = frozenset({"prompts", "providers", "tests", "defaultTest", "default_test"})
+
+_FORBIDDEN, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 403, 404, 409, 422
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+_NEW_SUFFIXES = (".yaml", ".yml")
+_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteFile:
+    """A suite's file as it was when it was read. `digest` is the SHA-256 of its bytes."""
+
+    path: Path
+    name: str
+    source: EditableText
+    digest: str
+    has_mark: bool
+
+    def written(self, text: str) -> bytes:
+        """The bytes that the file has with another text."""
+        return (_BYTE_ORDER_MARK if self.has_mark else b"") + text.encode()
+
+
+def is_suite(value: JsonValue) -> bool:
+    """Whether the content of a file is that of a suite, as far as its keys say."""
+    return isinstance(value, dict) and not SUITE_KEYS.isdisjoint(value)
+
+
+def open_suite_file(folder: Path, name: str) -> SuiteFile:
+    """The suite `name` of the served folder.
+
+    Raises:
+        RefusedError: no such file, no suite, or one that cannot be edited here.
+        ConfigError: its text is broken.
+    """
+    path = _editable_path(folder, name)
+    content = _content(path)
+    text = read_text(path, max_bytes=MAX_CONFIG_BYTES)
+    source = _suite_text(path, name, text)
+    has_mark = content.startswith(_BYTE_ORDER_MARK)
+    return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
+
+
+def earlier_suite_file(folder: Path, name: str, text: str) -> SuiteFile:
+    """The suite `name` with the text that it had before somebody else changed it; `digest` is that of what is there.
+
+    Raises:
+        RefusedError: what is there now is something else altogether, or `text` is no suite.
+        ConfigError: `text` is broken.
+    """
+    path = _editable_path(folder, name)
+    content = _content(path)
+    with suppress(ConfigError):  # a suite that was broken meanwhile may be overwritten with one that is not
+        open_suite_file(folder, name)
+    source = _suite_text(path, name, text)
+    has_mark = content.startswith(_BYTE_ORDER_MARK)
+    return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
+
+
+def _suite_text(path: Path, name: str, text: str) -> EditableText:
+    source = editable_text(text, str(path))
+    if not is_suite(source.value):
+        hint = "a suite has `prompts`, `providers` or `tests`"
+        raise RefusedError(f"{name} is no suite", status=_NOT_FOUND, hint=hint)
+    if dialect_of(path, source.document, text.split("\n", 1)[0]) is Dialect.PROMPTFOO:
+        hint = "edit it in an editor; `geval run` takes it as it is"
+        message = f"{name} follows promptfoo's rules, which this editor does not know"
+        raise RefusedError(message, status=_UNPROCESSABLE, hint=hint)
+    return source
+
+
+def digest_on_disk(path: Path) -> str:
+    """The SHA-256 of a file's bytes now; empty when it is gone."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
+    """Replace a file's content by `content`, unless it is no longer what it was; the new digest.
+
+    The file's mode stays, and a reader sees the old content or the new one, nothing between.
+
+    Raises:
+        RefusedError: it changed meanwhile, is read-only, or cannot be written.
+    """
+    if digest_on_disk(path) != expected_digest:
+        hint = "reload it, or keep your version and overwrite what is there now"
+        raise RefusedError(f"{path.name} changed on disk since it was opened", status=_CONFLICT, hint=hint)
+    if not path.stat().st_mode & _WRITABLE or not os.access(path, os.W_OK):
+        hint = "make it writable (chmod u+w), then save again"
+        raise RefusedError(f"{path.name} is read-only", status=_FORBIDDEN, hint=hint)
+    try:
+        with SafeFile(path) as file:
+            file.write(content.decode())
+    except OutputError as error:
+        hint = "your changes are still on this page; mend it, then save again"
+        raise RefusedError(error.message, status=_FORBIDDEN, hint=hint) from error
+    return hashlib.sha256(content).hexdigest()
+
+
+def create_suite_file(folder: Path, name: str) -> str:
+    """Write a suite to begin with under a new name; the name with its suffix.
+
+    Raises:
+        RefusedError: the name is taken or none, or the folder cannot be written to.
+    """
+    name = name.strip()
+    name = name if name.lower().endswith(_NEW_SUFFIXES) else f"{name}.yaml"
+    hint = "choose a name such as `support.yaml`"
+    base, path = folder.resolve(), folder / name
+    stem = path.name.rpartition(".")[0]
+    if (
+        not stem
+        or len(name) > _NAME_LENGTH
+        or "\0" in name
+        or any(part.startswith(".") for part in Path(name).parts)
+    ):
+        raise RefusedError("this is no name for a suite", status=_UNPROCESSABLE, hint=hint)
+    if not path.parent.resolve().is_relative_to(base):
+        raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(STARTER_CONFIG)
+    except FileExistsError as error:
+        raise RefusedError(
+            f"there is a file {name} already", status=_CONFLICT, hint="choose another name"
+        ) from error
+    except FileNotFoundError as error:
+        raise RefusedError(f"there is no folder {path.parent.name}", status=_NOT_FOUND, hint=hint) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RefusedError(f"cannot write {name}: {reason}", status=_FORBIDDEN, hint=hint) from error
+    return name
+
+
+def _editable_path(folder: Path, name: str) -> Path:
+    path = served_config(folder, name)
+    parts = path.resolve().relative_to(folder.resolve()).parts
+    if any(part.startswith(".") for part in parts):
+        hint = "files whose names begin with a dot are not suites"
+        raise RefusedError(f"{name} is hidden", status=_FORBIDDEN, hint=hint)
+    return path
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "check the file's permissions"
+        raise RefusedError(f"{path.name} cannot be read: {reason}", status=_FORBIDDEN, hint=hint) from error

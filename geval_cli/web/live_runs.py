@@ -1,0 +1,189 @@
+"""The runs that a server has under way: started, watched, stopped, and waited for when the server ends."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from geval_cli.config.schema import Scoring
+from geval_cli.engine.runner import StopSignal
+from geval_cli.events import RunEvent, RunStarted
+from geval_cli.records import RunStatus, to_json
+from geval_cli.service import PreparedRun, RunRequest, prepare, run_evaluation, runs_code
+from geval_cli.store.runs import StoredRun
+from geval_cli.store.state import State
+from geval_cli.web.live_run import EventJson, LiveRun, finished_event, run_json
+from geval_cli.web.refusals import RefusedError
+from geval_cli.web.served_folder import served_config
+from geval_cli.web.settings import ServerSettings
+
+_log = logging.getLogger("geval_cli")
+
+_FORBIDDEN, _CONFLICT, _TOO_MANY, _UNAVAILABLE = 403, 409, 429, 503
+_AGAIN_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoices:
+    """How a run that is started over the server differs from what its config says; as the options of `geval run`."""
+
+    grader: str | None = None
+    scoring: Scoring | None = None
+    samples: int | None = None
+    repeats: int = 1
+    max_concurrency: int | None = None
+    reads_cache: bool = True
+    fail_fast: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class LiveRuns:
+    """Starts runs and knows those under way. Belongs to one event loop."""
+
+    def __init__(self, settings: ServerSettings, state: State) -> None:
+        self._settings = settings
+        self._state = state
+        self._live: dict[str, LiveRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._is_closing = False
+
+    @property
+    def running(self) -> tuple[LiveRun, ...]:
+        """The runs under way."""
+        return tuple(self._live.values())
+
+    def find(self, run_id: str) -> LiveRun | None:
+        """The run under way with this id; None for any other."""
+        return self._live.get(run_id)
+
+    async def start(self, config: str, choices: RunChoices | None = None) -> str:
+        """Check a config of the served folder and begin to run it; the run's id, once it is stored.
+
+        Raises:
+            RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
+            ConfigError: with every problem of the config.
+        """
+        self._check_room()
+        path = served_config(self._settings.folder, config)
+        self._starting += 1
+        try:
+            prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
+            return await self._begin(prepared)
+        finally:
+            self._starting -= 1
+
+    def stop(self, run_id: str) -> None:
+        """Ask a run to stop; asked again, what is under way gets no time.
+
+        Raises:
+            RefusedError: it is not under way in this server.
+        """
+        live = self._live.get(run_id)
+        if live is None:
+            message = f"run {run_id} is not under way in this server"
+            raise RefusedError(
+                message, status=_CONFLICT, hint="only a run that this server started can be stopped"
+            )
+        live.stop()
+
+    async def events(self, stored: StoredRun) -> AsyncIterator[EventJson]:
+        """What happens in a run, from its state now to its end; see `LiveRun` for the events.
+
+        Of a run that is over the last event comes at once. One that another process has under way gives its record.
+        """
+        live = self._live.get(stored.run.id)
+        if live is not None:
+            async for event in live.events():
+                yield event
+        elif stored.run.status is RunStatus.RUNNING or stored.summary is None:
+            yield {"type": "elsewhere", "run": run_json(stored.run), "summary": to_json(stored.summary)}
+        else:
+            yield finished_event(stored.run, stored.summary)
+
+    def stop_all(self) -> None:
+        """Ask every run to stop."""
+        for live in self.running:
+            live.stop()
+
+    def close(self) -> None:
+        """Start no further run."""
+        self._is_closing = True
+
+    async def aclose(self) -> None:
+        """Wait for the runs under way to come to their end; start no further one."""
+        self.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _check_room(self) -> None:
+        if self._is_closing:
+            raise RefusedError(
+                "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
+            )
+        if self._starting + len(self._live) >= self._settings.max_runs:
+            message = f"{self._settings.max_runs} runs are under way already"
+            hint = "wait until one of them is over, or stop one"
+            raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
+
+    def _request(self, config: Path, choices: RunChoices) -> RunRequest:
+        return RunRequest(
+            config=config,
+            environ=self._settings.environ,
+            env_file=self._settings.env_file,
+            variables=choices.variables,
+            grader=choices.grader or self._settings.grader,
+            scoring=choices.scoring or self._settings.scoring,
+            samples=choices.samples or self._settings.samples,
+            max_concurrency=choices.max_concurrency,
+            repeats=choices.repeats,
+            reads_cache=choices.reads_cache,
+            fail_fast=choices.fail_fast,
+        )
+
+    def _prepare(self, request: RunRequest) -> PreparedRun:
+        """In a thread: a suite may be large."""
+        # The server's own grader is the word of whoever started it.
+        foreign = request if request.grader != self._settings.grader else replace(request, grader=None)
+        code = () if self._settings.allows_code else runs_code(foreign)
+        if code:
+            what = ", ".join(f"`{item}`" for item in code[:3])
+            message = f"{request.config} runs code of its own ({what}), which this server does not allow"
+            hint = "start the server with --allow-code if you trust every config in the folder"
+            raise RefusedError(message, status=_FORBIDDEN, hint=hint)
+        return prepare(request)
+
+    async def _begin(self, prepared: PreparedRun) -> str:
+        stop = StopSignal()
+        begun: asyncio.Future[LiveRun] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._run(prepared, stop, begun))
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        either: set[asyncio.Future[Any]] = {task, begun}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            await task  # raises why it did not even begin
+        return begun.result().run.id
+
+    async def _run(self, prepared: PreparedRun, stop: StopSignal, begun: "asyncio.Future[LiveRun]") -> None:
+        def listen(event: RunEvent) -> None:
+            if isinstance(event, RunStarted):
+                live = LiveRun(event.run, event.total, stop)
+                self._live[event.run.id] = live
+                begun.set_result(live)
+            begun.result().listen(event)
+
+        try:
+            await run_evaluation(prepared, self._state, listen=listen, stop=stop)
+        finally:
+            if begun.done():
+                live = begun.result()
+                self._live.pop(live.run.id, None)
+                live.end_broken("the run broke off; the server's own messages say why")
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("a run broke off: %s", error, exc_info=error)

@@ -1,0 +1,62 @@
+"""One case: what was asked, what came back, and what every assertion said about it."""
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from geval_cli.errors import UsageError
+from geval_cli.records import CaseResult
+from geval_cli.report.verdict import has_fallback
+from geval_cli.web.html import render_page
+from geval_cli.web.page_route import PageRoute, stored_runs
+from geval_cli.web.pages.case_view import (
+    BAR_HEIGHT,
+    chat_messages,
+    output_text,
+    shown_assertions,
+    usage_rows,
+)
+from geval_cli.web.pages.links import case_link, run_link
+from geval_cli.web.pages.run import row_title
+
+router = APIRouter(route_class=PageRoute)
+
+
+@router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
+def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
+    """The case of a run in one cell of its matrix; all three numbers count from 0."""
+    runs = stored_runs(request)
+    run = runs.find(run_id).run
+    row = _row(request, run.id, test, repeat)
+    result = next((item for item in row if str(item.column) == column), None)
+    if result is None:
+        hint = "it may not be finished yet; the run's page shows what is there"
+        raise UsageError(f"the run {run.id} has no result in this place", hint=hint)
+    return render_page(
+        "case.html",
+        section="runs",
+        run=run,
+        case=result,
+        title=row_title(result),
+        siblings=[item for item in row if len(row) > 1],
+        has_fallback=has_fallback(result.assertions),
+        assertions=shown_assertions(result),
+        messages=chat_messages(result.prompt.rendered),
+        output=output_text(result),
+        usage=usage_rows(result),
+        bar_height=BAR_HEIGHT,
+        run_link=run_link,
+        case_link=lambda item: case_link(run.id, item),
+        config_name=Path(run.config_path).name or run.config_path,
+    )
+
+
+def _row(request: Request, run_id: str, test: str, repeat: str) -> list[CaseResult]:
+    """The results of one test and repeat by column; empty for what is no number."""
+    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
+        return []
+    return stored_runs(request).pages().row(run_id, int(test), int(repeat))
+
+
+_DIGITS_MAX = 10

@@ -1,0 +1,49 @@
+"""Addresses of pages, and what their queries say; what makes no sense in a query is passed over."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+
+from geval_cli.records import CaseResult
+from geval_cli.store.run_pages import StoredVerdict
+
+WordT = TypeVar("WordT", bound=StrEnum)
+
+_PAGE_DIGITS_MAX = 9
+
+
+def run_link(run_id: str) -> str:
+    """Where a run is shown."""
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
+    """Where one case of a run is shown."""
+    return f"{run_link(run_id)}/results/{case.test_index}/{case.repeat_index}/{case.column}"
+
+
+def link_with(path: str, values: Mapping[str, object]) -> str:
+    """`path` with those values as its query that say something."""
+    query = urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+    return f"{path}?{query}" if query else path
+
+
+def page_number(request: Request) -> int:
+    """The page asked for, counted from 1."""
+    text = request.query_params.get("page", "")
+    is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
+    return max(int(text), 1) if is_number else 1
+
+
+def page_count(total: int, size: int) -> int:
+    """How many pages of `size` it takes, at least one."""
+    return max(-(-total // size), 1)
+
+
+def word_in_query(request: Request, name: str, kind: type[WordT]) -> WordT | None:
+    """The value of a query parameter that knows only the words of `kind`."""
+    text = request.query_params.get(name)
+    return next((word for word in kind if word.value == text), None)

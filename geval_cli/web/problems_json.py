@@ -1,0 +1,167 @@
+"""Every refusal and every failure as `application/problem+json` (RFC 9457)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from geval_cli.errors import (
+    ConfigError,
+    GevalError,
+    JudgeError,
+    Problem,
+    ProviderRateLimitError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+    UsageError,
+)
+from geval_cli.report.json_text import json_text
+from geval_cli.web.headers import SECURITY_HEADERS
+from geval_cli.web.refusals import RefusedError
+from geval_cli.web.routing import allowed_methods
+
+PROBLEM_TYPE = "application/problem+json"
+
+_ADVICE = {
+    404: "the paths that there are stand in /docs and /openapi.json",
+    405: "the `Allow` header says which methods this path has",
+    400: "send JSON as text in UTF-8",
+}
+
+_AGAIN_S = 10
+_FILLED_PATTERN = r"\S"
+_EXCERPT_LENGTH = 500
+
+
+def problem_response(
+    status: int,
+    detail: str,
+    *,
+    hint: str = "",
+    errors: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """What went wrong: `detail` in a sentence, `hint` what to do, `errors` every single one when there are several."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    if hint:
+        body["hint"] = hint
+    if errors:
+        body["errors"] = list(errors)
+    return Response(json_text(body), status, dict(headers or {}), media_type=PROBLEM_TYPE)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Have `app` say in problem+json whatever goes wrong."""
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(GevalError, _geval_error)
+    app.add_exception_handler(Exception, _bug)
+
+
+def upstream_problem(error: GevalError) -> Response:
+    """What to say when a judge gave no verdict: 503 when it may later or is not set up, 502 when it cannot."""
+    if isinstance(error, ProviderRateLimitError):
+        again = {"retry-after": str(math.ceil(error.retry_after_s or _AGAIN_S))}
+        return problem_response(503, error.message, hint=error.hint or "try again later", headers=again)
+    if isinstance(error, UsageError):
+        detail = f"the judge is not ready: {error.message}"
+        return problem_response(503, detail, hint=error.hint or "set it up, and start the server again")
+    is_away = isinstance(error, ProviderUnavailableError | ProviderTimeoutError)
+    if isinstance(error, JudgeError) and error.raw_text:
+        excerpt = error.raw_text[:_EXCERPT_LENGTH]
+        return problem_response(502, error.message, hint=error.hint, errors=[{"detail": excerpt}])
+    return problem_response(503 if is_away else 502, error.message, hint=error.hint)
+
+
+def config_errors(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Problems of a config as a client reads them, each with its place."""
+    return [
+        {
+            "detail": problem.message,
+            "hint": problem.hint,
+            "severity": problem.severity.value,
+            "location": str(problem.location) if problem.location else None,
+            "line": problem.location.line if problem.location else None,
+            "column": problem.location.column if problem.location else None,
+        }
+        for problem in problems
+    ]
+
+
+async def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    broken = next((item for item in found if item["type"] == "json_invalid"), None)
+    if broken is not None:
+        detail = f"the body is no JSON: {broken['ctx']['error']} (at character {broken['loc'][-1]})"
+        return problem_response(400, detail, hint=_ADVICE[400])
+    errors = [_request_error(item) for item in found]
+    count = f"{len(errors)} problems" if len(errors) > 1 else "1 problem"
+    return problem_response(422, f"{count} in the request", errors=errors)
+
+
+def _request_error(item: Mapping[str, Any]) -> dict[str, Any]:
+    where, *path = item["loc"]
+    if where != "body":
+        return {"detail": _in_words(item), where: str(path[0]) if path else ""}
+    pointer = "".join(f"/{_escaped(str(part))}" for part in path)
+    return {"detail": _in_words(item), "pointer": f"#{pointer}"}
+
+
+def _in_words(item: Mapping[str, Any]) -> str:
+    kind = item["type"]
+    if kind == "string_pattern_mismatch" and item["ctx"]["pattern"] == _FILLED_PATTERN:
+        return "this must not be empty"
+    if kind == "missing":
+        return "this is required"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    details = {
+        400: "the body cannot be read as JSON",
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.method} is not possible at {request.url.path}",
+    }
+    detail = details.get(error.status_code, str(error.detail))
+    hint = _ADVICE.get(error.status_code, "")
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(allowed_methods(request.scope))
+    return problem_response(error.status_code, detail, hint=hint, headers=headers)
+
+
+async def _geval_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, ConfigError):
+        return problem_response(
+            422, error.message, hint="`geval validate` shows the same", errors=config_errors(error.problems)
+        )
+    assert isinstance(error, GevalError)
+    if isinstance(error, RefusedError):
+        again = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+        return problem_response(error.status, error.message, hint=error.hint, headers=again)
+    status = 404 if isinstance(error, UsageError) else 503
+    return problem_response(status, error.message, hint=error.hint)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """Outermost of all, where nobody adds headers any more; the traceback is written by the server."""
+    hint = "please report it with the traceback that the server wrote"
+    return problem_response(500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)

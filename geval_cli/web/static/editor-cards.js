@@ -1,0 +1,171 @@
+// The cards of prompts, providers and tests: fields bound to the model, and what is wrong with them beside each.
+
+const templates = new Map();
+let lastId = 0;
+
+function template(name) {
+  if (!templates.has(name)) templates.set(name, document.getElementById(`${name}-template`));
+  return templates.get(name).content.firstElementChild.cloneNode(true);
+}
+
+export function fieldOf(element, name) {
+  return element.querySelector(`[data-field="${name}"]`);
+}
+
+/** Bind every field of `element` to `item`; `onChange(item, name)` after each change. */
+export function bindFields(element, item, onChange) {
+  for (const field of element.querySelectorAll("[data-field]")) {
+    const input = field.querySelector("[data-input]");
+    const hint = field.querySelector("[data-hint]");
+    const problems = field.querySelector("[data-problems]");
+    lastId += 1;
+    input.id = `field-${lastId}`;
+    field.querySelector("label").htmlFor = input.id;
+    problems.id = `${input.id}-problems`;
+    if (hint) hint.id = `${input.id}-hint`;
+    input.setAttribute("aria-describedby", hint ? `${problems.id} ${hint.id}` : problems.id);
+    input.addEventListener("input", () => {
+      item.fields[field.dataset.field] = input.value;
+      fit(input);
+      onChange(item, field.dataset.field);
+    });
+  }
+  showFields(element, item);
+}
+
+/** Write the model's values into the fields, except into the one that somebody types in with the same value. */
+export function showFields(element, item) {
+  for (const field of element.querySelectorAll("[data-field]")) {
+    const input = field.querySelector("[data-input]");
+    const value = item.fields[field.dataset.field] ?? "";
+    if (input.tagName === "SELECT" && ![...input.options].some((option) => option.value === value)) {
+      input.add(new Option(value, value));
+    }
+    if (input.value !== value) input.value = value;
+    fit(input);
+  }
+  for (const more of element.querySelectorAll("[data-more]")) {
+    const isFilled = [...more.querySelectorAll("[data-input]")].some((input) => input.value);
+    const more_name = more.querySelector("summary");
+    more_name.classList.toggle("is-filled", isFilled);
+  }
+}
+
+/** As many lines as the text has, within reason. */
+export function fit(input) {
+  if (input.tagName !== "TEXTAREA") return;
+  const least = Number(input.dataset.least ?? input.rows);
+  input.dataset.least = least;
+  const lines = input.value.split("\n").reduce((sum, line) => sum + (input.wrap === "off" ? 1 : Math.max(1, Math.ceil(line.length / 90))), 0);
+  input.rows = Math.min(24, Math.max(least, lines));
+}
+
+export function makeCard(item, handlers) {
+  if (!item.isEditable) return template("odd");
+  const card = template(item.list);
+  bindFields(card, item, handlers.onChange);
+  card.querySelector("[data-copy]")?.addEventListener("click", () => handlers.onCopy(item));
+  card.querySelector("[data-delete]")?.addEventListener("click", () => handlers.onDelete(item));
+  card.querySelector("[data-toggle]")?.addEventListener("click", () => openCard(card, card.classList.contains("is-closed")));
+  return card;
+}
+
+export function openCard(card, isOpen) {
+  const body = card.querySelector("[data-body]");
+  if (!body) return;
+  body.hidden = !isOpen;
+  card.classList.toggle("is-closed", !isOpen);
+  card.querySelector("[data-toggle]").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) card.querySelectorAll("textarea").forEach(fit);
+}
+
+function firstLine(text) {
+  return (text ?? "").split("\n").find((line) => line.trim())?.trim() ?? "";
+}
+
+/** The heading of a card, which fields it shows, and its tags. */
+export function describeCard(card, item, number, suite) {
+  const names = { prompts: "prompt", providers: "provider", tests: "test" };
+  const { fields } = item;
+  const title = fields.label || fields.id || fields.description || firstLine(fields.body) || firstLine(fields.input) || firstLine(fields.vars);
+  const name = card.querySelector("[data-name]");
+  if (name) name.textContent = title || `new ${names[item.list]}`;
+  const numbered = card.querySelector("[data-number]");
+  if (numbered) numbered.textContent = item.list === "tests" ? `#${number}` : `Prompt ${number}`;
+  for (const [kind, verb] of [["copy", "Duplicate"], ["delete", "Delete"]]) {
+    const label = card.querySelector(`[data-${kind}-label]`);
+    if (label) label.textContent = `${verb} ${names[item.list]} ${number}`;
+  }
+  if (item.list === "prompts") showPromptFields(card, fields);
+  if (item.list === "tests") showTestFields(card, fields, suite);
+}
+
+function showPromptFields(card, fields) {
+  fieldOf(card, "evaluation_criteria").hidden = fields.evaluation_mode !== "llm";
+  fieldOf(card, "evaluation_parsing").hidden = fields.evaluation_mode !== "schema";
+  const body = fieldOf(card, "body");
+  const words = { raw: "Prompt", system: "System message", messages: "Messages" };
+  body.querySelector("label").textContent = words[fields.kind] ?? "Prompt";
+  body.querySelector("textarea").classList.toggle("mono", fields.kind === "messages");
+}
+
+function showTestFields(card, fields, suite) {
+  card.querySelector("[data-schema-fields]").hidden = !suite.usesSchemas;
+  const checks = (fields.assert.match(/^- /gm) ?? []).length;
+  const tags = [];
+  if (checks) tags.push(checks === 1 ? "1 assertion" : `${checks} assertions`);
+  else if (fields.assert.trim()) tags.push("assertions");
+  if (fields.evaluation_schema.trim() && suite.usesSchemas) tags.push("schema");
+  card.querySelector("[data-tags]").replaceChildren(...tags.map((text) => {
+    const tag = document.createElement("span");
+    tag.className = "chip";
+    tag.textContent = text;
+    return tag;
+  }));
+}
+
+/** Say beside its field (or card) what is wrong; `problems` is a list of [field, problem]. */
+export function showProblems(element, problems) {
+  const byPlace = new Map();
+  for (const [name, problem] of problems) {
+    let field = name ? fieldOf(element, name) : null;
+    if (field?.closest("[hidden]") === field) field = fieldOf(element, "evaluation_mode") ?? field;
+    const place = field?.querySelector("[data-problems]") ?? element.querySelector("[data-item-problems]");
+    if (place) byPlace.set(place, [...(byPlace.get(place) ?? []), problem]);
+  }
+  for (const place of element.querySelectorAll("[data-problems], [data-item-problems]")) {
+    const found = byPlace.get(place) ?? [];
+    const text = JSON.stringify(found);
+    if (place.dataset.shown === text || (!found.length && !place.dataset.shown)) continue;
+    place.dataset.shown = found.length ? text : "";
+    place.replaceChildren(...found.map(problemLine));
+    const input = place.closest("[data-field]")?.querySelector("[data-input]");
+    if (input && found.some((problem) => problem.severity === "error")) input.setAttribute("aria-invalid", "true");
+    else input?.removeAttribute("aria-invalid");
+  }
+  element.classList.toggle("has-problems", problems.some(([, problem]) => problem.severity === "error"));
+}
+
+function problemLine(problem) {
+  const line = document.createElement("p");
+  line.className = `field-problem is-${problem.severity}`;
+  const message = document.createElement("span");
+  message.dir = "auto";
+  message.textContent = problem.message;
+  line.append(message);
+  const more = [problem.hint, ...problem.notes].filter(Boolean);
+  if (more.length) {
+    const hint = document.createElement("span");
+    hint.className = "muted";
+    hint.dir = "auto";
+    hint.textContent = more.join(" · ");
+    line.append(" ", hint);
+  }
+  if (problem.line !== null) {
+    const place = document.createElement("span");
+    place.className = "muted mono nowrap";
+    place.textContent = problem.in_field ? `line ${problem.line}, column ${problem.column} of this field` : `${problem.line}:${problem.column}`;
+    line.append(" ", place);
+  }
+  return line;
+}

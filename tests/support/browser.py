@@ -1,0 +1,111 @@
+"""A real browser before a real server: what a page says, asks for and complains about."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from geval_cli.web.server import Server, bind
+from geval_cli.web.settings import ServerSettings
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_PATIENCE_MS = 15_000
+
+
+def skip_without_browser(reason: str) -> NoReturn:
+    """Skip a browser test; the end of the test run says so where it cannot be overlooked (`tests/conftest.py`)."""
+    pytest.skip(f"NO BROWSER: {reason}")
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    """A headless Chromium: Playwright's own, or one of the system; the test is skipped where there is none."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        skip_without_browser("Playwright is not installed (pip install playwright)")
+    with sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+        path = str(own) if own.is_file() else next(filter(None, map(shutil.which, _NAMES)), None)
+        if path is None:
+            skip_without_browser(
+                "there is no Chromium (apt-get install chromium, or playwright install chromium)"
+            )
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def serve(folder: Path, **settings: Any) -> Iterator[str]:
+    """A running server over `folder`, whose state is in `folder/.geval`; its address."""
+    options = {"environ": {}, "home": folder / ".geval", "port": 0, **settings}
+    listening, bound = bind(ServerSettings(folder.resolve(), **options))
+    with listening:
+        server = Server(bound)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread.start()
+        try:
+            yield bound.url
+        finally:
+            server.should_exit = True
+            thread.join(timeout=30)
+
+
+@dataclass
+class Visit:
+    """A browser's window on one server, and everything that it asked for or complained about."""
+
+    page: Any
+    address: str
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def go(self, path: str = "/") -> None:
+        """Open a page of the server."""
+        self.page.goto(self.address + path)
+
+    def check(self) -> None:
+        """Nothing was asked of another server, and the browser had nothing to complain about."""
+        strangers = [url for url in self.requests if not url.startswith((self.address, "data:", "blob:"))]
+        assert strangers == []
+        assert self.complaints == []
+
+
+@contextmanager
+def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
+    """A fresh window; at the end it is checked that it asked nobody else and that nothing was wrong."""
+    window = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, "locale": "en-GB", **context})
+    window.set_default_timeout(_PATIENCE_MS)
+    try:
+        page = window.new_page()
+        found = Visit(page, address)
+        page.on("request", lambda request: found.requests.append(request.url))
+        page.on("console", lambda message: _note(found, message))
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        yield found
+        found.check()
+    finally:
+        window.close()
+
+
+def _note(found: Visit, message: Any) -> None:
+    if message.type in ("error", "warning"):
+        found.complaints.append(message.text)

@@ -1,0 +1,103 @@
+"""Runs in a store as real runs leave them: a config, scripted models, the service."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from geval_cli.engine.runner import StopSignal
+from geval_cli.service import RunRequest, prepare, run_evaluation
+from geval_cli.store.state import open_state
+
+HOSTILE = {
+    "script": "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'>",
+    "end of page": "</pre></article></dialog></main><h1>Hacked</h1>",
+    "template": "{{ 7 * 191 }} {% if true %}yes{% endif %}",
+    "long line": "x" * 20_000,
+    "right to left": "\u202eesrever\u202c \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308",
+    "control": "bell\x07 escape\x1b[31m zero\x00 hidden\u200bspace",
+}
+
+
+def write_config(folder: Path, name: str, tests: Sequence[Any], **keys: Any) -> Path:
+    """A config in JSON; without providers the prompt is the output."""
+    path = folder / name
+    config = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": list(tests), **keys}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
+
+
+def write_replies(folder: Path, name: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """A file of scripted replies; the provider id that reads it."""
+    (folder / name).write_text(json.dumps(list(entries)), encoding="utf-8")
+    return f"scripted:{name}"
+
+
+def store_run(config: Path, **options: Any) -> str:
+    """Run `config`; the id of the run, which is stored in `.geval` beside it."""
+    prepared = prepare(RunRequest(config, {}, **options))
+    with open_state(config.parent / ".geval", {}) as state:
+        report = asyncio.run(run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal()))
+    return report.run.id
+
+
+def hostile_tests() -> list[dict[str, Any]]:
+    """Tests whose outputs try to be more than text."""
+    return [
+        {
+            "description": f"{name} {text}"[:300],
+            "vars": {"x": text},
+            "assert": [{"type": "contains", "value": text}],
+        }
+        for name, text in HOSTILE.items()
+    ]
+
+
+def store_judged_run(folder: Path, name: str = "judged.json", *, good: Sequence[str] = ("one", "two")) -> str:
+    """A run of two prompts and three tests that a scripted judge rates; the outputs of `good` tests are good."""
+    model = write_replies(
+        folder,
+        "model.json",
+        [
+            *({"match": f"about {word}", "reply": f"a fine answer about {word}"} for word in good),
+            {"match": "about three", "error": {"status": 503, "message": "overloaded"}},
+            {"default": "a poor answer"},
+        ],
+    )
+    judge = write_replies(
+        folder,
+        "judge.json",
+        [
+            {"match": '"steps"', "reply": json.dumps({"steps": ["Read it.", "Rate it."]})},
+            {"match": "fine answer", "reply": "5", "logprobs": {"5": 0.7, "4": 0.2, "3": 0.1}},
+            {"default": "2", "logprobs": {"2": 0.6, "1": 0.4}},
+        ],
+    )
+    prompts = [
+        {"id": "plain", "raw": "Tell me about {{ x }}."},
+        {
+            "id": "chat",
+            "messages": [
+                {"role": "system", "content": "Be kind."},
+                {"role": "user", "content": "about {{ x }}"},
+            ],
+        },
+    ]
+    checks = [
+        {
+            "type": "g-eval",
+            "dimension": "coherence",
+            "metric": "coherence",
+            "scoring": "logprobs",
+            "provider": judge,
+        },
+        {"type": "contains", "value": "answer", "weight": 2},
+    ]
+    tests = [
+        {"description": f"test {word}", "vars": {"x": word}, "assert": checks}
+        for word in ("one", "two", "three")
+    ]
+    provider = {"id": model, "label": "model", "config": {"max_retries": 0}}
+    return store_run(write_config(folder, name, tests, prompts=prompts, providers=[provider]))

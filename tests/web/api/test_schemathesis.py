@@ -1,0 +1,47 @@
+"""Requests made up from the served description of the API: none of them may find the server at a loss."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from support.judge_server import judge_sensibly
+from support.loopback import LoopbackServer
+from support.web_server import judge_environ, running_server
+
+SUITE = """\
+prompts: ["{{ word }}"]
+providers: [echo]
+tests: [{ vars: { word: one }, assert: [{ type: contains, value: one }] }]
+"""
+EXAMPLES = 5
+
+
+def test_every_answer_is_as_described(tmp_path: Path) -> None:
+    (tmp_path / "gevalconfig.yaml").write_text(SUITE, encoding="utf-8")
+    with (
+        LoopbackServer(respond=judge_sensibly) as judge,
+        running_server(tmp_path, environ=judge_environ(judge), scoring="single") as server,
+    ):
+        server.post("/api/runs", {"config": "gevalconfig.yaml"})
+        finished = subprocess.run(
+            [
+                str(Path(sys.executable).with_name("schemathesis")),
+                "run",
+                f"{server.url}/openapi.json",
+                "--checks=all",
+                "--phases=examples,coverage,fuzzing",
+                f"--max-examples={EXAMPLES}",
+                "--seed=1",
+                "--workers=2",
+                "--generation-database=none",
+                "--no-color",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert re.search(r"Tested: +8", finished.stdout), finished.stdout

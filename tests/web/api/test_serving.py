@@ -1,0 +1,249 @@
+"""`geval serve` as a process: how it starts, and how it ends."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+from support.judge_server import judge_sensibly
+from support.loopback import LoopbackServer
+from support.web_server import KEY, judge_environ
+
+from geval_cli.cli.serve import ServeOptions, serve
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.records import RunStatus
+from geval_cli.store.runs import RunStore, StoredRun
+from geval_cli.web.settings import ServerSettings
+
+ASKED = {"name": "clarity", "input": "?", "actualOutput": "!", "evaluationSteps": ["Look."]}
+SLOW_SUITE = """\
+prompts: ["{{ word }}"]
+providers: ["openai:slow"]
+tests: [{ vars: { word: one }, assert: [{ type: contains, value: "4" }] }]
+"""
+
+
+@dataclass
+class ServeProcess:
+    """`geval serve`, and what it has said so far."""
+
+    process: "subprocess.Popen[str]"
+    said: list[str] = field(default_factory=list)
+
+    def wait_for(self, pattern: str) -> "re.Match[str]":
+        """The first line, from here on, that has `pattern`."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            found = re.search(pattern, line)
+            if found:
+                return found
+        raise AssertionError(f"the server never said {pattern}: {self.said}")
+
+    def end(self) -> int:
+        return self.process.wait(20)
+
+
+@contextmanager
+def serving(
+    folder: Path, *options: str, command: str = "serve", **environ: str
+) -> Iterator[tuple[ServeProcess, str]]:
+    words = [sys.executable, "-m", "geval_cli", command, "--port", "0", *options]
+    process = subprocess.Popen(
+        words, cwd=folder, env=clean_environment(**environ), stderr=subprocess.PIPE, text=True
+    )
+    server = ServeProcess(process)
+    try:
+        yield server, server.wait_for(r"http://\S+").group()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def post(url: str, value: object) -> dict[str, object]:
+    body, headers = json.dumps(value).encode(), {"content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as answer:
+        found: dict[str, object] = json.loads(answer.read())
+        return found
+
+
+class Asking(threading.Thread):
+    """A request under way; `status` and `answer` are there when it is over."""
+
+    def __init__(self, url: str, value: object) -> None:
+        super().__init__()
+        self.status = 0
+        self.answer: dict[str, object] = {}
+        self._request = (url, value)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = post(*self._request)
+            self.status = 200
+        except urllib.error.HTTPError as error:
+            with error:
+                self.status = error.code
+
+
+@pytest.fixture
+def model() -> Iterator[LoopbackServer]:
+    """Judges, and answers prompts with the same words."""
+    with LoopbackServer(respond=judge_sensibly) as model:
+        yield model
+
+
+def begin_work(folder: Path, model: LoopbackServer, url: str) -> Asking:
+    """An evaluation and a run under way, both waiting for `model.release()`."""
+    (folder / "suite.yaml").write_text(SLOW_SUITE, encoding="utf-8")
+    model.hold()
+    asking = Asking(f"{url}/api/geval", ASKED)
+    post(f"{url}/api/runs", {"config": "suite.yaml"})
+    model.wait_for_requests(2)
+    return asking
+
+
+def the_run(folder: Path) -> StoredRun:
+    runs = RunStore.open(folder / ".geval")
+    try:
+        return runs.find("latest")
+    finally:
+        runs.close()
+
+
+def test_a_signal_lets_evaluations_and_runs_finish(tmp_path: Path, model: LoopbackServer) -> None:
+    with serving(tmp_path, **judge_environ(model)) as (server, url):
+        asking = begin_work(tmp_path, model, url)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("finishing what is under way")
+        model.release()
+        asking.join(20)
+        assert server.end() == 0
+    assert asking.answer == {"score": 0.9, "reason": "Every step is there, in order."}
+    run, summary = the_run(tmp_path)
+    assert run.status is RunStatus.COMPLETED
+    assert summary is not None
+    assert summary.passed == 1
+
+
+def test_a_second_signal_stops_them_and_keeps_what_is_there(tmp_path: Path, model: LoopbackServer) -> None:
+    with serving(tmp_path, **judge_environ(model)) as (server, url):
+        asking = begin_work(tmp_path, model, url)
+        for text in ("finishing what is under way", "stopping what is under way"):
+            server.process.send_signal(signal.SIGINT)
+            server.wait_for(text)
+        assert server.end() == 0
+        asking.join(20)
+    model.release()
+    assert asking.status == 503
+    assert the_run(tmp_path).run.status is RunStatus.INTERRUPTED
+
+
+def test_a_key_may_stand_in_an_env_file(tmp_path: Path, model: LoopbackServer) -> None:
+    lines = (f"{name}={value}\n" for name, value in judge_environ(model).items())
+    (tmp_path / "keys.env").write_text("".join(lines), encoding="utf-8")
+    with serving(tmp_path, "--env-file", "keys.env") as (server, url):
+        assert post(f"{url}/api/geval", ASKED)["score"] == 0.9
+        server.process.send_signal(signal.SIGTERM)
+        server.end()
+    assert KEY not in "".join(server.said)
+
+
+def test_view_opens_the_browser_and_a_missing_key_is_said(tmp_path: Path) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser.sh"
+    browser.write_text(
+        f'#!/bin/sh\necho "$1" > "{opened}.new"\nmv "{opened}.new" "{opened}"\n', encoding="utf-8"
+    )
+    browser.chmod(0o755)
+    with serving(tmp_path, command="view", BROWSER=str(browser)) as (server, url):
+        assert "OPENAI_API_KEY" in server.wait_for("warning.*").group()
+        with urllib.request.urlopen(f"{url}/healthz", timeout=20) as answer:
+            assert answer.status == 200
+        while not opened.exists() and server.process.poll() is None:
+            threading.Event().wait(0.01)
+    assert opened.read_text(encoding="utf-8").strip() == url
+
+
+def test_the_port_of_the_document_is_the_default() -> None:
+    assert ServerSettings(Path(), {}).port == 3001
+    assert "3001" in run_geval("serve", "--help", cwd=Path()).stdout
+
+
+def options(folder: Path, **changes: Any) -> ServeOptions:
+    values = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "grader": None,
+        "scoring": None,
+        "samples": None,
+        "env_file": None,
+        "home": None,
+        "allow_code": False,
+        "origins": (),
+        "hosts": (),
+    }
+    return ServeOptions(folder=folder, **{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"folder": Path("nowhere")}, "is no folder"),
+        ({"host": "no such host"}, "cannot listen"),
+        ({"scoring": "guess"}, "--scoring"),
+    ],
+)
+def test_options_that_make_no_sense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setenv("GEVAL_SERVER_TOKEN", "x" * 20)
+    with pytest.raises(UsageError, match=said):
+        serve(options(**{"folder": tmp_path, **changes}))
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UsageError, match="cannot listen") as caught:
+            serve(options(tmp_path, port=taken.getsockname()[1]))
+    assert "--port" in caught.value.hint
+
+
+def test_an_env_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        serve(options(tmp_path, env_file=tmp_path / "nothing.env"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.com"])
+@pytest.mark.parametrize("token", [None, "", "  "])
+def test_other_addresses_need_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, token: str | None
+) -> None:
+    monkeypatch.delenv("GEVAL_SERVER_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("GEVAL_SERVER_TOKEN", token)
+    with pytest.raises(UsageError, match="needs a token") as caught:
+        serve(options(tmp_path, host=host))
+    assert "GEVAL_SERVER_TOKEN" in caught.value.hint
+
+
+def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("fastapi", "uvicorn")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UsageError, match="extra `server`") as caught:
+        serve(options(tmp_path))
+    assert "geval-cli[server]" in caught.value.hint

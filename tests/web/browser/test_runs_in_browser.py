@@ -1,0 +1,291 @@
+"""The page in a real browser: what people do with it, and that nothing else happens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import Visit, serve, visit
+from support.sample_run import RUN, make_case
+from support.stored_runs import (
+    HOSTILE,
+    hostile_tests,
+    store_judged_run,
+    store_run,
+    write_config,
+    write_replies,
+)
+
+from geval_cli.records import RunStatus, RunSummary
+from geval_cli.store.runs import RunStore
+
+
+@dataclass(frozen=True)
+class Site:
+    """A served folder with a hostile run and two judged ones."""
+
+    folder: Path
+    address: str
+    hostile: str
+    before: str
+    after: str
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    hostile = store_run(write_config(folder, "hostile.json", hostile_tests()))
+    before, after = (store_judged_run(folder, good=good) for good in (("one",), ("two",)))
+    with serve(folder) as address:
+        yield Site(folder, address, hostile, before, after)
+
+
+@pytest.fixture
+def window(site: Site, browser: Any) -> Iterator[Visit]:
+    with visit(browser, site.address) as found:
+        yield found
+
+
+def statuses(window: Visit) -> list[str]:
+    """The words of the matrix, cell by cell."""
+    return [" ".join(text.split()) for text in window.page.locator("[data-cell] .status").all_inner_texts()]
+
+
+def focused(window: Visit) -> str:
+    return str(window.page.evaluate("document.activeElement.href ?? document.activeElement.className"))
+
+
+def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
+    window.go()
+    page = window.page
+    page.locator(f"#run-{site.before} a.main-link").click()
+    page.wait_for_url(f"**/runs/{site.before}")
+    page.get_by_role("link", name="Failed", exact=False).first.click()
+    assert page.locator("tbody .test-number").all_inner_texts() == ["2"]
+    page.locator("[data-cell].is-failed").first.click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_role("heading", name="test two").wait_for()
+    assert drawer.get_by_role("img", name="rating 2: 60%").is_visible()
+    assert page.url.endswith(f"/runs/{site.before}/results/1/0/0")
+
+
+def test_search_leaves_what_fits(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.after}")
+    window.page.get_by_placeholder("Search tests").fill("FINE answer")
+    window.page.keyboard.press("Enter")
+    window.page.get_by_text("1 row with a result that fits").wait_for()
+    assert window.page.url.endswith("?q=FINE+answer")
+    window.page.get_by_role("link", name="Clear").click()
+    window.page.get_by_text("3 rows").wait_for()
+
+
+def test_choosing_metric_and_order_needs_no_button(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.after}")
+    window.page.get_by_label("Sort").select_option("status")
+    window.page.wait_for_url("**?sort=status")
+    window.page.get_by_label("Metric").select_option("coherence")
+    window.page.wait_for_url("**?metric=coherence&sort=status")
+    assert statuses(window)[:2] == ["Failed 0.15", "Failed 0.15"]
+
+
+def test_keyboard_alone(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}")
+    page = window.page
+    page.locator("[data-cell]").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert focused(window).endswith("/results/1/0/1")
+    page.keyboard.press("ArrowRight")
+    assert focused(window).endswith("/results/1/0/1")
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").get_by_role("heading", name="test two").wait_for()
+    assert "drawer-body" in focused(window)
+    page.keyboard.press("Escape")
+    page.wait_for_url(f"**/runs/{site.before}")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    assert focused(window).endswith("/results/1/0/1")
+    assert page.locator("[data-cell][tabindex='0']").count() == 1
+
+
+def test_drawer_walks_through_tests_and_columns(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.before}")
+    page = window.page
+    page.locator("[data-cell]").first.click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_role("button", name="Next test").click()
+    drawer.get_by_role("heading", name="test two").wait_for()
+    drawer.get_by_role("link", name="chat").click()
+    drawer.get_by_text("Be kind.").wait_for()
+    assert page.url.endswith("/results/1/0/1")
+    page.go_back()
+    drawer.wait_for(state="hidden")
+    assert page.url.endswith(f"/runs/{site.before}")
+    page.go_forward()
+    drawer.get_by_text("Be kind.").wait_for()
+
+
+def test_skip_link_is_the_first_stop(window: Visit) -> None:
+    window.go()
+    window.page.keyboard.press("Tab")
+    assert window.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    window.page.keyboard.press("Enter")
+    assert window.page.evaluate("document.activeElement.id") == "content"
+
+
+def test_two_ticked_runs_are_compared(window: Visit, site: Site) -> None:
+    window.go()
+    page = window.page
+    compare = page.get_by_role("button", name="Compare")
+    assert compare.is_disabled()
+    for run in (site.hostile, site.after, site.before):
+        page.get_by_label(f"Compare run {run}").check()
+    assert not page.get_by_label(f"Compare run {site.hostile}").is_checked()
+    compare.click()
+    page.wait_for_url(f"**/compare?before={site.before}&after={site.after}")
+    heads = page.locator(".pairs-head").all_inner_texts()
+    assert heads == ["Newly failed", "Fixed", "Same verdict"]
+    page.get_by_role("link", name="Swap").click()
+    page.wait_for_url(f"**/compare?before={site.after}&after={site.before}")
+
+
+def test_model_output_is_only_text(window: Visit, site: Site) -> None:
+    window.go(f"/runs/{site.hostile}")
+    page = window.page
+    page.locator("[data-cell]").first.click()
+    for number, (name, text) in enumerate(HOSTILE.items(), start=1):
+        page.get_by_role("dialog").get_by_role("heading", name=f"#{number} {name}").wait_for()
+        output = page.locator("dialog .is-output")
+        assert output.evaluate("element => element.children.length") == 0
+        assert output.evaluate("element => element.scrollWidth <= element.clientWidth")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("window.hacked") is None
+        assert page.get_by_role("heading", name="Hacked", exact=True).count() == 0
+        shown = output.inner_text()
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        if text.isprintable():
+            assert shown == text
+        if number < len(HOSTILE):
+            page.get_by_role("button", name="Next test").click()
+
+
+def test_foreign_text_turns_no_neighbour_round(window: Visit, site: Site) -> None:
+    number = list(HOSTILE).index("right to left")
+    window.go(f"/runs/{site.hostile}/results/{number}/0/0")
+    bidi = window.page.locator(".is-output").evaluate("element => getComputedStyle(element).unicodeBidi")
+    assert bidi in ("isolate", "plaintext", "isolate-override")
+
+
+def test_theme_follows_the_system_until_it_is_chosen(browser: Any, site: Site) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with visit(browser, site.address, color_scheme="dark") as window:
+        window.go()
+        before = window.page.evaluate(background)
+        window.page.get_by_role("button", name="Use the light theme").click()
+        chosen = window.page.evaluate(background)
+        window.page.reload()
+        assert window.page.evaluate(background) == chosen != before
+
+
+_CONTRAST = """
+() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const part = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  };
+  const ground = (element) => {
+    for (let item = element; item; item = item.parentElement) {
+      const colour = parse(getComputedStyle(item).backgroundColor);
+      if (colour.length < 4 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const weak = [];
+  for (const element of document.querySelectorAll("main *, header *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("button[disabled], .is-aside, svg, option")) continue;
+    const [a, b] = [light(parse(getComputedStyle(element).color)), light(ground(element))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) weak.push(element.textContent.trim().slice(0, 40));
+  }
+  return weak;
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
+    """Every text has a contrast of at least 4.5 to 1 to its ground."""
+    with visit(browser, site.address, color_scheme=scheme) as window:
+        for path in (
+            "/",
+            f"/runs/{site.before}",
+            f"/runs/{site.before}/results/2/0/0",
+            f"/compare?before={site.before}&after={site.after}",
+        ):
+            window.go(path)
+            assert window.page.evaluate(_CONTRAST) == []
+
+
+def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:
+    with visit(browser, site.address, viewport={"width": 390, "height": 844}) as window:
+        for path in (
+            "/",
+            f"/runs/{site.hostile}",
+            f"/runs/{site.hostile}/results/3/0/0",
+            f"/compare?before={site.before}&after={site.after}",
+        ):
+            window.go(path)
+            assert window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_everything_works_without_scripts(browser: Any, site: Site) -> None:
+    with visit(browser, site.address, java_script_enabled=False) as window:
+        page = window.page
+        window.go(f"/runs/{site.before}")
+        page.locator("[data-cell]").first.click()
+        page.get_by_role("heading", name="test one").wait_for()
+        page.get_by_role("link", name="chat").click()
+        page.get_by_text("Be kind.").wait_for()
+        page.get_by_role("link", name="judged.json").click()
+        page.get_by_placeholder("Search tests").fill("poor")
+        page.get_by_role("button", name="Apply").click()
+        page.get_by_text("1 row with a result that fits").wait_for()
+
+
+def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) -> None:
+    runs = RunStore.open(tmp_path / ".geval")
+    runs.begin(replace(RUN, status=RunStatus.RUNNING, finished_at=None, duration_ms=None))
+    with serve(tmp_path) as address, visit(browser, address) as window:
+        window.go(f"/runs/{RUN.id}")
+        window.page.get_by_text("Waiting for the first result").wait_for()
+        runs.add(RUN.id, make_case()).result()
+        runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
+        runs.close()
+        window.page.get_by_text("completed").wait_for()
+        assert statuses(window) == ["Passed 0.88"]
+
+
+def test_progress_of_a_run_under_way(browser: Any, tmp_path: Path) -> None:
+    minute = 60_000
+    replies = [
+        {"match": "item 5", "reply": "no"},
+        {"match": "item 7", "reply": "yes", "latency_ms": minute},
+        {"default": "yes"},
+    ]
+    model = {"id": write_replies(tmp_path, "slow.json", replies)}
+    check = [{"type": "contains", "value": "yes"}]
+    tests = [{"vars": {"x": f"item {number}"}, "assert": check} for number in range(8)]
+    write_config(tmp_path, "config.json", tests, providers=[model])
+    with serve(tmp_path) as address, visit(browser, address) as window:
+        page = window.page
+        answer = page.request.post(f"{address}/api/runs", data={"config": "config.json"})
+        run = answer.json()["id"]
+        window.go(f"/runs/{run}")
+        page.locator("[data-live-text]", has_text="7 of 8 done · 6 passed, 1 failed").wait_for()
+        page.locator("[data-live-problems]").get_by_role("link", name="#6 failed").wait_for()
+        for _ in range(2):
+            page.request.post(f"{address}/api/runs/{run}/stop", data={})
+        page.get_by_text("This run was interrupted").wait_for()
+        assert [text.split()[0] for text in statuses(window)] == ["Passed"] * 5 + ["Failed", "Passed"]

@@ -1,0 +1,291 @@
+"""The pages as a server sends them, without a browser."""
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support.browser import serve
+from support.sample_run import RUN, make_case, make_judged
+from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config
+
+from geval_cli.records import ErrorInfo, RunStatus, RunSummary, Status
+from geval_cli.store.runs import RunStore
+
+
+@dataclass(frozen=True)
+class Site:
+    """A served folder."""
+
+    folder: Path
+    address: str
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.address + path, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def page(self, path: str) -> str:
+        status, text = self.get(path)
+        assert status == 200
+        return text
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name == "style" or name.startswith("on")]
+
+
+def text_of(page: str) -> str:
+    """What a reader sees, in one line."""
+    parser = _Text()
+    parser.feed(page)
+    return " ".join(" ".join(parser.parts).split())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with serve(tmp_path) as address:
+        yield Site(tmp_path, address)
+
+
+class TestRuns:
+    def test_empty_folder_says_how_to_begin(self, site: Site) -> None:
+        text = text_of(site.page("/"))
+        assert "No runs yet" in text
+        assert "geval run gevalconfig.yaml" in text
+
+    def test_list_is_newest_first_with_rate_and_counts(self, site: Site) -> None:
+        first, last = (store_judged_run(site.folder, good=good) for good in (("one",), ("one", "two")))
+        page = site.page("/")
+        assert page.index(f'id="run-{last}"') < page.index(f'id="run-{first}"')
+        text = text_of(page)
+        assert "2 runs" in text
+        assert "4 passed 0 failed 2 errors" in text
+        assert "2 passed 2 failed 2 errors" in text
+
+    def test_pass_rates_of_a_config_are_drawn(self, site: Site) -> None:
+        for good in (("one",), ("one", "two")):
+            store_judged_run(site.folder, good=good)
+        page = site.page("/")
+        assert 'aria-label="Pass rate of the last 2 runs, oldest first: from 50% to 100%"' in page
+        assert "▲ 50.0 points" in text_of(page)
+
+    def test_one_config_alone(self, site: Site) -> None:
+        store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
+        store_run(write_config(site.folder, "b.json", [{"vars": {"x": "b"}}]))
+        page = site.page(f"/?config={site.folder / 'a.json'}")
+        assert "1 run " in text_of(page)
+        assert "b.json" not in page
+
+    def test_nothing_judged_has_no_rate(self, site: Site) -> None:
+        store_run(write_config(site.folder, "a.json", [{"vars": {"x": "a"}}]))
+        assert "n/a" in text_of(site.page("/"))
+
+
+class TestRun:
+    def test_all_four_statuses_stand_in_words(self, site: Site) -> None:
+        runs = RunStore.open(site.folder / ".geval")
+        run = replace(RUN, config_path="gone.yaml")
+        runs.begin(run)
+        for number, status in enumerate(Status):
+            runs.add(run.id, make_case(number, status=status, score=None)).result()
+        runs.finish(run, RunSummary(total=4, passed=1, failed=1, errored=1, not_evaluated=1, pass_rate=0.5))
+        runs.close()
+        page = site.page(f"/runs/{run.id}")
+        for status, word in zip(Status, ("Passed", "Failed", "Error", "Not evaluated"), strict=True):
+            assert f'href="#icon-{status}"' in page
+            assert f'<span class="status-word">{word}</span>' in page
+        assert "gone.yaml is no longer there" in text_of(page)
+
+    def test_id_may_be_short_or_latest(self, site: Site) -> None:
+        run = store_judged_run(site.folder)
+        assert run in site.page("/runs/latest?status=passed")
+        assert run in site.page(f"/runs/{run[:-1]}")
+
+    def test_unknown_run_is_a_page(self, site: Site) -> None:
+        status, page = site.get("/runs/nothing")
+        assert status == 404
+        assert "there is no run `nothing`" in text_of(page)
+
+    @pytest.mark.parametrize(
+        ("query", "tests"),
+        [
+            ("", "1 2 3"),
+            ("?status=failed", "2"),
+            ("?status=error", "3"),
+            ("?status=nonsense&page=x&sort=x", "1 2 3"),
+            ("?metric=coherence", "1 2"),
+            ("?metric=coherence&status=failed", "2"),
+            ("?metric=nothing", ""),
+            ("?q=FINE", "1"),
+            ("?q=test%20two", "2"),
+            ("?sort=status", "2 3 1"),
+            ("?sort=score", "2 1 3"),
+            ("?metric=coherence&sort=score", "2 1"),
+        ],
+    )
+    def test_filters_and_orders(self, judged: Site, query: str, tests: str) -> None:
+        page = judged.page(f"/runs/latest{query}")
+        assert " ".join(re.findall(r'test-number mono">(\d+)<', page)) == tests
+
+    def test_score_of_a_metric_is_shown(self, judged: Site) -> None:
+        assert "Passed 0.90" in text_of(judged.page("/runs/latest?metric=coherence"))
+        assert "Passed 0.97" in text_of(judged.page("/runs/latest"))
+
+    def test_summary_has_metric_means_with_n_and_errors(self, judged: Site) -> None:
+        text = text_of(judged.page("/runs/latest"))
+        assert "coherence 0.53" in text
+        assert "2 failed 2 error 2 passed 0 not evaluated" in text
+
+    def test_rows_come_in_pages(self, site: Site) -> None:
+        tests = [{"vars": {"x": f"word {number}"}} for number in range(120)]
+        store_run(write_config(site.folder, "many.json", tests))
+        page = site.page("/runs/latest?page=3")
+        assert "Page 3 of 3" in text_of(page)
+        assert page.count("data-cell>") == 20
+        assert "Nothing fits" in site.page("/runs/latest?page=4")
+
+    def test_filter_that_fits_nothing_offers_the_way_back(self, judged: Site) -> None:
+        assert "Show all results" in judged.page("/runs/latest?q=zebra")
+
+    def test_run_that_was_killed_is_shown_as_interrupted(self, site: Site) -> None:
+        runs = RunStore.open(site.folder / ".geval")
+        runs.begin(replace(RUN, status=RunStatus.RUNNING, finished_at=None, duration_ms=None))
+        runs.add(RUN.id, make_case()).result()
+        runs.close()
+        text = text_of(site.page(f"/runs/{RUN.id}"))
+        assert "This run was interrupted" in text
+        assert "passed of 1 judged" in text
+        assert "interrupted" in text_of(site.page("/"))
+
+    def test_run_of_another_process_is_shown_as_running(self, site: Site) -> None:
+        runs = RunStore.open(site.folder / ".geval")
+        runs.begin(replace(RUN, status=RunStatus.RUNNING, finished_at=None, duration_ms=None))
+        page = site.page(f"/runs/{RUN.id}")
+        runs.close()
+        assert "data-live-run" in page
+        assert "Waiting for the first result" in page
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One judged run: test one is good, two is poor, three cannot be answered."""
+    folder = tmp_path_factory.mktemp("judged")
+    store_judged_run(folder, good=("one",))
+    with serve(folder) as address:
+        yield Site(folder, address)
+
+
+class TestCase:
+    def test_everything_about_a_verdict(self, judged: Site) -> None:
+        text = text_of(judged.page("/runs/latest/results/0/0/0"))
+        assert "#1 test one" in text
+        assert "Tell me about one." in text
+        assert "a fine answer about one" in text
+        assert "g-eval coherence 0.90 ≥ 0.50 (default)" in text
+        assert "2 evaluation steps Read it. Rate it." in text
+        assert "4.6 in 1 to 5 (logprobs, coverage 1.00)" in text
+        assert "contains 1.00 weight 2" in text
+        assert "Judge 2" in text
+
+    def test_distribution_is_drawn_over_the_whole_scale(self, judged: Site) -> None:
+        page = judged.page("/runs/latest/results/0/0/0")
+        words = "rating 1: 0%, rating 2: 0%, rating 3: 10%, rating 4: 20%, rating 5: 70%"
+        assert f'aria-label="{words}"' in page
+
+    def test_chat_prompt_is_shown_as_messages(self, judged: Site) -> None:
+        text = text_of(judged.page("/runs/latest/results/0/0/1"))
+        assert "system Be kind. user about one" in text
+
+    def test_error_with_its_hint(self, judged: Site) -> None:
+        text = text_of(judged.page("/runs/latest/results/2/0/0"))
+        assert "ProviderUnavailableError" in text
+        assert "overloaded" in text
+
+    @pytest.mark.parametrize("place", ["9/0/0", "0/9/0", "0/0/9", "x/0/0", "0/-1/0", f"{'9' * 30}/0/0"])
+    def test_no_result_in_this_place(self, judged: Site, place: str) -> None:
+        status, page = judged.get(f"/runs/latest/results/{place}")
+        assert status == 404
+        assert "has no result in this place" in text_of(page)
+
+    def test_details_from_anywhere(self, site: Site) -> None:
+        """What stands in a result may come from an older version or be broken."""
+        detail = {
+            "distribution": {"a": "b"},
+            "evaluation_steps": 7,
+            "parts": [1],
+            "rating": [],
+            "odd": {"x": None},
+        }
+        error = ErrorInfo("JudgeParseError", "unreadable", "use another judge", "<b>raw</b>\x1b[0m")
+        inner = make_judged(Status.ERROR, None, error=error)
+        outer = make_judged(Status.FAILED, 0.2, detail=detail, reason="<i>why</i>", assertions=(inner,))
+        runs = RunStore.open(site.folder / ".geval")
+        runs.begin(RUN)
+        runs.add(RUN.id, make_case(assertions=(outer,), output={"a": ["ü"]}, metadata={"tag": "x"})).result()
+        runs.finish(RUN, RunSummary(total=1, passed=1))
+        runs.close()
+        text = text_of(site.page(f"/runs/{RUN.id}/results/0/0/0"))
+        assert "<i>why</i>" in text
+        assert r"<b>raw</b>\x1b[0m" in text
+        assert "use another judge" in text
+        assert '{ "a": [ "ü" ] }' in text
+
+    def test_hostile_text_stays_text(self, site: Site) -> None:
+        store_run(write_config(site.folder, "hostile.json", hostile_tests()))
+        tags = set()
+        for number, text in enumerate(HOSTILE.values()):
+            page = site.page(f"/runs/latest/results/{number}/0/0")
+            parser = _Text()
+            parser.feed(page)
+            tags.update(parser.tags)
+            if text.isprintable() and len(text) < 1000:
+                assert text in "".join(parser.parts)
+        assert "img" not in tags
+        assert "\x1b" not in page
+
+
+class TestCompare:
+    def test_newly_failed_comes_first(self, site: Site) -> None:
+        before = store_judged_run(site.folder, good=("one",))
+        after = store_judged_run(site.folder, good=("two",))
+        text = text_of(site.page(f"/compare?run={after}&run={before}"))
+        assert "Tests are matched by description and variables, columns by their label" in text
+        assert text.index("Newly failed #1 test one") < text.index("Fixed #2 test two")
+        assert text.index("Fixed #2 test two") < text.index("Same verdict #3 test three")
+        assert "All 6 Newly failed 2 Fixed 2 Same verdict 2" in text
+
+    def test_metric_means_of_both(self, site: Site) -> None:
+        before = store_judged_run(site.folder, good=("one",))
+        after = store_judged_run(site.folder, good=("one", "two"))
+        text = text_of(site.page(f"/compare?before={before}&after={after}"))
+        assert "coherence 0.53 4 0.90 4 ▲ up 0.38" in text
+
+    def test_one_change_alone(self, site: Site) -> None:
+        before = store_judged_run(site.folder, good=("one",))
+        after = store_judged_run(site.folder, good=("two",))
+        text = text_of(site.page(f"/compare?before={before}&after={after}&change=fixed"))
+        assert "#2 test two" in text
+        assert "#1 test one" not in text
+
+    @pytest.mark.parametrize("query", ["", "?before=latest", "?run=latest", "?run=latest&run=latest"])
+    def test_two_runs_are_needed(self, judged: Site, query: str) -> None:
+        status, page = judged.get(f"/compare{query}")
+        assert status == 404
+        assert "choose" in text_of(page)
