@@ -1,6 +1,6 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
@@ -9,11 +9,11 @@ from geval_cli.config.suite import TestCase
 from geval_cli.errors import Problem
 from geval_cli.judge.build import MetricDefaults, ScoringChoice, metric_from_spec
 from geval_cli.judge.check import check_metric, range_of
-from geval_cli.judge.grading import grade
-from geval_cli.judge.metric import JudgedCase, Metric
+from geval_cli.judge.grading import grade, steps_requests
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
-from geval_cli.records import JsonValue
+from geval_cli.records import JsonValue, ModelRequest
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
@@ -49,6 +49,21 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     return await judge_case(spec, judged_case(spec, subject, tools), subject.test, tools)
 
 
+def foresee(spec: AssertionSpec, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
+    """The requests for the judge's steps, which hold nothing of an output."""
+    assert isinstance(spec, GEvalAssertionSpec)
+    return foresee_case(spec, judged_case(spec, subject, tools), subject.test, tools)
+
+
+def foresee_case(
+    spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase, tools: Tools
+) -> Iterator[tuple[Judge, ModelRequest]]:
+    """What `judge_case` will ask for, as far as it does not depend on the output of `case`."""
+    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
+    for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
+        yield model, request
+
+
 async def judge_case(spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
     """Have the judge rate `case`, which is what it is to see of `test` and its output.
 
@@ -57,7 +72,7 @@ async def judge_case(spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase,
     """
     model = tools.judge_for(judge_provider(spec, test, tools.defaults))
     result = await grade(
-        _metric(spec, test, tools),
+        metric_of(spec, test, tools),
         case,
         model,
         render=tools.templates.render,
@@ -74,7 +89,9 @@ async def judge_case(spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase,
     )
 
 
-def _metric(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
+def metric_of(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
+    """The metric of a checked `spec` in one test, its templates rendered."""
+
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:
         return tuple(tools.templates.render(text, test.variables) for text in texts)
 
@@ -84,6 +101,7 @@ def _metric(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
         criteria=rendered(_criteria(spec)) or None,
         evaluation_steps=None if spec.evaluation_steps is None else rendered(spec.evaluation_steps),
         defaults=MetricDefaults(
+            threshold=tools.defaults.threshold,
             scoring=(
                 _scoring(test.options),
                 ScoringChoice(tools.defaults.scoring, tools.defaults.samples),

@@ -62,6 +62,34 @@ def find_json(text: str) -> FoundJson:
     raise ValueError("there is no JSON object or list in it, not even in a code fence or within prose")
 
 
+def every_json(text: str) -> Iterator[JsonValue]:
+    """Every JSON object in a text, and every list that is all of it or all of a code fence.
+
+    A list in prose (`[1]`) is more often a footnote than JSON. The members of a list that are objects follow it.
+    """
+    try:
+        whole = parse_strict_json(text)
+    except ValueError:
+        whole = None
+    if isinstance(whole, dict | list):
+        yield from _with_members(whole)
+        return
+    for candidate in _fenced(text):
+        if isinstance(candidate.value, list):
+            yield candidate.value
+    for candidate in _in_prose(text):
+        if isinstance(candidate.value, dict):
+            yield candidate.value
+        elif isinstance(candidate.value, list):
+            yield from (item for item in candidate.value if isinstance(item, dict))
+
+
+def _with_members(value: JsonValue) -> Iterator[JsonValue]:
+    yield value
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))
+
+
 def _fenced(text: str) -> Iterator[_Candidate]:
     for match in islice(_FENCE.finditer(text), _MOST_TRIES):
         content = match["content"].strip()

@@ -1,19 +1,27 @@
 """What an assertion looks at, what it may use, and what it answers."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from geval_cli.config.promptfoo.specs import JudgesSpec
 from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, ModelGradedSpec, ProviderSpec, Scoring
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Judge
-from geval_cli.records import JsonValue, ModelResponse, Status
+from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
+from geval_cli.judge.scoring import passes
+from geval_cli.providers.presets import is_embedding
+from geval_cli.records import AssertionResult, JsonValue, ModelResponse, Status
+from geval_cli.scripting.scripts import Scripts
 from geval_cli.templating import Templates, template_problem
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
 """Who judges when nobody says."""
+
+DEFAULT_EMBEDDING = ProviderSpec(id="openai:embedding:text-embedding-3-large")
+"""Who turns texts into vectors when nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,8 @@ class Subject:
         system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
         response: what the model under test answered, with usage, timing and finish reason; None for an output that
             the test brings.
+        provider: who answered, as the config has it; None for an output that the test brings.
+        opaque: the variables of the test that models made in earlier jobs; they are put into no code.
     """
 
     test: TestCase
@@ -32,6 +42,8 @@ class Subject:
     repeat_index: int = 0
     system: str | None = None
     response: ModelResponse | None = None
+    provider: ProviderSpec | None = None
+    opaque: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
@@ -41,31 +53,54 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class JudgeDefaults:
-    """What the command line says about judging; it stands between a test's own options and `defaultTest`'s."""
+    """What the command line says about judging; it stands between a test's own options and `defaultTest`'s.
+
+    `threshold` is what the dialect asks of a g-eval that names none.
+    """
 
     grader: ProviderSpec | None = None
     scoring: Scoring | None = None
     samples: int | None = None
+    threshold: float = DEFAULT_THRESHOLD
+
+
+JudgeEach = Callable[[Sequence[AssertionSpec], Subject], Awaitable[Sequence[AssertionResult]]]
+
+
+async def judge_none(specs: Sequence[AssertionSpec], subject: Subject) -> Sequence[AssertionResult]:
+    """Stands where assertions cannot hold others."""
+    raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What assertions may use: templates, and a judge for any provider spec."""
+    """What assertions may use: templates, a judge for any provider spec, and a way to have other assertions judged.
+
+    Attributes:
+        judge_each: the results of several assertions on one output, errors as results too.
+        scripts: runs the code that the config names; None where none is run.
+    """
 
     templates: Templates
     judge_for: Callable[[ProviderSpec], Judge]
     judge_memory: JudgeMemory
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
+    judge_each: JudgeEach = judge_none
+    scripts: Scripts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is known of a test before anything is sent. `rendered_prompt` is None when it cannot be rendered."""
+    """What is known of a test before anything is sent. `rendered_prompt` is None when it cannot be rendered.
+
+    `base_dir` is the config's folder, to which names of code files are relative.
+    """
 
     test: TestCase
     templates: Templates
     where: str
     rendered_prompt: str | None = None
+    base_dir: Path = field(default_factory=Path)
 
     def render(
         self,
@@ -85,7 +120,11 @@ class CheckContext:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A verdict before weight, metric and `not-` are applied. `score` is 0..1, None when nothing was scored."""
+    """A verdict before weight, metric and `not-` are applied. `score` is 0..1, None when nothing was scored.
+
+    Attributes:
+        assertions: the results of the assertions that this one holds.
+    """
 
     status: Status
     score: float | None
@@ -94,11 +133,20 @@ class Outcome:
     threshold_is_default: bool = False
     detail: Mapping[str, JsonValue] = field(default_factory=dict)
     latency_ms: float = 0.0
+    assertions: tuple[AssertionResult, ...] = ()
 
     @classmethod
     def of(cls, passed: bool, reason: str, **detail: JsonValue) -> "Outcome":
         """A yes-or-no verdict: score 1 or 0."""
         return cls(Status.PASSED if passed else Status.FAILED, float(passed), reason, detail=detail)
+
+    @classmethod
+    def graded(
+        cls, score: float, reason: str, threshold: float, *, is_default: bool = False, **detail: JsonValue
+    ) -> "Outcome":
+        """A score on 0..1 against the threshold that it must reach."""
+        status = Status.PASSED if passes(score, threshold) else Status.FAILED
+        return cls(status, score, reason, threshold, is_default, detail)
 
     @classmethod
     def not_evaluated(cls, reason: str) -> "Outcome":
@@ -130,15 +178,31 @@ def location_of(spec: AssertionSpec) -> str | None:
     return None if location is None else str(location)
 
 
-def judge_provider(spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults) -> ProviderSpec:
-    """Who judges an assertion: the nearest that names one (GEVAL.md, section 3)."""
-    return (
-        spec.provider
-        or test.options.provider
-        or defaults.grader
-        or test.default_options.provider
-        or DEFAULT_JUDGE
-    )
+def judge_provider(
+    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = "text"
+) -> ProviderSpec:
+    """Who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
+
+    `kind` is `text`, or `embedding` for who turns texts into vectors.
+    """
+    levels = (spec.provider, test.options.provider, defaults.grader, test.default_options.provider)
+    for level in levels:
+        found = None if level is None else _of_kind(level, kind)
+        if found is not None:
+            return found
+    return DEFAULT_EMBEDDING if kind == "embedding" else DEFAULT_JUDGE
+
+
+def judges_of(spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
+    """Every provider that an assertion asks for its verdict."""
+    for kind in spec.judge_kinds:
+        yield judge_provider(spec, test, defaults, kind)
+
+
+def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
+    if isinstance(provider, JudgesSpec):
+        return provider.by_kind.get(kind)
+    return provider if is_embedding(provider.id) == (kind == "embedding") else None
 
 
 def has_criteria(spec: LlmEvaluationSpec, test: TestCase, templates: Templates) -> bool:

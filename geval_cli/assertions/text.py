@@ -1,4 +1,4 @@
-"""contains, icontains, equals, starts-with, ends-with, regex: the output's text against one expected text."""
+"""contains, icontains, starts-with, ends-with, regex: the output's text against one expected text."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import regex
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.patterns import is_found
+from geval_cli.assertions.values import as_text
 from geval_cli.config.schema import AssertionSpec, TextAssertionSpec
 from geval_cli.errors import Problem
 
@@ -28,7 +29,6 @@ COMPARISONS: dict[str, Comparison] = {
         "contains, in any case,",
         "does not contain, in any case,",
     ),
-    "equals": Comparison(lambda text, value: text == value, "equals", "is not equal to"),
     "starts-with": Comparison(str.startswith, "starts with", "does not start with"),
     "ends-with": Comparison(str.endswith, "ends with", "does not end with"),
     "regex": Comparison(lambda text, value: is_found(value, text), "matches", "does not match"),
@@ -40,7 +40,7 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     assert isinstance(spec, TextAssertionSpec)
     location = spec.place.value("value")
     problems: list[Problem] = []
-    value = context.render(expected_text(spec), location, problems)
+    value = context.render(as_text(spec.value), location, problems)
     if value is not None and spec.base_type == "regex":
         try:
             regex.compile(value)
@@ -52,7 +52,7 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
 async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     """Compare the output with the rendered `value`."""
     assert isinstance(spec, TextAssertionSpec)
-    value = tools.templates.render(expected_text(spec), subject.test.variables)
+    value = tools.templates.render(as_text(spec.value), subject.test.variables)
     comparison = COMPARISONS[spec.base_type]
     if spec.base_type == "regex":  # in a thread: it may take long on an output that nobody foresaw
         passed = await asyncio.to_thread(comparison.holds, subject.text, value)
@@ -60,8 +60,3 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         passed = comparison.holds(subject.text, value)
     does = comparison.does if passed else comparison.does_not
     return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
-
-
-def expected_text(spec: TextAssertionSpec) -> str:
-    """The `value` as text; YAML's `true` is written as in YAML."""
-    return str(spec.value).lower() if isinstance(spec.value, bool) else str(spec.value)

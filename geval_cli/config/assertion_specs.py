@@ -1,22 +1,20 @@
 """Assertions: the spec that `type` asks for, with the short forms of g-eval's keys written out."""
 
+import json
 from collections.abc import Callable, Mapping
 
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import ASSERTION_SPECS, AssertSetSpec, IsJsonAssertionSpec
+from geval_cli.config.assertion_values import NULLABLE_VALUES, read_json_schema, read_value
 from geval_cli.config.place import Place
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.provider_specs import read_provider
 from geval_cli.config.rubric_specs import read_rubric
-from geval_cli.config.schema import (
-    ASSERTION_SPECS,
-    AssertionSpec,
-    IsJsonAssertionSpec,
-    RubricPromptSpec,
-    TestOptionsSpec,
-)
-from geval_cli.config.source_file import is_file_reference
+from geval_cli.config.schema import TestOptionsSpec
+from geval_cli.config.spec import RubricPromptSpec
+from geval_cli.config.unsupported_types import advice_on
 from geval_cli.config.validation import Fields, Reading, build_spec, read_fields
 from geval_cli.config.wanted import describe_value
-from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
 
 _NEGATION = "not-"
@@ -46,13 +44,17 @@ def read_assertion(value: JsonValue, place: Place, reading: Reading) -> Assertio
     base = kind.removeprefix(_NEGATION)
     model = ASSERTION_SPECS[base]
     article = "an" if base[0] in "aeiou" else "a"
-    nullable = ("value",) if model is IsJsonAssertionSpec else ()
+    nullable = ("value",) if model in NULLABLE_VALUES else ()
     fields = read_fields(model, value, place, f"{article} {base} assertion", reading, nullable=nullable)
     if fields is None:
         return None
     _write_out(fields, reading)
     if model is IsJsonAssertionSpec:
         read_json_schema("value", fields, reading)
+    elif model is AssertSetSpec:
+        _read_members(fields, reading)
+    else:
+        read_value(model, fields, reading)
     return build_spec(model, fields, reading)
 
 
@@ -65,16 +67,24 @@ def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestO
     return build_spec(TestOptionsSpec, fields, reading)
 
 
-def read_json_schema(name: str, fields: Fields, reading: Reading) -> None:
-    """Put the content of a schema file in the place of its name, in the field `name` of any part of a config."""
-    value = fields.values.get(name)
-    if not is_file_reference(value):
+def _read_members(fields: Fields, reading: Reading) -> None:
+    """The assertions of a set, in the place of what is written."""
+    written = fields.values.get("assertions")
+    if written is None:
         return
-    try:
-        fields.values[name] = reading.files.document(value, fields.child(name).value()).value
-    except ConfigError as error:
-        reading.problems.extend(error.problems)
-        fields.drop(name)
+    place = fields.child("assertions")
+    members = read_assertions(list(written) if isinstance(written, tuple) else written, place, reading)
+    for member in members:
+        if isinstance(member, AssertSetSpec):
+            hint = "write its assertions into the outer set, or beside it"
+            reading.report("an assert-set cannot hold another assert-set", member.place.value("type"), hint)
+        if member.base_type in ("select-best", "max-score"):
+            message = f"{member.base_type} compares whole outputs and cannot stand in an assert-set"
+            reading.report(message, member.place.value("type"), "write it beside the set")
+    if written == ():
+        hint = "add assertions, or leave the set out"
+        reading.report("an assert-set needs at least one assertion", place.value(), hint)
+    fields.values["assertions"] = members
 
 
 def _is_known(kind: str) -> bool:
@@ -95,6 +105,10 @@ def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -
         return None
     if _is_known(kind):
         return kind
+    advice = advice_on(kind.removeprefix(_NEGATION))
+    if advice is not None:
+        reading.report(f"geval has no assertion type `{kind}`", place.value("type"), advice)
+        return None
     prefix = _NEGATION if kind.startswith(_NEGATION) else ""
     near = did_you_mean(kind.removeprefix(_NEGATION), ASSERTION_SPECS)
     hint = f"did you mean `{prefix}{near}`?" if near else ""
@@ -122,6 +136,8 @@ def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
 
 
 def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+    if isinstance(value, list | tuple):  # a chat, whose texts are templates
+        return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict):
         return reading.text(value, place.value())
     fields = read_fields(RubricPromptSpec, value, place, "a rubricPrompt", reading)

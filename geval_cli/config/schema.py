@@ -5,27 +5,64 @@ the room that uses it: `judge`, `assertions` and `providers` each offer a check.
 key descriptions included.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
-from geval_cli.config.place import Place
-from geval_cli.config.secrets import mask_text
+from geval_cli.config.assertion_base import AssertionSpec, ModelGradedSpec
+from geval_cli.config.assertion_schema import (
+    ASSERTION_SPECS,
+    EVALUATION_SPECS,
+    EvaluationParam,
+    GEvalAssertionSpec,
+    IsJsonAssertionSpec,
+    LlmEvaluationSpec,
+    RubricBandSpec,
+    SchemaEvaluationSpec,
+    TextAssertionSpec,
+)
+from geval_cli.config.spec import (
+    EvaluationParsing,
+    ProviderSpec,
+    RubricPromptSpec,
+    SampleCount,
+    Score,
+    Scoring,
+    Spec,
+    Text,
+    WrittenSchema,
+)
 
-Score = Annotated[float, Field(ge=0, le=1)]
-Text = Annotated[str, Field(strict=True)]
-SampleCount = Annotated[int, Field(ge=1, le=1000)]
-
-
-class Spec(BaseModel):
-    """A part of a config. `place` knows the file, line and column of the part and of each of its keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True
-    )
-
-    place: Place = Field(default_factory=Place.nowhere, exclude=True, repr=False)
+__all__ = [
+    "ASSERTION_SPECS",
+    "EVALUATION_SPECS",
+    "AssertionSpec",
+    "ChatMessageSpec",
+    "EvaluationMode",
+    "EvaluationParam",
+    "EvaluationParsing",
+    "FactualityWeightsSpec",
+    "GEvalAssertionSpec",
+    "IsJsonAssertionSpec",
+    "LlmEvaluationSpec",
+    "ModelGradedSpec",
+    "PromptSpec",
+    "ProviderSpec",
+    "RubricBandSpec",
+    "RubricPromptSpec",
+    "RunOptionsSpec",
+    "SampleCount",
+    "SchemaEvaluationSpec",
+    "Score",
+    "Scoring",
+    "Spec",
+    "SuiteSpec",
+    "TestOptionsSpec",
+    "TestSpec",
+    "Text",
+    "TextAssertionSpec",
+    "WrittenSchema",
+]
 
 
 class ChatMessageSpec(Spec):
@@ -38,9 +75,6 @@ class ChatMessageSpec(Spec):
 
 
 EvaluationMode = Literal["llm", "schema"]
-EvaluationParsing = Literal["strict", "tolerant"]
-WrittenSchema = dict[str, Any] | bool | str
-"""A JSON Schema as a config may have it: written out, or as JSON text."""
 
 
 class PromptSpec(Spec):
@@ -82,39 +116,18 @@ class PromptSpec(Spec):
         return self.evaluation_mode
 
 
-class ProviderSpec(Spec):
-    """A model endpoint. `config` goes to the wire, except geval's own keys (base_url, api_key_env, timeout_s, ...)."""
+class FactualityWeightsSpec(Spec):
+    """What each relation between the facts of two answers is worth, from 0 to 1."""
 
-    id: str = Field(description="Which model, for example openai:gpt-4.1 or local:smollm2.")
-    label: str = Field("", description="What tables show for this provider.")
-    config: dict[str, Any] = Field(
-        default_factory=dict,
-        repr=False,
-        description="Settings of the model, sent as they are, and geval's own: base_url, api_key_env, timeout_s, ...",
+    subset: Score = Field(1.0, description="The output says less than the reference.")
+    superset: Score = Field(1.0, description="The output says more than the reference.")
+    agree: Score = Field(1.0, description="Both say the same.")
+    disagree: Score = Field(0.0, description="They contradict each other.")
+    differ_but_factual: Score = Field(
+        1.0,
+        validation_alias=AliasChoices("differButFactual", "differ_but_factual"),
+        description="They differ in what does not matter for the facts.",
     )
-
-    def __repr_args__(self) -> Iterable[tuple[str, str]]:
-        return [("id", self.public_id), ("label", self.label)]
-
-    @property
-    def public_id(self) -> str:
-        """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
-        return mask_text(self.id)
-
-    @property
-    def title(self) -> str:
-        """What tables, files and messages show for this provider."""
-        return self.label or self.public_id
-
-
-Scoring = Literal["auto", "logprobs", "samples", "single"]
-
-
-class RubricPromptSpec(Spec):
-    """Both judge prompts of the criteria form, each a template."""
-
-    steps: str | None = Field(None, description="The prompt that asks for evaluation steps. Text or file://.")
-    evaluate: str | None = Field(None, description="The prompt that asks for the rating. Text or file://.")
 
 
 class TestOptionsSpec(Spec):
@@ -132,137 +145,9 @@ class TestOptionsSpec(Spec):
     samples: SampleCount | None = Field(
         None, description="How many ratings to ask for; means scoring: samples."
     )
-
-
-class AssertionSpec(Spec):
-    """What every assertion has. `type` is written with `not-` before it to turn the verdict round."""
-
-    type: str = Field(description="What is checked. With `not-` before it, the verdict is turned round.")
-    metric: str | None = Field(None, description="The name under which scores are summed up over all tests.")
-    weight: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="How much this counts in the test's score."
+    factuality: FactualityWeightsSpec | None = Field(
+        None, description="What each case of a factuality assertion is worth."
     )
-
-    @property
-    def is_negated(self) -> bool:
-        return self.type.startswith("not-")
-
-    @property
-    def base_type(self) -> str:
-        return self.type.removeprefix("not-")
-
-
-class TextAssertionSpec(AssertionSpec):
-    """contains, icontains, equals, starts-with, ends-with, regex: the output against one text, itself a template."""
-
-    value: str | int | float | bool = Field(description="What to look for; a template.")
-
-
-class IsJsonAssertionSpec(AssertionSpec):
-    """is-json: the whole output is JSON and, with a `value`, valid against that JSON Schema."""
-
-    value: WrittenSchema | None = Field(
-        None, description="A JSON Schema that the output must fit, or file:// with the path of one."
-    )
-
-
-EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
-
-
-class ModelGradedSpec(AssertionSpec):
-    """What every assertion that asks a judge has. `provider` is the judge."""
-
-    threshold: Score | None = Field(
-        None, description="The lowest score, from 0 to 1, that passes; 0.5 when left out."
-    )
-    provider: ProviderSpec | None = Field(None, description="Who judges.")
-    rubric_prompt: str | RubricPromptSpec | None = Field(
-        None,
-        validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
-        description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
-    )
-
-
-class RubricBandSpec(Spec):
-    """One band of a rubric: a rating, or a span of ratings, and what earns it."""
-
-    low: float = Field(description="The lowest rating of this band.")
-    high: float = Field(description="The highest rating of this band.")
-    description: str = Field(description="What earns it.")
-
-
-class GEvalAssertionSpec(ModelGradedSpec):
-    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
-
-    dimension: str | None = Field(
-        None,
-        description="fluency, coherence, consistency, relevance, engagingness, groundedness or naturalness.",
-    )
-    criteria: str | tuple[str, ...] | None = Field(
-        None,
-        validation_alias=AliasChoices("criteria", "value"),
-        description="What to value, in your own words; a list is rated one by one. Template or file://.",
-    )
-    evaluation_steps: tuple[str, ...] | None = Field(
-        None,
-        validation_alias=AliasChoices("evaluation_steps", "evaluationSteps"),
-        description="The steps that the judge follows; generated from the criteria when left out.",
-    )
-    evaluation_params: tuple[EvaluationParam, ...] | None = Field(
-        None,
-        validation_alias=AliasChoices("evaluation_params", "evaluationParams"),
-        description="Which parts of the test the judge sees.",
-    )
-    rubric: tuple[RubricBandSpec, ...] | None = Field(None, description="What earns which rating.")
-    score_range: tuple[float, float] | None = Field(
-        None, description="The lowest and the highest rating, [0, 10] when left out."
-    )
-    score_step: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="The distance between two ratings."
-    )
-    strict_mode: bool = Field(False, description="All or nothing: the judge answers 0 or 1.")
-    scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
-    samples: SampleCount | None = Field(
-        None, description="How many ratings to ask for; means scoring: samples."
-    )
-    min_valid: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.5, description="The share of samples that must be readable."
-    )
-    explain: Literal["failed", "always", "never"] = Field(
-        "failed", description="When to buy a rationale for a dimension's score."
-    )
-    source: str | None = Field(None, description="What the output was made from; a template.")
-
-
-ASSERTION_SPECS: dict[str, type[AssertionSpec]] = {
-    "contains": TextAssertionSpec,
-    "icontains": TextAssertionSpec,
-    "equals": TextAssertionSpec,
-    "starts-with": TextAssertionSpec,
-    "ends-with": TextAssertionSpec,
-    "regex": TextAssertionSpec,
-    "is-json": IsJsonAssertionSpec,
-    "g-eval": GEvalAssertionSpec,
-}
-"""Which keys an assertion takes, by its `type` without `not-`."""
-
-
-class LlmEvaluationSpec(GEvalAssertionSpec):
-    """evaluation-llm: what a prompt in the mode `llm` asks of every answer. Its place is that of the criteria."""
-
-
-class SchemaEvaluationSpec(AssertionSpec):
-    """evaluation-schema: what a test asks of an answer in the mode `schema`. Its place is that of the schema."""
-
-    value: WrittenSchema | None = None
-    parsing: EvaluationParsing = "strict"
-
-
-EVALUATION_SPECS: dict[str, type[AssertionSpec]] = {
-    "evaluation-llm": LlmEvaluationSpec,
-    "evaluation-schema": SchemaEvaluationSpec,
-}
-"""The assertions that evaluation modes stand for; no config writes them as a `type`."""
 
 
 class TestSpec(Spec):
@@ -344,6 +229,15 @@ class SuiteSpec(Spec):
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,
         description="Options of the whole run; the command line wins over them.",
+    )
+    derived_metrics: Any = Field(
+        None,
+        validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
+        description="Numbers computed from the sums of metrics: a list of {name, value}.",
+    )
+    gates: Any = Field(
+        None,
+        description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
     )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."

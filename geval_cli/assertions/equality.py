@@ -1,0 +1,48 @@
+"""equals: the output is the expected text or, where data is expected, the same JSON value."""
+
+from geval_cli.assertions.json_text import parse_strict_json
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.values import as_text, compact_json, render_deep
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import EqualsAssertionSpec
+from geval_cli.errors import Problem
+from geval_cli.records import JsonValue
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of the templates in `value`, in one test."""
+    assert isinstance(spec, EqualsAssertionSpec)
+    problems: list[Problem] = []
+    render_deep(spec.value, lambda text: context.render(text, spec.place.value("value"), problems) or "")
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Compare with the rendered `value`: texts letter by letter, lists and mappings as JSON."""
+    assert isinstance(spec, EqualsAssertionSpec)
+    variables = subject.test.variables
+    if not isinstance(spec.value, dict | list) and spec.value is not None:
+        expected = tools.templates.render(as_text(spec.value), variables)
+        return _outcome(subject.text == expected, expected)
+    value = render_deep(spec.value, lambda text: tools.templates.render(text, variables))
+    try:
+        found = parse_strict_json(subject.text)
+    except ValueError:
+        return _outcome(False, compact_json(value))
+    return _outcome(is_same_json(found, value), compact_json(value))
+
+
+def is_same_json(one: JsonValue, other: JsonValue) -> bool:
+    """Whether two values have one JSON meaning: 1 and 1.0 are the same number, true is none, keys have no order."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same_json, one, other))
+    return bool(one == other)
+
+
+def _outcome(passed: bool, expected: str) -> Outcome:
+    does = "equals" if passed else "is not equal to"
+    return Outcome.of(passed, f'the output {does} "{shortened(expected)}"')

@@ -1,0 +1,50 @@
+"""latency, cost: what the answer took, against a limit."""
+
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import LimitAssertionSpec
+from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.records import ModelResponse
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Nothing depends on the test."""
+    return []
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Whether the answer stayed within the limit: score 1 or 0.
+
+    Raises:
+        UnjudgeableError: the output was not generated, or its price is unknown.
+    """
+    assert isinstance(spec, LimitAssertionSpec)
+    if subject.response is None:
+        raise UnjudgeableError(
+            f"there is no {spec.base_type}: no model was asked for this output",
+            hint=f"take {spec.base_type} out of tests that bring their own output",
+        )
+    is_latency = spec.base_type == "latency"
+    value, shown = _latency(subject.response) if is_latency else _cost(subject.response)
+    passed = value <= spec.threshold
+    limit = f"the limit of {spec.threshold:g} {'ms' if is_latency else 'USD'}"
+    reason = f"{shown}, {'within' if passed else 'above'} {limit}"
+    return Outcome.of(passed, reason, value=value, limit=spec.threshold)
+
+
+def _latency(response: ModelResponse) -> tuple[float, str]:
+    """Milliseconds. An answer from the cache took what it took when it was asked for."""
+    when = " when it was asked for (it comes from the cache)" if response.cached else ""
+    return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
+
+
+def _cost(response: ModelResponse) -> tuple[float, str]:
+    """US dollars. An answer from the cache cost what it cost when it was bought."""
+    cost_usd = response.bought_usd if response.cached else response.usage.cost_usd
+    if cost_usd is None:
+        raise UnjudgeableError(
+            "the answer's cost is unknown",
+            hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
+        )
+    when = " when it was bought (it comes from the cache)" if response.cached else ""
+    return cost_usd, f"the answer cost {cost_usd:.6f} USD{when}"

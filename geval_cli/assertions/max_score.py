@@ -1,0 +1,73 @@
+"""max-score: of all outputs of a test, the one passes whose other assertions have the highest score."""
+
+from collections.abc import Sequence
+
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.row import RowMember, check_is_comparable
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.graded_schema import MaxScoreRulesSpec, MaxScoreSpec
+from geval_cli.errors import Problem
+from geval_cli.judge.scoring import passes
+from geval_cli.records import AssertionResult
+
+_COMPARING = ("select-best", "max-score")
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Whether there are other assertions whose scores can be compared."""
+    assert isinstance(spec, MaxScoreSpec)
+    if any(other.base_type not in _COMPARING for other in context.test.assertions):
+        return []
+    message = "max-score compares the scores of other assertions, and there are none"
+    return [Problem(message, spec.place.value("type"), "add the assertions that score the outputs")]
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """A single output has nothing to be compared with.
+
+    Raises:
+        UnjudgeableError: always.
+    """
+    [outcome] = await judge_row(spec, [RowMember(subject)], tools)
+    return outcome
+
+
+async def judge_row(spec: AssertionSpec, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
+    """Passes for the output with the highest score, the first of several, in the order of `members`.
+
+    Raises:
+        UnjudgeableError: there are fewer than two outputs.
+    """
+    del tools
+    assert isinstance(spec, MaxScoreSpec)
+    check_is_comparable(members)
+    scores = [total_score(member.assertions, spec.value) for member in members]
+    highest = max(scores)
+    reaches = spec.value.threshold is None or passes(highest, spec.value.threshold)
+    best = scores.index(highest) if reaches else -1
+    return [
+        Outcome.of(place == best, _reason(score, highest, spec.value, chosen=place == best), total=score)
+        for place, score in enumerate(scores)
+    ]
+
+
+def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRulesSpec) -> float:
+    """The weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
+    weighed = [
+        (rules.weights.get(result.type, 1.0), result.score or 0.0)
+        for result in assertions
+        if result.type.removeprefix("not-") not in _COMPARING
+    ]
+    total = sum(weight * score for weight, score in weighed)
+    weights = sum(weight for weight, _ in weighed)
+    if rules.method == "sum":
+        return total
+    return total / weights if weights else 0.0
+
+
+def _reason(score: float, highest: float, rules: MaxScoreRulesSpec, *, chosen: bool) -> str:
+    if chosen:
+        return f"the highest score of the row: {score:.3f}"
+    if rules.threshold is not None and not passes(highest, rules.threshold):
+        return f"no output of the row reaches {rules.threshold:g}; this one has {score:.3f}"
+    return f"the score is {score:.3f}; the highest of the row is {highest:.3f}"

@@ -1,0 +1,31 @@
+"""What assertions see that compare the outputs of one test: all of them, with what was found out about each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from geval_cli.assertions.outcome import Subject
+from geval_cli.errors import UnjudgeableError
+from geval_cli.records import AssertionResult
+
+_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RowMember:
+    """One output of the row, with the results of its other assertions."""
+
+    subject: Subject
+    assertions: tuple[AssertionResult, ...] = ()
+
+
+def check_is_comparable(members: Sequence[RowMember]) -> None:
+    """See to it that there is something to compare.
+
+    Raises:
+        UnjudgeableError: fewer than two outputs could be had.
+    """
+    if len(members) < _LEAST:
+        raise UnjudgeableError(
+            "there are fewer than two outputs of this test to compare",
+            hint="see the errors of the other cases of the test",
+        )

@@ -1,0 +1,83 @@
+"""llm-rubric: a judge says whether the output meets a rubric in the user's own words, and how well."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from geval_cli.assertions.asking import Asking, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.values import render_deep
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.graded_schema import LlmRubricSpec
+from geval_cli.errors import Problem
+from geval_cli.judge.prompt import Block
+from geval_cli.judge.scoring import passes
+from geval_cli.judge.verdicts import Decision, parse_rubric_verdict
+from geval_cli.records import JsonValue, Status
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string"},
+        "pass": {"type": "boolean"},
+        "score": {"type": "number"},
+    },
+    "required": ["reason", "pass", "score"],
+    "additionalProperties": False,
+}
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of the rubric and of the user's own prompt in one test."""
+    assert isinstance(spec, LlmRubricSpec)
+    problems: list[Problem] = []
+    place = spec.place.value("value")
+    if spec.value is None and own_prompt(spec, context.test) is None:
+        message = f"{spec.base_type} has no rubric"
+        problems.append(Problem(message, place, "say in `value` what the output must be like"))
+    render_deep(spec.value, lambda text: context.render(text, place, problems) or "")
+    check_own_prompt(spec, context, ("rubric", "output", "input", "prompt"), problems)
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Passes when the judge says so and, with a threshold, its score reaches that.
+
+    Raises:
+        JudgeError, ProviderError: no verdict could be had.
+    """
+    assert isinstance(spec, LlmRubricSpec)
+    rubric = _as_text(
+        render_deep(spec.value, lambda text: tools.templates.render(text, subject.test.variables))
+    )
+    question = Question(
+        "rubric",
+        (Block("Output", subject.text), Block("Rubric", rubric)),
+        {"rubric": rubric, "output": subject.text, "prompt": subject.rendered_prompt},
+        _SCHEMA,
+    )
+    asking = Asking(spec, subject, tools)
+    decision = await asking.ask(question, parse_rubric_verdict)
+    return _outcome(decision, spec.threshold, asking.latency_ms)
+
+
+def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:
+    score = float(decision.passed) if decision.score is None else decision.score
+    reaches = threshold is None or passes(score, threshold)
+    status = Status.PASSED if decision.passed and reaches else Status.FAILED
+    reason = decision.reason or ""
+    if decision.passed and not reaches:
+        reason = f"the score {score:g} is below the threshold {threshold:g}. {reason}".strip()
+    return Outcome(
+        status,
+        score,
+        reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
+        threshold,
+        latency_ms=latency_ms,
+    )
+
+
+def _as_text(value: JsonValue) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

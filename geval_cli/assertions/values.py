@@ -1,0 +1,68 @@
+"""The `value` of assertions as they are written in configs: as text, as several texts, rendered."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+
+from geval_cli.assertions.outcome import CheckContext, shortened
+from geval_cli.config.place import Place
+from geval_cli.config.suite import TestCase
+from geval_cli.errors import Problem
+from geval_cli.records import JsonValue
+from geval_cli.templating import Templates
+
+_SHOWN = 60  # characters of one of several texts
+
+
+def as_text(value: JsonValue) -> str:
+    """A value as text; YAML's `true` is written as in YAML."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def compact_json(value: JsonValue) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def render_deep(value: JsonValue, render: Callable[[str], str]) -> JsonValue:
+    """`value` with every text in it rendered; keys stay as they are."""
+    if isinstance(value, str):
+        return render(value)
+    if isinstance(value, dict):
+        return {key: render_deep(item, render) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [render_deep(item, render) for item in value]
+    return value
+
+
+def rendered_texts(
+    value: JsonValue, test: TestCase, templates: Templates, *, split: bool = False
+) -> list[str]:
+    """The texts of a `value` that is one text or a list of them, rendered; with `split` one text is cut at commas."""
+    variables = test.variables
+    if isinstance(value, list | tuple):
+        return [templates.render(as_text(item), variables) for item in value]
+    text = templates.render(as_text(value), variables)
+    return split_at_commas(text) if split else [text]
+
+
+def check_texts(value: JsonValue, place: Place, context: CheckContext, problems: list[Problem]) -> None:
+    """Report what keeps the texts of a `value` from being rendered; `place` is where the value stands."""
+    if not isinstance(value, list | tuple):
+        context.render(as_text(value), place.value(), problems)
+        return
+    for index, item in enumerate(value):
+        context.render(as_text(item), place.value(index), problems)
+
+
+def split_at_commas(text: str) -> list[str]:
+    """The parts of a text with commas between them, without the space around them; quotes keep a comma in a part."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    rows = csv.reader(lines, skipinitialspace=True)
+    return [part.strip() for row in rows for part in row]
+
+
+def listed(texts: Sequence[str], limit: int = 5) -> str:
+    """Some texts for use inside a reason."""
+    shown = ", ".join(f'"{shortened(text, _SHOWN)}"' for text in texts[:limit])
+    return f"{shown} and {len(texts) - limit} more" if len(texts) > limit else shown

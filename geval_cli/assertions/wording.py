@@ -1,0 +1,123 @@
+"""rouge-n, bleu, gleu, meteor: how much of the output's wording is that of a reference; of several the best counts.
+
+The counting is that of nltk and rouge-score. What they leave open (tokens, an n-gram that does not occur) is decided
+here, so that scores can be compared with those of other tools.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.values import check_texts, rendered_texts
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import MeteorAssertionSpec, TextMetricAssertionSpec
+from geval_cli.errors import Problem
+
+_DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
+_ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
+_LIBRARIES = ("nltk", "rouge_score")
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of the references, and the libraries if they are missing."""
+    assert isinstance(spec, TextMetricAssertionSpec)
+    problems: list[Problem] = []
+    if any(find_spec(name) is None for name in _LIBRARIES):
+        hint = "pip install 'geval-cli[text-metrics]'"
+        problems.append(
+            Problem(
+                f"{spec.base_type} needs libraries that are not installed", spec.place.value("type"), hint
+            )
+        )
+    if not spec.value:
+        message = f"{spec.base_type} has no reference"
+        problems.append(Problem(message, spec.place.value("value"), "write the expected wording in `value`"))
+    check_texts(spec.value, spec.place.child("value"), context, problems)
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """The score of the metric, 0 to 1, against the threshold."""
+    assert isinstance(spec, TextMetricAssertionSpec)
+    references = rendered_texts(spec.value, subject.test, tools.templates)
+    is_default = spec.threshold is None
+    threshold = _DEFAULT_THRESHOLDS[spec.base_type] if spec.threshold is None else spec.threshold
+    score = await asyncio.to_thread(_score, spec, subject.text, references)
+    name = spec.base_type.upper()
+    reason = f"{name} is {score:.4f}; the threshold is {threshold:g}"
+    return Outcome.graded(score, reason, threshold, is_default=is_default)
+
+
+def _score(spec: TextMetricAssertionSpec, output: str, references: Sequence[str]) -> float:
+    if not output.strip():
+        return 0.0
+    if isinstance(spec, MeteorAssertionSpec):
+        return _meteor(spec, output, references)
+    return _METRICS[spec.base_type](output, references)
+
+
+def _rouge_n(output: str, references: Sequence[str]) -> float:
+    """F1 of the single tokens, letter by letter, tokens as in the Penn Treebank."""
+    treebank = import_module("nltk.tokenize.treebank").TreebankWordTokenizer()
+    scorer = import_module("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
+    return max(float(scorer.score(reference, output)["rouge1"].fmeasure) for reference in references)
+
+
+def _bleu(output: str, references: Sequence[str]) -> float:
+    """BLEU of one sentence, n-grams of 1 to 4 words in small letters."""
+    sentence_bleu = import_module("nltk.translate.bleu_score").sentence_bleu
+    words = [_words(reference) for reference in references]
+    return float(sentence_bleu(words, _words(output), smoothing_function=_smoothed))
+
+
+def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
+    return [float(precision) or _ABSENT_NGRAM for precision in precisions]
+
+
+def _gleu(output: str, references: Sequence[str]) -> float:
+    """Google's BLEU: the lesser of precision and recall over n-grams of 1 to 4 words without full stops."""
+    sentence_gleu = import_module("nltk.translate.gleu_score").sentence_gleu
+    words = [_bare_words(reference) for reference in references]
+    return float(sentence_gleu(words, _bare_words(output)))
+
+
+def _meteor(spec: MeteorAssertionSpec, output: str, references: Sequence[str]) -> float:
+    """METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched."""
+    meteor_score = import_module("nltk.translate.meteor_score").meteor_score
+    words = [[word.rstrip(".") for word in reference.split()] for reference in references]
+    score = meteor_score(
+        words,
+        [word.rstrip(".") for word in output.split()],
+        wordnet=_NoDictionary(),
+        alpha=spec.alpha,
+        beta=spec.beta,
+        gamma=spec.gamma,
+    )
+    return float(score)
+
+
+class _NoDictionary:
+    """Knows no synonyms."""
+
+    def synsets(self, word: str) -> list[Any]:
+        """None for any `word`."""
+        del word
+        return []
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
+
+
+def _bare_words(text: str) -> list[str]:
+    return [word.rstrip(".") for word in _words(text)]
+
+
+_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+    "rouge-n": _rouge_n,
+    "bleu": _bleu,
+    "gleu": _gleu,
+}

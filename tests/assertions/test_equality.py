@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.verdicts import judged, passes, problems
+
+from geval_cli.assertions.equality import is_same_json
+from geval_cli.assertions.values import compact_json
+from geval_cli.records import JsonValue
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "output", "expected"),
+    [
+        ("a", "a", True),
+        ("a", "a ", False),
+        ("", "", True),
+        (True, "true", True),
+        (42, "42", True),
+        ({"a": 1, "b": [True]}, '{"b": [true], "a": 1.0}', True),
+        ({"a": 1}, '{"a": true}', False),
+        ({"a": 1}, '{"a": 1, "b": 2}', False),
+        ([1, 2], "[2, 1]", False),
+        ({"a": 1}, "no JSON", False),
+        ({"a": 1}, "", False),
+        (None, "null", True),
+        ({"a": 1}, {"a": 1}, True),
+        ('{"a": 1}', {"a": 1}, True),
+        ("日本", "日本", True),
+    ],
+)
+def test_verdicts(value: JsonValue, output: JsonValue, expected: bool) -> None:
+    assert passes("equals", output, value=value) is expected
+
+
+def test_texts_anywhere_in_the_value_are_templates() -> None:
+    assert passes("equals", '{"a": ["x1"]}', value={"a": ["x{{n}}"]}, vars={"n": 1})
+    assert problems("equals", value={"a": ["{{m}}"]}, vars={"n": 1})[0].message.startswith(
+        "undefined variable `m`"
+    )
+
+
+def test_the_reason_shows_data_as_compact_json() -> None:
+    assert judged("equals", "x", value={"a": 1}).reason == 'the output is not equal to "{"a":1}"'
+
+
+@given(JSON_VALUES)
+def test_every_json_value_is_the_same_as_itself_and_passes_as_written(value: JsonValue) -> None:
+    assert is_same_json(value, value)
+    if isinstance(value, dict | list):
+        keys = {"value": value}
+        if "{" not in "".join(_texts(value)):
+            assert passes("equals", compact_json(value), **keys)
+
+
+def _texts(value: JsonValue) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _texts(item)]

@@ -1,0 +1,63 @@
+import pytest
+from support.verdicts import judged, passes, problems
+
+from geval_cli.assertions.values import split_at_commas
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "output", "expected"),
+    [
+        ("contains-all", ("Paris", "France"), "Paris is in France", True),
+        ("contains-all", ("Paris", "Italy"), "Paris is in France", False),
+        ("contains-all", ("paris",), "Paris", False),
+        ("icontains-all", ("PARIS", "france"), "Paris is in France", True),
+        ("contains-any", ("Rome", "Paris"), "Paris", True),
+        ("contains-any", ("Rome", "Oslo"), "Paris", False),
+        ("icontains-any", ("ROME", "paris"), "PARIS", True),
+        ("contains-any", "Rome, Paris", "in Paris", True),
+        ("contains-all", "Rome, Paris", "in Paris", False),
+        ("contains-all", '"Rome, Italy", Paris', "Paris; Rome, Italy", True),
+        ("contains-any", 42, "the answer is 42", True),
+        ("contains-all", (1, True), "1 is true", True),
+        ("contains-any", ("x",), "", False),
+        ("contains-all", ("é", "日本"), "Café à 日本", True),
+        ("contains-any", ('"a": 1',), {"a": 1}, True),
+    ],
+)
+def test_verdicts(kind: str, value: object, output: object, expected: bool) -> None:
+    assert passes(kind, output, value=value) is expected
+
+
+def test_every_text_is_a_template_and_so_is_a_text_with_commas() -> None:
+    assert passes("contains-all", "a b", value=("{{x}}", "{{y}}"), vars={"x": "a", "y": "b"})
+    assert passes("contains-any", "b", value="{{names}}", vars={"names": "a, b"})
+
+
+def test_the_reason_names_what_is_missing() -> None:
+    reason = judged("contains-all", "Paris", value=("Paris", "Rome", "Oslo")).reason
+    assert reason == 'the output does not contain "Rome", "Oslo"'
+
+
+def test_nothing_to_look_for_is_a_problem() -> None:
+    assert "nothing to look for" in problems("contains-all", value=())[0].message
+    assert "nothing to look for" in problems("contains-any", value="{{x}}", vars={"x": ""})[0].message
+    assert problems("contains-any", value=("a",)) == []
+
+
+def test_an_undefined_name_in_one_of_the_texts_is_a_problem() -> None:
+    [problem] = problems("contains-any", value=("a", "{{cty}}"), vars={"city": "x"})
+    assert problem.hint == "did you mean `city`?"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a, b", ["a", "b"]),
+        ('"a, b", c', ["a, b", "c"]),
+        ('say ""hi"", b', ['say ""hi""', "b"]),
+        ("a\nb, c\n", ["a", "b", "c"]),
+        ("", []),
+    ],
+)
+def test_a_text_is_cut_at_commas_outside_of_quotes(text: str, parts: list[str]) -> None:
+    assert split_at_commas(text) == parts

@@ -1,0 +1,52 @@
+import pytest
+from support.verdicts import judged, passes, problems
+
+from geval_cli.config.assertion_schema import XmlRulesSpec
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "keys", "expected"),
+    [
+        ("is-xml", "<a><b>x</b></a>", {}, True),
+        ("is-xml", "\n <?xml version='1.0' encoding='utf-16'?><ä>é 日本</ä>\n", {}, True),
+        ("is-xml", "<!DOCTYPE html><html/>", {}, True),
+        ("is-xml", "<a><b>x</a>", {}, False),
+        ("is-xml", "text <a/>", {}, False),
+        ("is-xml", "", {}, False),
+        ("is-xml", {"a": 1}, {}, False),
+        ("is-xml", "<a><b>x</b></a>", {"value": "a.b"}, True),
+        ("is-xml", "<a><b>x</b></a>", {"value": "a, a.b"}, True),
+        ("is-xml", "<a><b>x</b></a>", {"value": ("a.b", "a.c")}, False),
+        ("is-xml", "<a><b>x</b></a>", {"value": ("b",)}, False),
+        ("is-xml", "<a/>", {"value": XmlRulesSpec(required_elements=("a",))}, True),
+        ("contains-xml", "Sure: <a>1 &lt; 2</a> done", {}, True),
+        ("contains-xml", "<a/> and <b><c/></b>", {"value": ("a", "b.c")}, True),
+        ("contains-xml", "<p>never closed <b>bold</b>", {"value": "b"}, True),
+        ("contains-xml", "<p>never closed", {}, False),
+        ("contains-xml", "a < b and c > d", {}, False),
+        ("contains-xml", "", {}, False),
+        ("contains-xml", "<a title='x > y'>1</a>", {}, True),
+    ],
+)
+def test_verdicts(kind: str, output: object, keys: dict[str, object], expected: bool) -> None:
+    assert passes(kind, output, **keys) is expected
+
+
+def test_entities_are_never_expanded() -> None:
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><x>&b;</x>'
+    result = judged("is-xml", bomb)
+    assert result.score == 0
+    assert "declares entities" in (result.reason or "")
+
+
+def test_the_reason_says_where_it_breaks_and_what_is_missing() -> None:
+    assert judged("is-xml", "<a><b>x</a>").reason == "the output is not XML: mismatched tag: line 1, column 9"
+    assert judged("is-xml", "<a/>", value=("a.b", "a.c")).reason == "the XML has no a.b, a.c"
+
+
+def test_thousands_of_open_tags_are_read_in_bounded_time() -> None:
+    assert not passes("contains-xml", "<a>" * 20_000)
+
+
+def test_a_broken_template_in_the_name_of_an_element_is_a_problem() -> None:
+    assert problems("is-xml", value="{{x")[0].message.startswith("broken template")

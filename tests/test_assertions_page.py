@@ -1,0 +1,55 @@
+"""docs/assertions.md: every snippet of it is read, and every type is there with a config."""
+
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.specs import case, check_context
+from support.suites import load_suite
+
+from geval_cli.assertions.registry import TYPES, check_assertion, members_of
+from geval_cli.config.assertion_base import AssertionSpec, ModelGradedSpec
+from geval_cli.config.assertion_schema import ASSERTION_SPECS
+from geval_cli.config.json_schema import config_json_schema
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.config.yaml_text import write_yaml
+
+PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+WHOLE = re.findall(r"^```yaml config\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+OTHER_PAGES = frozenset(name for name, spec in ASSERTION_SPECS.items() if issubclass(spec, ModelGradedSpec))
+
+
+def config_of(snippet: str) -> str:
+    assertions = read_yaml(snippet, "docs/assertions.md").value
+    return write_yaml(
+        {"tests": [{"output": "x", "vars": {"expected": "x", "city": "x"}, "assert": assertions}]}
+    )
+
+
+def assertions_of(folder: Path, text: str) -> tuple[AssertionSpec, ...]:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    [test] = load_suite(path, env={}).tests
+    return test.assertions
+
+
+@pytest.mark.parametrize("text", [*map(config_of, SNIPPETS), *WHOLE])
+def test_every_config_on_the_page_is_valid(text: str, tmp_path: Path) -> None:
+    Draft202012Validator(config_json_schema()).validate(read_yaml(text, "x").value)
+    context = check_context(case(vars={"expected": "x", "city": "x"}))
+    for spec in assertions_of(tmp_path, text):
+        assert check_assertion(spec, context) == []
+
+
+def test_every_type_without_a_judge_has_a_config_on_the_page(tmp_path: Path) -> None:
+    shown = set()
+    for text in map(config_of, SNIPPETS):
+        for spec in assertions_of(tmp_path, text):
+            shown |= {spec.base_type, *(member.base_type for member in members_of(spec))}
+    named = {name for name in ASSERTION_SPECS if f"`{name}`" in PAGE}
+    built_here = {name for name in TYPES.keys() & ASSERTION_SPECS.keys() if name not in OTHER_PAGES}
+    needs_code = {"javascript", "python"}
+    assert built_here - needs_code <= named
+    assert built_here - needs_code - {"contains"} <= shown | {"icontains-all", "icontains-any"}
