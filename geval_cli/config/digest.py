@@ -1,4 +1,4 @@
-"""What identifies a suite: a hash of its config, of the env values in it, and of every file that it names."""
+"""What identifies a suite: hashes of its config, of the env values in it, and of every file that it names."""
 
 import hashlib
 import json
@@ -13,15 +13,24 @@ from geval_cli.records import JsonValue
 _MAX_PROVIDER_FILE = 16 * 1024 * 1024
 _KEPT_HASHES = 1024
 _PROVIDER_KEYS = ("providers", "provider")
+_MOST_FILES = 1000  # hashes kept one by one; a test set may name a file in each of its tests
+
+CONFIG_PART = "config: "
+FILE_PART = "file: "
+ROWS_PART = "tests"
+OVERRIDES_PART = "vars"
 
 
-def suite_digest(
+def suite_parts(
     filled: Mapping[str, JsonValue],
     rows: Iterable[JsonValue],
     base_dir: Path,
     overrides: Mapping[str, JsonValue],
-) -> str:
-    """SHA-256, in hexadecimal, of everything in the files that decides the results. Another key changes nothing.
+) -> dict[str, str]:
+    """Everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
+
+    There is a part for each key of the config, for each file that is named (but many files are one part), for the
+    rows, and for the overrides.
 
     Args:
         filled: the config with env values in it.
@@ -29,15 +38,33 @@ def suite_digest(
         base_dir: what the names of files are relative to.
         overrides: vars from the command line.
     """
-    digest = hashlib.sha256()
-    # Taken apart from the rest, `env:` loses only what is a key by its name: programs see all of it.
-    parts = [mask_config({**filled, "env": None}), mask_config(filled.get("env")), dict(overrides)]
-    digest.update(_canonical(parts))
+    parts = {f"{CONFIG_PART}{key}": _hash(_masked(key, value)) for key, value in filled.items()}
+    parts[OVERRIDES_PART] = _hash(dict(overrides))
+    row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
     hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(base_dir / name))
-    for part in (filled, *_one_by_one(rows, digest)):
+    for part in (dict(filled), *_one_by_one(rows, row_digest)):
         for name in sorted({*_referenced(part), *_provider_files(part, base_dir)}):
-            digest.update(_canonical([name, hashed(name)]))
-    return digest.hexdigest()
+            if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
+                parts[f"{FILE_PART}{name}"] = hashed(name)
+            else:
+                file_digest.update(_canonical([name, hashed(name)]))
+    parts[ROWS_PART] = row_digest.hexdigest()
+    parts[f"{FILE_PART}..."] = file_digest.hexdigest()
+    return parts
+
+
+def digest_of(parts: Mapping[str, JsonValue]) -> str:
+    """SHA-256, in hexadecimal, of all `parts` together."""
+    return _hash(dict(parts))
+
+
+def _masked(key: str, value: JsonValue) -> JsonValue:
+    """A part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
+    return mask_config(value) if key == "env" else mask_config({key: value})
+
+
+def _hash(value: JsonValue) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()
 
 
 def _one_by_one(rows: Iterable[JsonValue], digest: "hashlib._Hash") -> Iterator[JsonValue]:

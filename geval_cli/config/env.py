@@ -6,11 +6,14 @@ in the current folder.
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+from geval_cli.config.confinement import confined_to, environment_problem, is_confined
 from geval_cli.config.document import ENV_MARK
 from geval_cli.config.place import Place
 from geval_cli.config.problems import did_you_mean, sort_problems
+from geval_cli.config.secrets import MASK, is_secret_name
 from geval_cli.config.source_file import read_text
 from geval_cli.config.spots import split_lines
 from geval_cli.errors import ConfigError, Location, Problem
@@ -96,11 +99,14 @@ def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | N
     """
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for path in (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME, env_file):
+    # A stranger's folder may hold a .env file that sends everything elsewhere.
+    found = () if is_confined() else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
+    for path in (*found, env_file):
         if path is None or (path is not env_file and not path.is_file()):
             continue
         try:
-            values |= parse_env_file(read_text(path), str(path))
+            with confined_to(None) if path is env_file else nullcontext():
+                values |= parse_env_file(read_text(path), str(path))
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -111,8 +117,10 @@ def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | N
 class EnvValues:
     """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; any other template stays as it is."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], *, needs_keys: bool = True) -> None:
+        """Without `needs_keys`, a key that is not set is no problem: nobody is going to see it."""
         self.values = values
+        self._needs_keys = needs_keys
         self._used: set[str] = set()
 
     def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
@@ -135,6 +143,9 @@ class EnvValues:
     def _fill_text(self, text: str, place: Place, problems: list[Problem]) -> str:
         def replacement(match: re.Match[str]) -> str:
             name, default = match.group("name"), match.group("default")
+            if is_confined():
+                problems.append(environment_problem(name, place.value()))
+                return ""
             value = self.values.get(name)
             if value is not None:
                 if len(value) >= _MIN_HIDDEN:
@@ -142,6 +153,8 @@ class EnvValues:
                 return value
             if default is not None:
                 return _ESCAPE.sub(r"\1", default[1:-1])
+            if not self._needs_keys and is_secret_name(name):
+                return MASK
             problems.append(self._undefined(name, place))
             return ""
 

@@ -5,11 +5,12 @@ the readers.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.config.schema import (
     ASSERTION_SPECS,
     AssertionSpec,
@@ -78,6 +79,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "default_test": _reference("test"),
         "tests": {"anyOf": [_FILE, _list_of(_reference("test"), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
+        "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
     }
 
 
@@ -94,6 +96,7 @@ def _judge_forms() -> dict[str, JsonSchema]:
         "provider": _reference("provider"),
         "rubric_prompt": _reference("rubricPrompt"),
         "rubric": _reference("rubric"),
+        "assertions": _list_of(_reference("assertion"), at_least=1),
     }
 
 
@@ -172,14 +175,21 @@ def _closed(properties: Mapping[str, JsonSchema]) -> JsonSchema:
 def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSchema:
     """A mapping with the keys of a spec; `forms` replaces the schema of fields that have short forms."""
     properties: dict[str, JsonSchema] = {}
-    required: list[str] = []
+    required: dict[str, list[str]] = {}
     for spelling, name in spellings(model).items():
         info = model.model_fields[name]
         properties[spelling] = _described(forms.get(name) or _field_schema(info), info)
         if info.is_required():
-            required.append(spelling)
+            required.setdefault(name, []).append(spelling)
     schema: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**schema, "required": required} if required else schema
+    return {**schema, **_required(required.values())}
+
+
+def _required(keys: Iterable[list[str]]) -> JsonSchema:
+    """That every one of `keys`, each a list of spellings, must be there in one of them."""
+    single = [spelling for spelling, *others in keys if not others]
+    several = [{"anyOf": [{"required": [name]} for name in names]} for names in keys if len(names) > 1]
+    return {**({"required": single} if single else {}), **({"allOf": several} if several else {})}
 
 
 def _described(schema: JsonSchema, info: FieldInfo) -> JsonSchema:

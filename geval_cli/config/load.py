@@ -1,22 +1,35 @@
 """From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from geval_cli.config.digest import suite_digest
+from geval_cli.config.confinement import confined_to
+from geval_cli.config.derived_metrics import DerivedMetric, read_derived_metrics
+from geval_cli.config.dialect import Dialect, read_with_dialect
+from geval_cli.config.digest import digest_of, suite_parts
 from geval_cli.config.document import Document
 from geval_cli.config.env import EnvValues, gather_env
+from geval_cli.config.gates import read_gates
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.prompt_specs import NO_PROMPT, read_prompts
+from geval_cli.config.promptfoo.load import open_promptfoo_suite
 from geval_cli.config.provider_specs import read_providers
 from geval_cli.config.schema import PromptSpec, RunOptionsSpec, SuiteSpec, TestSpec
+from geval_cli.config.scripts import ScriptCaller
 from geval_cli.config.secrets import mask_config
-from geval_cli.config.source_file import SourceFiles, is_file_reference, open_problem, read_document
-from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.config.source_file import (
+    SourceFiles,
+    is_file_reference,
+    open_problem,
+    parse_document,
+    read_document,
+)
+from geval_cli.config.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.config.test_source import HeldRows, JsonLinesRows, RowSource, SuiteTests
 from geval_cli.config.test_specs import read_test
+from geval_cli.config.trust import document_trust_problems, suite_trust_problems
 from geval_cli.config.validation import Fields, Reading, build_spec, read_fields, read_spec
 from geval_cli.config.wanted import describe_value
 from geval_cli.errors import ConfigError, Location, Problem
@@ -28,15 +41,23 @@ _NO_OVERRIDES = SuiteOverrides()
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedSuite:
-    """A suite as far as it could be read, and the problems found on the way.
+class ReadingRules:
+    """How a config is read: by whose rules (None: as the file itself says), and joined with which other configs.
 
-    The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
-    suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
+    Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
+    what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
+    What `is_untrusted` may read no files outside its folder and no values of the environment.
     """
 
-    suite: Suite
-    problems: tuple[Problem, ...]
+    dialect: Dialect | None = None
+    joined: tuple[Path, ...] = ()
+    needs_keys: bool = True
+    text: str | None = None
+    scripts: ScriptCaller | None = None
+    is_untrusted: bool = False
+
+
+_GUESSED_RULES = ReadingRules()
 
 
 def open_suite(
@@ -45,16 +66,55 @@ def open_suite(
     env: Mapping[str, str],
     env_file: Path | None = None,
     overrides: SuiteOverrides = _NO_OVERRIDES,
+    reading_rules: ReadingRules = _GUESSED_RULES,
 ) -> OpenedSuite:
     """The suite as far as it can be read, for callers that look for more problems before they report any.
 
     Raises:
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
-    document = read_document(path)
+    if not reading_rules.is_untrusted:
+        return _opened(path, env, env_file, overrides, reading_rules)
+    with confined_to(config.parent for config in (path, *reading_rules.joined)):
+        return _opened(path, env, env_file, overrides, replace(reading_rules, scripts=None))
+
+
+def _opened(
+    path: Path,
+    env: Mapping[str, str],
+    env_file: Path | None,
+    overrides: SuiteOverrides,
+    reading_rules: ReadingRules,
+) -> OpenedSuite:
+    if reading_rules.text is None:
+        document, dialect = read_with_dialect(path, reading_rules.dialect)
+    else:
+        document, dialect = parse_document(reading_rules.text, path), Dialect.GEVAL
+    if dialect is Dialect.PROMPTFOO:
+        further = [(other, read_document(other)) for other in reading_rules.joined]
+        documents = [(path, document), *further]
+        opened = open_promptfoo_suite(
+            documents, env=env, env_file=env_file, overrides=overrides, scripts=reading_rules.scripts
+        )
+        return _as_trusted(opened, [document for _, document in documents], reading_rules)
+    if reading_rules.joined:
+        raise ConfigError([_cannot_join(document)])
     literal = _literal_env(_top_mapping(document))
     values = gather_env(env, base_dir=path.parent, env_file=env_file) | literal
-    return read_suite(path, document, Reading(SourceFiles(path.parent), EnvValues(values)), overrides)
+    filler = EnvValues(values, needs_keys=reading_rules.needs_keys)
+    opened = read_suite(path, document, Reading(SourceFiles(path.parent), filler), overrides)
+    return _as_trusted(opened, [document], reading_rules)
+
+
+def _as_trusted(
+    opened: OpenedSuite, documents: Iterable[Document], reading_rules: ReadingRules
+) -> OpenedSuite:
+    """The suite, with what is refused to strangers among its problems."""
+    if not reading_rules.is_untrusted:
+        return opened
+    refused = [problem for document in documents for problem in document_trust_problems(document)]
+    refused += suite_trust_problems(opened.suite)
+    return replace(opened, problems=tuple(sort_problems([*opened.problems, *refused])))
 
 
 def read_suite(
@@ -73,6 +133,7 @@ def read_suite(
     tests = _tests(fields, reading, overrides)
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
+    parts = suite_parts(filled, rows, path.parent, overrides.vars)
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -82,12 +143,22 @@ def read_suite(
         else (),
         tests=tests,
         options=_options(fields, reading),
-        digest=suite_digest(filled, rows, path.parent, overrides.vars),
+        gates=read_gates(fields.values["gates"], fields.child("gates"), reading)
+        if "gates" in fields.values
+        else (),
+        digest=digest_of(parts),
+        parts=parts,
         snapshot=mask_config(raw),
         description=_check_rest(fields, reading),
+        derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
+
+
+def _cannot_join(document: Document) -> Problem:
+    hint = "run them one after another, without --merge"
+    return Problem("only configs of promptfoo's dialect can be joined", document.place.value(), hint)
 
 
 def _top_mapping(document: Document) -> dict[str, JsonValue]:
@@ -137,14 +208,17 @@ def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
     return found or RunOptionsSpec()
 
 
+def _derived_metrics(fields: Fields, reading: Reading) -> tuple[DerivedMetric, ...]:
+    written = fields.values.get("derived_metrics")
+    if written is None:
+        return ()
+    return read_derived_metrics(written, fields.child("derived_metrics"), reading)
+
+
 def _check_rest(fields: Fields, reading: Reading) -> str | None:
     """Check the keys that need no reader of their own; gives the description."""
     names = ("description", "dialect", "schema_uri")
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
-    if plain.get("dialect") == "promptfoo":
-        hint = "leave `dialect` out and follow geval's own rules"
-        reading.report("the promptfoo dialect is not built yet", fields.place.value("dialect"), hint)
-        del plain["dialect"]
     _check_env(fields, reading)
     spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
     return spec.description if spec else None

@@ -1,6 +1,6 @@
 """Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
-from geval_cli.config.assertion_specs import read_json_schema
+from geval_cli.config.assertion_values import read_json_schema
 from geval_cli.config.place import Place
 from geval_cli.config.schema import ChatMessageSpec, PromptSpec
 from geval_cli.config.validation import Fields, Reading, build_spec, read_fields

@@ -1,6 +1,8 @@
 """Providers in every form that a config may write them: a name, `{id, label, config}`, or a list of these."""
 
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.place import Place
+from geval_cli.config.promptfoo.providers import read_judge
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.secrets import mask_text
 from geval_cli.config.validation import Reading, build_spec, read_fields
@@ -21,6 +23,8 @@ def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[Pr
 
 def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
     """One provider; its label is its id, without keys, unless given."""
+    if reading.dialect is Dialect.PROMPTFOO:
+        return read_judge(value, place, reading)
     if isinstance(value, str):
         value = {"id": value}
     elif not isinstance(value, dict):

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TypeGuard
 
+from geval_cli.config.confinement import is_outside, outside_problem
 from geval_cli.config.document import Document
 from geval_cli.config.json_source import read_json
 from geval_cli.config.problems import did_you_mean
@@ -32,7 +33,15 @@ def read_document(path: Path, *, asked_at: Location | None = None, prefix: str =
     Raises:
         ConfigError: the file cannot be read (placed at `asked_at`) or its content is broken.
     """
-    text = read_text(path, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES)
+    return parse_document(read_text(path, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES), path, prefix=prefix)
+
+
+def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
+    """What `text` says as the content of the YAML or (by its name) JSON file `path`, which is not read.
+
+    Raises:
+        ConfigError: it is broken.
+    """
     if path.suffix.lower() == ".json":
         return read_json(text, str(path), prefix=prefix)
     return read_yaml(text, str(path), prefix=prefix)
@@ -64,6 +73,8 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
 
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
+    if is_outside(path):
+        raise PermissionError(f"{path} lies outside the config's folder")
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_HASH_CHUNK):
@@ -93,7 +104,10 @@ class SourceFiles:
         if "{{" in name:
             hint = "only `{{ env.NAME }}` is known when files are read"
             raise ConfigError([Problem("a file:// path cannot contain a template", asked_at, hint)])
-        return self.base_dir / name
+        path = self.base_dir / name
+        if is_outside(path):
+            raise ConfigError([outside_problem(path, asked_at)])
+        return path
 
     def text(self, reference: str, asked_at: Location | None) -> str:
         """The text of a `file://` reference, without the line break at its end.
@@ -101,7 +115,14 @@ class SourceFiles:
         Raises:
             ConfigError: one problem, placed at `asked_at`.
         """
-        path = self.resolve(reference, asked_at)
+        return self.text_at(self.resolve(reference, asked_at), asked_at)
+
+    def text_at(self, path: Path, asked_at: Location | None) -> str:
+        """The text of the file at `path`, without the line break at its end.
+
+        Raises:
+            ConfigError: one problem, placed at `asked_at`.
+        """
         if path in self._texts:
             self._texts.move_to_end(path)
             return self._texts[path]
@@ -118,7 +139,14 @@ class SourceFiles:
         Raises:
             ConfigError: the file cannot be read, or its content is broken.
         """
-        path = self.resolve(reference, asked_at)
+        return self.document_at(self.resolve(reference, asked_at), asked_at)
+
+    def document_at(self, path: Path, asked_at: Location | None) -> Document:
+        """The content of the YAML or JSON file at `path`.
+
+        Raises:
+            ConfigError: the file cannot be read, or its content is broken.
+        """
         if path not in self._documents:
             self._documents[path] = read_document(path, asked_at=asked_at)
             while len(self._documents) > _KEPT_FILES:
@@ -127,6 +155,8 @@ class SourceFiles:
 
 
 def _read_bytes(path: Path, asked_at: Location | None, max_bytes: int) -> bytes:
+    if is_outside(path):
+        raise ConfigError([outside_problem(path, asked_at)])
     try:
         with path.open("rb") as stream:
             content = stream.read(max_bytes + 1)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from geval_cli.config.place import KeyPath, Positions
 from geval_cli.errors import Location
 
+# Every test asks anew where the assertions of `defaultTest` stand.
+_ASKED_KEPT = 1024
+
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 _PLAIN_KEY = re.compile(r"[\w$-]+")
 
@@ -160,9 +163,24 @@ class _SpotMap(Mapping[KeyPath, Location]):
     def __init__(self, tree: SpotTree, *, of_keys: bool) -> None:
         self._tree = tree
         self._of_keys = of_keys
+        self._asked: dict[KeyPath, Location | None] = {}
 
     def __getitem__(self, path: KeyPath) -> Location:
-        return self._tree.find_key(path) if self._of_keys else self._tree.find_value(path)
+        try:
+            location = self._asked[path]
+        except KeyError:
+            location = self._find(path)
+            if len(self._asked) < _ASKED_KEPT:
+                self._asked[path] = location
+        if location is None:
+            raise KeyError(path)
+        return location
+
+    def _find(self, path: KeyPath) -> Location | None:
+        try:
+            return self._tree.find_key(path) if self._of_keys else self._tree.find_value(path)
+        except KeyError:
+            return None
 
     def __iter__(self) -> Iterator[KeyPath]:
         pending: list[tuple[KeyPath, Spot]] = [((), self._tree.root())]

@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from geval_cli.config.derived_metrics import DerivedMetric
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.gates import Gate
 from geval_cli.config.place import Place
+from geval_cli.config.promptfoo.specs import TestDirections
 from geval_cli.config.schema import (
     AssertionSpec,
     EvaluationParsing,
@@ -17,6 +21,8 @@ from geval_cli.config.schema import (
 )
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
+
+_NO_DIRECTIONS = TestDirections()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class TestCase:
     evaluation_schema: WrittenSchema | None = None
     evaluation_parsing: EvaluationParsing | None = None
     schema_place: Place = field(default_factory=Place.nowhere)
+    directions: TestDirections = _NO_DIRECTIONS
 
     @property
     def variables(self) -> dict[str, JsonValue]:
@@ -93,6 +100,7 @@ class Suite:
         providers: may be empty: then every test must bring its `output`.
         tests: iterable again and again; each pass yields equal tests.
         digest: of everything that decides the results: the config, the files it names.
+        parts: what the digest is a hash of, each as a hash: keys of the config, files, vars from the command line.
         snapshot: the config as data, before env values are put in; what the run record keeps.
         warnings: problems that do not stop a run.
     """
@@ -108,3 +116,19 @@ class Suite:
     description: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[Problem, ...] = ()
+    dialect: Dialect = Dialect.GEVAL
+    gates: tuple[Gate, ...] = ()
+    derived_metrics: tuple[DerivedMetric, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSuite:
+    """A suite as far as it could be read, and the problems found on the way.
+
+    The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
+    suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
+    """
+
+    suite: Suite
+    problems: tuple[Problem, ...]

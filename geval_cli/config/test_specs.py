@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from geval_cli.config.assertion_specs import read_assertions, read_json_schema, read_test_options
+from geval_cli.config.assertion_specs import read_assertions, read_test_options
+from geval_cli.config.assertion_values import read_json_schema
 from geval_cli.config.place import Place
 from geval_cli.config.schema import TestOptionsSpec, TestSpec
 from geval_cli.config.source_file import is_file_reference

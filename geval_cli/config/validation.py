@@ -2,19 +2,21 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
 
 from pydantic import AliasChoices, ValidationError
 
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.env import EnvValues
 from geval_cli.config.place import Place
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.schema import ProviderSpec, Spec
+from geval_cli.config.scripts import ScriptCaller
 from geval_cli.config.source_file import SourceFiles, is_file_reference
 from geval_cli.config.wanted import annotation_at, describe_value, mismatch_hint, tuple_fields, wanted_text
-from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -24,19 +26,32 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the readers of a config's parts share: the problems so far, its files, its environment values."""
+    """What the readers of a config's parts share: the problems so far, its files, its environment values.
+
+    Without `scripts`, what a program would make is refused.
+    """
 
     files: SourceFiles
     env: EnvValues
     problems: list[Problem] = field(default_factory=list)
+    dialect: Dialect = Dialect.GEVAL
+    scripts: ScriptCaller | None = None
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether unknown keys are only warned about, and keys without a value are as if they were not there."""
+        return self.dialect is Dialect.PROMPTFOO
 
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
     ) -> None:
         self.problems.append(Problem(message, location, hint, notes))
 
+    def warn(self, message: str, location: Location | None, hint: str = "") -> None:
+        self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
+
     def with_problems(self, problems: list[Problem]) -> "Reading":
-        return Reading(self.files, self.env, problems)
+        return Reading(self.files, self.env, problems, self.dialect, self.scripts)
 
     def text(self, value: JsonValue, location: Location | None) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read."""
@@ -111,10 +126,15 @@ def read_fields(
     meant: dict[str, str] = {}
     for key, entry in value.items():
         name = known.get(key)
+        if entry is None and reading.is_lenient and name not in nullable:
+            continue
         if name is None:
             near = did_you_mean(key, known)
-            reading.problems.append(_unknown_key(key, near, model, place.key(key), what))
-            if near is not None:
+            unknown = _unknown_key(key, near, model, place.key(key), what)
+            reading.problems.append(
+                replace(unknown, severity=Severity.WARNING) if reading.is_lenient else unknown
+            )
+            if near is not None and not reading.is_lenient:
                 meant.setdefault(known[near], key)
         elif name in written:
             message = f"`{written[name]}` and `{key}` are two spellings of one key in {what}"
@@ -183,6 +203,7 @@ def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[st
 def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> Problem | None:
     name = str(path[0])
     if name not in fields.values:
+        name = spellings(model).get(name, name)  # what is missing is called by its best spelling
         if name in fields.written:
             return None
         key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)

@@ -70,7 +70,9 @@ def wait_until_stored(home: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
 def test_a_signal_stops_the_run_and_keeps_what_is_finished(
     project: Path, sent: signal.Signals, code: int
 ) -> None:
@@ -130,4 +132,6 @@ def test_a_killed_process_leaves_every_finished_result(project: Path) -> None:
     process.communicate(timeout=60)
     shown = run_geval("show", cwd=project)
     assert "3 passed" in shown.stdout
-    assert "running" in run_geval("list", cwd=project).stdout
+    listed = run_geval("list", cwd=project).stdout
+    assert "interrupted" in listed
+    assert "running" not in listed

@@ -40,7 +40,6 @@ VISIBLE_IN_A_SCHEMA = [
     "bad_rubrics",
     "bad_rubric_prompt",
     "env_is_not_text",
-    "promptfoo_dialect",
     "unknown_dialect",
     "tests_of_wrong_kind",
     "test_is_text",

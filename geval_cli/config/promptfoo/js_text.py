@@ -1,0 +1,102 @@
+"""Values as JavaScript writes them: in a text (`String(x)`) and as JSON (`JSON.stringify(x)`)."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from geval_cli.records import JsonValue
+
+_EXPONENT = re.compile(r"e([+-])0*(\d+)$")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_PLAIN_UP_TO = 21  # decimal places before JavaScript turns to exponents
+_PLAIN_DOWN_TO = -7
+
+
+def js_string(value: JsonValue) -> str:
+    """What JavaScript puts into a text for `value`; nothing for null, as templates do."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return js_number(value)
+    if isinstance(value, Mapping):
+        return "[object Object]"
+    if isinstance(value, Iterable):
+        return ",".join(js_string(item) for item in value)
+    return str(value)
+
+
+def js_number(value: float) -> str:
+    """A number in the fewest digits that mean it: 1.0 is `1`, 1e21 is `1e+21`. Whole numbers keep all digits."""
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "0"
+    sign = "-" if value < 0 else ""
+    mantissa, _, exponent_text = f"{_shortest(abs(value))}".partition("e")
+    digits, exponent = mantissa.replace(".", ""), int(exponent_text)
+    return sign + _placed(digits.rstrip("0") or "0", exponent)
+
+
+def js_json(value: JsonValue, indent: int = 0) -> str:
+    """`value` as JSON text as JavaScript writes it; with `indent`, one entry a line."""
+    return _json_text(value, " " * indent, "\n")
+
+
+def _shortest(value: float) -> str:
+    """`d.ddde±x` with the digits of Python's repr, which are the shortest, as JavaScript's are."""
+    text = repr(value)
+    if "e" in text:
+        return _EXPONENT.sub(lambda found: f"e{found[1]}{found[2]}", text)
+    whole, _, fraction = text.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    exponent = len(whole) - 1 if whole != "0" else -(len(fraction) - len(fraction.lstrip("0")) + 1)
+    return f"{digits[0]}.{digits[1:] or '0'}e{exponent}"
+
+
+def _placed(digits: str, exponent: int) -> str:
+    """`digits`, of which the first stands before the point, times ten to the `exponent`."""
+    if 0 <= exponent < _PLAIN_UP_TO:
+        whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+        fraction = digits[exponent + 1 :]
+        return f"{whole}.{fraction}" if fraction else whole
+    if _PLAIN_DOWN_TO < exponent < 0:
+        return f"0.{'0' * (-exponent - 1)}{digits}"
+    mantissa = f"{digits[0]}.{digits[1:]}" if len(digits) > 1 else digits
+    return f"{mantissa}e{'+' if exponent > 0 else '-'}{abs(exponent)}"
+
+
+def _json_text(value: JsonValue, step: str, line: str) -> str:
+    if isinstance(value, Mapping):
+        parts = [f"{_quoted(str(key))}:{' ' * bool(step)}" for key in value]
+        entries = [
+            part + _json_text(item, step, line + step)
+            for part, item in zip(parts, value.values(), strict=True)
+        ]
+        return _bracketed("{}", entries, step, line)
+    if isinstance(value, list | tuple):
+        return _bracketed("[]", [_json_text(item, step, line + step) for item in value], step, line)
+    if isinstance(value, str):
+        return _quoted(value)
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "null"
+    return js_string(value)
+
+
+def _bracketed(brackets: str, entries: list[str], step: str, line: str) -> str:
+    if not entries:
+        return brackets
+    if not step:
+        return brackets[0] + ",".join(entries) + brackets[1]
+    return brackets[0] + ",".join(f"{line}{step}{entry}" for entry in entries) + line + brackets[1]
+
+
+def _quoted(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _LONE_SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

@@ -1,0 +1,71 @@
+"""`commandLineOptions`, `evaluateOptions` and `outputPath`: what they say about the run, and what is not used."""
+
+from geval_cli.config.promptfoo.prompts import ConfigPart
+from geval_cli.config.promptfoo.sections import settings_of
+from geval_cli.config.promptfoo.specs import PromptfooOptions
+from geval_cli.config.source_file import FILE_PREFIX
+from geval_cli.config.validation import Reading
+from geval_cli.records import JsonValue
+
+_USED = frozenset({"maxConcurrency", "repeat", "cache", "grader", "delay", "output"})
+_WITHOUT_EFFECT = frozenset(
+    {
+        "table",
+        "verbose",
+        "progressBar",
+        "showProgressBar",
+        "tableCellMaxLength",
+        "write",
+        "share",
+        "watch",
+        "description",
+    }
+)
+"""Options of the display and of services that geval does not have; they change no result."""
+
+_MOST = 10_000
+
+
+def read_options(settings: dict[str, ConfigPart], reading: Reading) -> PromptfooOptions:
+    """The options of a run; `commandLineOptions` win over `evaluateOptions`."""
+    evaluate = settings_of(settings.get("evaluateOptions"), "evaluateOptions", reading)
+    command = settings_of(settings.get("commandLineOptions"), "commandLineOptions", reading)
+    values: dict[str, JsonValue] = {}
+    for name, group in (("evaluateOptions", evaluate), ("commandLineOptions", command)):
+        for key, value in group.items():
+            place = settings[name].place
+            if key not in _USED | _WITHOUT_EFFECT:
+                reading.warn(f"`{key}` is not used", place.key(key), "see `geval run --help` for options")
+            elif key in _USED and value is not None:
+                values[key] = value
+    delay = values.pop("delay", None)
+    if isinstance(delay, int | float) and delay > 0:
+        part = settings.get("evaluateOptions") or settings["commandLineOptions"]
+        hint = "set `requests_per_minute` in the providers' `config`"
+        reading.warn("`delay` is not used", part.place.key("delay"), hint)
+    if "outputPath" in settings:
+        values["output"] = settings["outputPath"].value
+    return _built(values, settings, reading)
+
+
+def _built(
+    values: dict[str, JsonValue], settings: dict[str, ConfigPart], reading: Reading
+) -> PromptfooOptions:
+    concurrency, repeats = values.get("maxConcurrency"), values.get("repeat")
+    outputs = values.get("output")
+    names = outputs if isinstance(outputs, list) else [outputs] if outputs else []
+    for key, value in (("maxConcurrency", concurrency), ("repeat", repeats)):
+        if value is not None and not _is_count(value):
+            part = settings.get("commandLineOptions") or settings["evaluateOptions"]
+            reading.report(f"`{key}` must be a whole number from 1", part.place.value(key))
+    return PromptfooOptions(
+        max_concurrency=concurrency if _is_count(concurrency) else None,
+        repeats=repeats if _is_count(repeats) else None,
+        uses_cache=values["cache"] if isinstance(values.get("cache"), bool) else None,
+        grader=values["grader"] if isinstance(values.get("grader"), str) else None,
+        outputs=tuple(name.removeprefix(FILE_PREFIX) for name in names if isinstance(name, str)),
+    )
+
+
+def _is_count(value: JsonValue) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST

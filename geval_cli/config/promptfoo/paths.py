@@ -1,0 +1,125 @@
+"""Which files a text in a promptfoo config names: `file://`, bare paths, wildcards, folders, `file.py:function`."""
+
+import glob
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from geval_cli.config.confinement import is_outside, outside_problem
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.source_file import FILE_PREFIX
+from geval_cli.errors import ConfigError, Location, Problem
+
+PYTHON_SUFFIXES = frozenset({".py"})
+JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx"})
+OTHER_CODE_SUFFIXES = frozenset({".rb", ".go"})
+RUNNABLE_SUFFIXES = PYTHON_SUFFIXES | {".js", ".mjs", ".cjs"}
+CODE_SUFFIXES = PYTHON_SUFFIXES | JAVASCRIPT_SUFFIXES | OTHER_CODE_SUFFIXES
+
+_WILDCARD = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_FUNCTION = re.compile(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
+_MAX_NAME = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that exists, and which function or sheet of it is meant; "" where nothing is said."""
+
+    path: Path
+    part: str = ""
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix.lower()
+
+
+def is_wildcard(name: str) -> bool:
+    """Whether `name` may stand for several files."""
+    return _WILDCARD.search(name) is not None
+
+
+def find_files(reference: str, folder: Path) -> list[NamedFile]:
+    """The files that `reference` names, sorted; none when there is no such file, or when it cannot be a name.
+
+    To a stranger's config, files outside its folder are not there.
+    """
+    return [file for file in _found_files(reference, folder) if not is_outside(file.path)]
+
+
+def _found_files(reference: str, folder: Path) -> list[NamedFile]:
+    name, part = split_part(reference.removeprefix(FILE_PREFIX))
+    if not name.strip() or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
+        return []
+    try:
+        path = folder / name
+        if path.is_dir():
+            return [NamedFile(entry, part) for entry in sorted(path.iterdir()) if entry.is_file()]
+        if path.is_file():
+            return [NamedFile(path, part)]
+        return [NamedFile(match, part) for match in _matches(name, folder)] if is_wildcard(name) else []
+    except (OSError, ValueError, re.error):
+        return []
+
+
+def split_part(name: str) -> tuple[str, str]:
+    """`checks.py:score` as path and function, `cases.xlsx#Sheet1` as path and sheet; "" where there is none."""
+    found = _FUNCTION.match(name)
+    if found:
+        return found["path"], found["function"]
+    path, mark, sheet = name.partition("#")
+    return (path, sheet) if mark and path.lower().endswith((".xlsx", ".xls")) else (name, "")
+
+
+def program_reference(file: NamedFile, asked_at: Location | None) -> str:
+    """`file://` with the whole path of a program that can be run, and its function if one is named.
+
+    Raises:
+        ConfigError: it is in a language that is not run.
+    """
+    if file.suffix in RUNNABLE_SUFFIXES:
+        function = f":{file.part}" if file.part else ""
+        return f"{FILE_PREFIX}{file.path.absolute()}{function}"
+    if file.suffix in JAVASCRIPT_SUFFIXES:
+        hint = "compile it to JavaScript, and name the .js file"
+        raise ConfigError([Problem(f"TypeScript is not run: `{file.path.name}`", asked_at, hint)])
+    message = f"`{file.suffix}` files are not run: `{file.path.name}`"
+    raise ConfigError([Problem(message, asked_at, "write it in Python or JavaScript")])
+
+
+def missing_file(reference: str, folder: Path, asked_at: Location | None) -> Problem:
+    """What to say about a reference that names no file."""
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if is_wildcard(name):
+        return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")
+    path = folder / name
+    if is_outside(path):
+        return outside_problem(path, asked_at)
+    try:
+        near = did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+    except OSError:
+        return Problem(f"there is no file `{path}`", asked_at, f"there is no folder `{path.parent}` either")
+    hint = f"did you mean `{near}`?" if near else f"paths are relative to {folder}"
+    return Problem(f"there is no file `{path}`", asked_at, hint)
+
+
+def _matches(pattern: str, folder: Path) -> list[Path]:
+    found = {
+        folder / name
+        for single in _without_braces(pattern)
+        for name in glob.glob(single, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses `..`
+    }
+    return sorted(path for path in found if path.is_file())
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """`a.{txt,md}` written out: Python's wildcards have no braces."""
+    found = _BRACES.search(pattern)
+    if not found:
+        return [pattern]
+    choices = found[1].split(",")
+    return [
+        single
+        for choice in choices
+        for single in _without_braces(pattern[: found.start()] + choice + pattern[found.end() :])
+    ]

@@ -1,0 +1,97 @@
+"""What promptfoo configs say that geval's own do not: directions of a test, filters of a provider, judges by kind."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field
+
+from geval_cli.config.schema import PromptSpec, RunOptionsSpec
+from geval_cli.config.spec import ProviderSpec, Spec
+
+
+class TestDirections(Spec):
+    """How a test is run, besides its inputs and its assertions.
+
+    `params` go to the model with each request. With `output_replaces_answer` no model is asked: the test's own output
+    is judged. `made_vars` are the variables that a program makes, with the program. These three are found out, the
+    others are written as keys.
+    """
+
+    __test__ = False  # not a pytest class
+
+    prompts: tuple[str, ...] | None = None
+    providers: tuple[str, ...] | None = None
+    prefix: str | None = None
+    suffix: str | None = None
+    transform: str | None = Field(None, validation_alias=AliasChoices("transform", "postprocess"))
+    transform_vars: str | None = Field(None, validation_alias=AliasChoices("transformVars"))
+    store_output_as: str | None = Field(None, validation_alias=AliasChoices("storeOutputAs"))
+    disable_var_expansion: bool | None = Field(None, validation_alias=AliasChoices("disableVarExpansion"))
+    disable_default_asserts: bool | None = Field(None, validation_alias=AliasChoices("disableDefaultAsserts"))
+    disable_conversation_var: bool | None = Field(
+        None, validation_alias=AliasChoices("disableConversationVar")
+    )
+    assert_scoring_function: str | None = Field(None, validation_alias=AliasChoices("assertScoringFunction"))
+    params: dict[str, Any] = Field(default_factory=dict)
+    output_replaces_answer: bool = False
+    made_vars: dict[str, str] = Field(default_factory=dict)
+
+    def over(self, below: "TestDirections") -> "TestDirections":
+        """These directions, and those of `below` where nothing is said here; parameters are merged."""
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"place", "params"}}
+        return below.model_copy(
+            update={**given, "params": {**below.params, **self.params}, "place": self.place}
+        )
+
+
+class NamedPromptSpec(PromptSpec):
+    """A prompt with all the names by which tests and providers may choose it.
+
+    With `made_by` a program makes its text for each case: `file://` with a path and perhaps a function, or `exec:` with
+    a command that runs in `folder`. `params` go to the model with each request, and to the program as `config`.
+    """
+
+    names: tuple[str, ...] = ()
+    made_by: str = ""
+    folder: str = ""
+    params: dict[str, Any] = Field(default_factory=dict)
+
+
+class EnvProviderSpec(ProviderSpec):
+    """A provider with environment values of its own, which win over those of the config."""
+
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+
+
+def own_env_of(spec: ProviderSpec) -> dict[str, str]:
+    """The environment values that only this provider sees."""
+    return spec.env if isinstance(spec, EnvProviderSpec) else {}
+
+
+class FilteredProviderSpec(EnvProviderSpec):
+    """A provider that answers only some of the prompts, or whose answers are transformed.
+
+    `prompts` are labels or ids of prompts; None means all of them.
+    """
+
+    prompts: tuple[str, ...] | None = None
+    transform: str | None = None
+
+
+class JudgesSpec(EnvProviderSpec):
+    """A judge for texts, with providers for other kinds of judgement beside it: `embedding`, `classification`, ..."""
+
+    by_kind: Mapping[str, ProviderSpec] = Field(default_factory=dict)
+
+
+class PromptfooOptions(RunOptionsSpec):
+    """Options of the run that promptfoo configs may hold. Paths of `outputs` are relative to the current folder."""
+
+    repeats: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    uses_cache: bool | None = None
+    grader: str | None = None
+    outputs: tuple[str, ...] = ()
+
+
+JUDGE_KINDS = ("text", "embedding", "classification", "moderation")
+"""The kinds of judgement that a provider map names."""

@@ -1,0 +1,135 @@
+"""Tables of tests: the columns of a CSV file or a sheet become tests as a config would write them."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.promptfoo.expectations import assertion_of_cell
+from geval_cli.config.validation import Reading
+from geval_cli.errors import Location
+from geval_cli.records import JsonValue
+
+_EXPECTED = re.compile(r"__expected(\d*)$")
+_CONFIGURED = re.compile(r"__config:__expected(?P<number>\d*):(?P<key>\w+)$")
+_PLAIN = {
+    "__prefix": ("options", "prefix"),
+    "__suffix": ("options", "suffix"),
+    "__description": ("description",),
+    "__providerOutput": ("providerOutput",),
+}
+_RESERVED = ("__expected", "__metric", "__threshold", "__metadata:", "__config:", *_PLAIN)
+_CONFIG_KEYS = ("threshold",)
+_ESCAPED_COMMA = re.compile(r"(?<!\\),")
+
+
+@dataclass(slots=True)
+class TableColumns:
+    """What the columns of one table mean. Rows are read one by one; what is wrong with the header is said once."""
+
+    header: list[str]
+    place: Location | None
+    reading: Reading
+    known_types: Collection[str]
+    _expected: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._expected = [name for name in self.header if _EXPECTED.match(name)]
+        for name in self.header:
+            self._check_name(name)
+
+    def test_of(self, cells: list[str], location: Location | None) -> dict[str, JsonValue]:
+        """The test that a row describes; empty columns of ours say nothing, empty variables are empty texts."""
+        row = dict(zip(self.header, cells, strict=True))
+        test: dict[str, JsonValue] = {"vars": {}}
+        for name, cell in row.items():
+            if name in _PLAIN:
+                if cell:
+                    _put(test, _PLAIN[name], cell)
+            elif name.startswith("__metadata:"):
+                self._add_metadata(test, name, cell)
+            elif name and not name.startswith("__"):
+                test["vars"][name] = cell
+        test["assert"] = self._assertions(row, location)
+        if row.get("__threshold", "").strip():
+            threshold = self._number(row["__threshold"], "__threshold", location)
+            test |= {} if threshold is None else {"threshold": threshold}
+        return test
+
+    def _assertions(self, row: Mapping[str, str], location: Location | None) -> list[JsonValue]:
+        found: dict[str, dict[str, JsonValue]] = {}
+        for name in self._expected:
+            if row[name].strip():
+                found[_number_of(name)] = assertion_of_cell(row[name].strip(), self.known_types)
+        for name, cell in row.items():
+            configured = _CONFIGURED.match(name)
+            if configured and cell.strip():
+                number = self._number(cell, name, location)
+                assertion = found.get(configured["number"] or "1")
+                if number is not None and assertion is not None:
+                    assertion[configured["key"]] = number
+        if row.get("__metric"):
+            for assertion in found.values():
+                assertion["metric"] = row["__metric"]
+        return list(found.values())
+
+    def _number(self, cell: str, name: str, location: Location | None) -> float | None:
+        try:
+            return float(cell)
+        except ValueError:
+            self.reading.report(f"`{name}` must be a number, found `{cell.strip()}`", location)
+            return None
+
+    def _add_metadata(self, test: dict[str, JsonValue], name: str, cell: str) -> None:
+        key = name.removeprefix("__metadata:")
+        if key.endswith("[]") and cell.strip():
+            values = [part.replace("\\,", ",").strip() for part in _ESCAPED_COMMA.split(cell)]
+            _put(test, ("metadata", key.removesuffix("[]")), values)
+        elif cell.strip():
+            _put(test, ("metadata", key), cell)
+
+    def _check_name(self, name: str) -> None:
+        configured = _CONFIGURED.match(name)
+        if configured:
+            self._check_configured(name, configured["number"], configured["key"])
+        elif name.startswith("__config:"):
+            hint = "write `__config:__expected1:threshold`"
+            self.reading.warn(f"the column `{name}` is not used", self.place, hint)
+        elif name == "__metadata":
+            self.reading.warn("`__metadata` is not used", self.place, "name the key: `__metadata:area`")
+        elif name.startswith("__"):
+            if name not in {"__metric", "__threshold", *_PLAIN} and not name.startswith("__metadata:"):
+                self._check_expected(name)
+        elif name.startswith("_") and f"_{name}" in _RESERVED:
+            self.reading.warn(
+                f"`{name}` is a variable like any other", self.place, f"did you mean `_{name}`?"
+            )
+
+    def _check_expected(self, name: str) -> None:
+        if not _EXPECTED.match(name):
+            near = did_you_mean(name, _RESERVED)
+            hint = f"did you mean `{near}`?" if near else "names of variables do not begin with `__`"
+            self.reading.warn(f"the column `{name}` is not used", self.place, hint)
+
+    def _check_configured(self, name: str, number: str, key: str) -> None:
+        wanted = f"__expected{number}"
+        if (number or "1") not in {_number_of(column) for column in self._expected}:
+            self.reading.report(f"`{name}` belongs to no column: there is no `{wanted}`", self.place)
+        if key not in _CONFIG_KEYS:
+            self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
+
+
+def _number_of(column: str) -> str:
+    return column.removeprefix("__expected") or "1"
+
+
+def _put(test: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) -> None:
+    *parents, last = path
+    for key in parents:
+        test = test.setdefault(key, {})
+    test[last] = value
+
+
+def not_empty(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """The rows that have text in them."""
+    return ((number, cells) for number, cells in rows if any(cell.strip() for cell in cells))

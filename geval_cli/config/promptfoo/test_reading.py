@@ -1,0 +1,155 @@
+"""One test of a promptfoo config: what it shares with geval's own tests, and its directions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from geval_cli.config.place import Place
+from geval_cli.config.promptfoo.paths import find_files
+from geval_cli.config.promptfoo.specs import TestDirections
+from geval_cli.config.promptfoo.test_rows import TestRow
+from geval_cli.config.promptfoo.unbuilt import report_assertions
+from geval_cli.config.schema import TestOptionsSpec, TestSpec
+from geval_cli.config.test_specs import read_test
+from geval_cli.config.validation import Reading, read_spec, spellings
+from geval_cli.config.wanted import describe_value
+from geval_cli.errors import ConfigError
+from geval_cli.records import JsonValue
+
+_TEST_LEVEL = ("prompts", "providers", "assertScoringFunction")
+_FOUND_OUT = {"params", "output_replaces_answer", "made_vars"}
+_UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTest:
+    """A test as specs: what geval's own dialect has too, and the directions that only promptfoo's has."""
+
+    spec: TestSpec = field(default_factory=TestSpec)
+    directions: TestDirections = field(default_factory=TestDirections)
+
+    def over(self, below: "ReadTest") -> "ReadTest":
+        """This test upon another: vars, metadata and options are merged, assertions of the lower one come first."""
+        given = self.spec.model_fields_set - {"vars", "metadata", "assertions", "options", "place"}
+        merged = below.spec.model_copy(
+            update={
+                **{name: getattr(self.spec, name) for name in given},
+                "vars": {**below.spec.vars, **self.spec.vars},
+                "metadata": {**below.spec.metadata, **self.spec.metadata},
+                "assertions": (*below.spec.assertions, *self.spec.assertions),
+                "options": _merged_options(below.spec.options, self.spec.options),
+                "place": self.spec.place,
+            }
+        )
+        return ReadTest(merged, self.directions.over(below.directions))
+
+
+def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
+    """The specs of one row, with a problem for each mistake; None when nothing sensible is left.
+
+    Args:
+        row: as it is written.
+        what: how messages call it: "a test" or "defaultTest".
+        reading: takes the problems.
+    """
+    if not isinstance(row.value, dict):
+        reading.report(f"{what} must be a mapping, found {describe_value(row.value)}", row.place.value())
+        return None
+    value = dict(row.value)
+    variables = _variables(value.pop("vars", None), row, reading)
+    if "providerOutput" in value:
+        value["output"] = value.pop("providerOutput")
+    if row.number and not value.get("description"):
+        value["description"] = f"Row #{row.number}"
+    _take_grader(value, row.place, what, reading)
+    directions = _take_directions(value, row.place, reading)
+    report_assertions(value.get("assert"), row.place.child("assert"), reading)
+    spec = read_test(value, row.place, what, reading)
+    if spec is None or directions is None:
+        return None
+    return ReadTest(spec.model_copy(update={"vars": variables}), directions)
+
+
+def _take_grader(value: dict[str, JsonValue], place: Place, what: str, reading: Reading) -> None:
+    """`provider` of defaultTest is a judge too, below that of its options; a test's own one is not supported."""
+    if "provider" not in value:
+        return
+    provider = value.pop("provider")
+    options = value.get("options")
+    if what == "defaultTest":
+        own = options if isinstance(options, dict) else {}
+        value["options"] = {"provider": provider, **own}
+    else:
+        hint = "choose among the configured ones with `providers: [label]`; a judge belongs under `options`"
+        reading.report("`provider` of one test is not supported", place.key("provider"), hint)
+
+
+def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading) -> TestDirections | None:
+    """The directions, taken out of `value`; options that nobody knows are parameters of the model's requests."""
+    found: dict[str, JsonValue] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
+    options = value.get("options")
+    if isinstance(options, dict):
+        judged, known = spellings(TestOptionsSpec), spellings(TestDirections).keys() - _FOUND_OUT
+        rest = {key: entry for key, entry in options.items() if key not in judged}
+        value["options"] = {key: entry for key, entry in options.items() if key in judged}
+        if "transform" in rest:  # `postprocess` is its old name
+            rest.pop("postprocess", None)
+        found |= {key: entry for key, entry in rest.items() if key in known}
+        found["params"] = {
+            key: entry for key, entry in rest.items() if key not in known and key not in _UNUSED_OPTIONS
+        }
+        for key in found["params"]:
+            reading.warn(f"`{key}` goes to the model as a parameter", place.child("options").key(key))
+    elif options is None:
+        value.pop("options", None)
+    for key in ("prompts", "providers"):
+        if isinstance(found.get(key), str):
+            found[key] = [found[key]]
+    at = place.child("options") if isinstance(options, dict) else place
+    return read_spec(TestDirections, found, at, "the options of a test", reading)
+
+
+def _variables(value: JsonValue, row: TestRow, reading: Reading) -> dict[str, JsonValue]:
+    place = row.place.child("vars")
+    if value is None:
+        return {}
+    if isinstance(value, str | list):
+        return _variables_of_files(value, row, reading)
+    if not isinstance(value, dict):
+        reading.report(f"`vars` must be a mapping, found {describe_value(value)}", place.value())
+        return {}
+    if isinstance(value.get("assert"), list):
+        hint = "move it to the left, beside `vars`"
+        reading.warn("`assert` stands inside `vars`, where it checks nothing", place.key("assert"), hint)
+    return dict(value)
+
+
+def _variables_of_files(value: str | list[JsonValue], row: TestRow, reading: Reading) -> dict[str, JsonValue]:
+    """The variables of YAML or JSON files, later ones winning; wildcards may fit none."""
+    variables: dict[str, JsonValue] = {}
+    location = row.place.value("vars")
+    for name in value if isinstance(value, list) else [value]:
+        files = find_files(name, row.folder) if isinstance(name, str) else []
+        if not files:
+            reading.warn(f"no file of variables fits `{name}`", location, f"relative to {row.folder}")
+        for file in files:
+            variables |= _mapping_in(file.path, row, reading)
+    return variables
+
+
+def _mapping_in(path: Path, row: TestRow, reading: Reading) -> Mapping[str, JsonValue]:
+    location = row.place.value("vars")
+    try:
+        content = reading.files.document_at(path, location).value
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return {}
+    if isinstance(content, dict):
+        return content
+    reading.report(f"`{path}` must hold a mapping of variables, found {describe_value(content)}", location)
+    return {}
+
+
+def _merged_options(below: TestOptionsSpec, above: TestOptionsSpec) -> TestOptionsSpec:
+    given = {name: getattr(above, name) for name in above.model_fields_set - {"place"}}
+    return below.model_copy(update={**given, "place": above.place if given else below.place})

@@ -1,0 +1,162 @@
+"""Where a promptfoo config's tests come from: lists, files of every kind, wildcards, and lists of these."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from geval_cli.config.assertion_schema import ASSERTION_SPECS
+from geval_cli.config.place import Place, Positions
+from geval_cli.config.promptfoo.assertion_types import ASSERTION_TYPES
+from geval_cli.config.promptfoo.paths import (
+    CODE_SUFFIXES,
+    PYTHON_SUFFIXES,
+    NamedFile,
+    find_files,
+    missing_file,
+)
+from geval_cli.config.promptfoo.prompts import ConfigPart
+from geval_cli.config.promptfoo.table_rows import TableColumns, not_empty
+from geval_cli.config.promptfoo.test_tables import Rows, csv_rows, sheet_rows
+from geval_cli.config.test_source import JsonLinesRows
+from geval_cli.config.validation import Reading
+from geval_cli.config.wanted import describe_value
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.records import JsonValue
+
+_LINES = frozenset({".jsonl", ".ndjson"})
+_DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
+_SHEETS = frozenset({".xlsx", ".xls"})
+_REMOTE = {
+    "huggingface://": "data sets of Hugging Face are not fetched",
+    "https://docs.google.com/": "Google Sheets are not fetched",
+    "http://": "tests are not fetched over the network",
+    "https://": "tests are not fetched over the network",
+    "az://": "tests are not fetched over the network",
+    "sharepoint:": "tests are not fetched over the network",
+}
+_DEFAULT_GENERATOR = "generate_tests"
+_SAVE = "save the tests into a .csv or .jsonl file beside the config, and name that"
+
+
+@dataclass(frozen=True, slots=True)
+class TestRow:
+    """A test as it is written. `folder` is what a path in its `vars:` is relative to.
+
+    `number` counts the rows of a file whose tests have no description of their own; 0 elsewhere.
+    """
+
+    __test__ = False
+
+    value: JsonValue
+    place: Place
+    folder: Path
+    number: int = 0
+
+
+def iterate_rows(parts: tuple[ConfigPart, ...], reading: Reading) -> Iterator[TestRow]:
+    """Every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
+    for part in parts:
+        try:
+            yield from _rows(part, reading)
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+
+
+def _rows(part: ConfigPart, reading: Reading) -> Iterator[TestRow]:
+    value = part.value
+    if isinstance(value, str):
+        yield from _of_reference(value, part, reading)
+    elif (
+        isinstance(value, dict) and isinstance(value.get("path"), str) and value.keys() <= {"path", "config"}
+    ):
+        yield from _of_reference(value["path"], part, reading)
+    elif isinstance(value, dict):
+        yield TestRow(value, part.place, part.folder)
+    else:
+        message = f"a test must be a mapping or name a file, found {describe_value(value)}"
+        reading.report(message, part.place.value())
+
+
+def _of_reference(reference: str, part: ConfigPart, reading: Reading) -> Iterator[TestRow]:
+    location = part.place.value()
+    refusal = next((why for start, why in _REMOTE.items() if reference.startswith(start)), None)
+    if refusal:
+        reading.report(refusal, location, _SAVE)
+        return
+    files = find_files(reference, part.folder)
+    if not files:
+        reading.problems.append(missing_file(reference, part.folder, location))
+    for file in files:
+        yield from _of_file(file, location, part, reading)
+
+
+def _of_file(
+    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: Reading
+) -> Iterator[TestRow]:
+    folder = file.path.parent
+    if file.suffix in _DOCUMENTS:
+        yield from _of_document(file.path, asked_at, reading)
+    elif file.suffix in _LINES:
+        numbers = count(1)
+        for value, place in JsonLinesRows(file.path, asked_at).rows(reading):
+            yield TestRow(value, place, folder, next(numbers))
+    elif file.suffix == ".csv":
+        delimiter = reading.env.values.get("PROMPTFOO_CSV_DELIMITER") or ","
+        yield from _of_table(file.path, csv_rows(file.path, asked_at, delimiter=delimiter), asked_at, reading)
+    elif file.suffix in _SHEETS:
+        yield from _of_table(file.path, sheet_rows(file.path, file.part, asked_at), asked_at, reading)
+    elif file.suffix in PYTHON_SUFFIXES and reading.scripts is not None:
+        yield from _of_function(file, asked_at, part, reading)
+    elif file.suffix in CODE_SUFFIXES:
+        message = f"tests that a program makes are not supported: `{file.path.name}`"
+        reading.report(message, asked_at, "let it write its tests into a .jsonl file, and name that")
+    else:
+        hint = "known: .yaml, .yml, .json, .jsonl, .csv, .xlsx"
+        reading.problems.append(Problem(f"`{file.path.name}` is no file of tests", asked_at, hint))
+
+
+def _of_document(path: Path, asked_at: Location | None, reading: Reading) -> Iterator[TestRow]:
+    document = reading.files.document_at(path, asked_at)
+    is_json = path.suffix.lower() == ".json"
+    items = document.value if isinstance(document.value, list) else [document.value]
+    for index, item in enumerate(items):
+        place = document.place.child(index) if isinstance(document.value, list) else document.place
+        if isinstance(item, dict):
+            yield TestRow(item, place, path.parent, index + 1 if is_json else 0)
+        else:
+            message = f"a test must be a mapping, found {describe_value(item)}"
+            reading.report(message, place.value())
+
+
+def _of_function(
+    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: Reading
+) -> Iterator[TestRow]:
+    """The tests that a Python function returns; `config` of the entry is its argument."""
+    assert reading.scripts is not None
+    function = file.part or _DEFAULT_GENERATOR
+    settings = part.value.get("config") if isinstance(part.value, dict) else None
+    made = reading.scripts(file.path, function, [] if settings is None else [settings], asked_at)
+    if not isinstance(made, list):
+        message = f"`{function}` of {file.path.name} must return a list of tests, not {describe_value(made)}"
+        reading.report(message, asked_at)
+        return
+    for item in made:
+        yield TestRow(item, part.place, file.path.parent)
+
+
+def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: Reading) -> Iterator[TestRow]:
+    filled = not_empty(rows)
+    first = next(filled, None)
+    if first is None:
+        reading.report(f"`{path}` holds no tests", asked_at, "write a header, and a row for each test")
+        return
+    columns = TableColumns(first[1], _line(path, first[0]), reading, ASSERTION_TYPES | ASSERTION_SPECS.keys())
+    for number, (line, cells) in enumerate(filled, start=1):
+        where = _line(path, line)
+        place = Place(Positions(str(path), values={(): where}))
+        yield TestRow(columns.test_of(cells, where), place, path.parent, number)
+
+
+def _line(path: Path, number: int) -> Location:
+    return Location(str(path), number, 1, length=0)

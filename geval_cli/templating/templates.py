@@ -1,0 +1,111 @@
+"""Sandboxed Jinja2: templates from the config are compiled once and rendered with the variables of a test.
+
+Model output goes in as a variable and is never itself rendered. An undefined name is an error that lists the names
+that exist.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import jinja2
+from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, UndefinedError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.problems import did_you_mean
+from geval_cli.errors import Location, Problem, TemplateError
+from geval_cli.records import JsonValue
+
+TEMPLATE_MARKS = ("{{", "{%", "{#")
+_UNDEFINED_NAME = re.compile(r"^'(?P<name>[^']*)' is undefined")
+_RENDER_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
+_COMPILED_KEPT = (
+    4096  # templates per run are few; a config with a criterion of its own per test must not grow memory
+)
+
+
+class Templates:
+    """Renders templates. One instance serves a whole run and may be used from any thread."""
+
+    dialect = Dialect.GEVAL
+
+    def __init__(self) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, finalize=_as_prompt_text
+        )
+        # Jinja's own globals (lipsum, cycler, ...) would make a misspelt variable render as a function's name.
+        environment.globals = {"range": environment.globals["range"]}
+        self._use(environment)
+
+    def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:
+        """`text` with every template expression replaced.
+
+        Booleans, lists and mappings are written as JSON, None as nothing.
+
+        Raises:
+            TemplateError: the template is broken, or names something that `variables` does not have.
+        """
+        if not any(mark in text for mark in TEMPLATE_MARKS):
+            return text
+        try:
+            return self._rendered(self._template(text), variables)
+        except UndefinedError as error:
+            raise self._undefined(error, variables) from error
+        except SecurityError as error:
+            raise TemplateError(f"the template does what templates may not: {error}") from error
+        except _RENDER_FAILURES as error:
+            raise TemplateError(f"the template cannot be rendered: {error}") from error
+
+    def _use(self, environment: Environment) -> None:
+        self._compile = lru_cache(maxsize=_COMPILED_KEPT)(environment.from_string)
+
+    def _rendered(self, template: Template, variables: Mapping[str, JsonValue]) -> str:
+        return template.render(variables)
+
+    def _undefined(self, error: UndefinedError, variables: Mapping[str, JsonValue]) -> TemplateError:
+        message = error.message or "something in the template is undefined"
+        match = _UNDEFINED_NAME.match(message)
+        if match is None:
+            return TemplateError(message, known=sorted(variables))
+        name = match["name"]
+        return TemplateError(f"undefined variable `{name}`", missing=name, known=sorted(variables))
+
+    def _template(self, text: str) -> Template:
+        try:
+            return self._compile(text)
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"broken template, line {error.lineno}: {error.message}",
+                hint="write {% raw %}...{% endraw %} around text that is not a template",
+            ) from error
+
+
+def _as_prompt_text(value: JsonValue) -> JsonValue:
+    if value is None:
+        return ""
+    if isinstance(value, bool | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def template_problem(error: TemplateError, *, where: str, location: Location | None) -> Problem:
+    """A template error as a config problem: what is undefined and where, with the names that exist.
+
+    `where` completes the sentence, for example "in prompt `short` for test 3".
+    """
+    if not error.known:
+        return Problem(f"{error.message} ({where})", location, error.hint)
+    guess = did_you_mean(error.missing, error.known) if error.missing else None
+    hint = f"did you mean `{guess}`?" if guess else error.hint or "nothing of that name is defined"
+    return Problem(f"{error.message} ({where})", location, hint, (f"defined here: {', '.join(error.known)}",))

@@ -1,0 +1,36 @@
+from typing import Any
+
+import pytest
+
+from geval_cli.config.promptfoo.assertion_types import ASSERTION_TYPES
+from geval_cli.config.promptfoo.expectations import assertion_of_cell
+
+
+@pytest.mark.parametrize(
+    ("cell", "assertion"),
+    [
+        ("Paris", {"type": "equals", "value": "Paris"}),
+        ("note: this is text", {"type": "equals", "value": "note: this is text"}),
+        ("contains: Paris ", {"type": "contains", "value": "Paris"}),
+        ("not-icontains:x", {"type": "not-icontains", "value": "x"}),
+        ("is-json", {"type": "is-json"}),
+        ('contains-any:a,"b, c", d', {"type": "contains-any", "value": ["a", "b, c", "d"]}),
+        ("similar:hi", {"type": "similar", "value": "hi", "threshold": 0.8}),
+        ("similar(0.5):hi", {"type": "similar", "value": "hi", "threshold": 0.5}),
+        ("levenshtein(5):hi", {"type": "levenshtein", "value": "hi", "threshold": 5}),
+        ("latency(0)", {"type": "latency", "threshold": 0}),
+        ("rouge-n:a", {"type": "rouge-n", "value": "a", "threshold": 0.75}),
+        ("grade: is polite", {"type": "llm-rubric", "value": " is polite"}),
+        ("llm-rubric:is: polite", {"type": "llm-rubric", "value": "is: polite"}),
+        ("fn: output.length > 3", {"type": "javascript", "value": "output.length > 3"}),
+        ("python: len(output)", {"type": "python", "value": "len(output)"}),
+        ("file://checks/a.py:score", {"type": "python", "value": "file://checks/a.py:score"}),
+        ("file://a.js", {"type": "javascript", "value": "file://a.js"}),
+        ("g-eval(0.9):is kind", {"type": "g-eval", "value": "is kind", "threshold": 0.9}),
+        ("regex:a:b\nc", {"type": "regex", "value": "a:b\nc"}),
+        ("contains", {"type": "contains"}),
+        ("über: x", {"type": "equals", "value": "über: x"}),
+    ],
+)
+def test_a_cell_stands_for_an_assertion(cell: str, assertion: dict[str, Any]) -> None:
+    assert assertion_of_cell(cell, ASSERTION_TYPES) == assertion

@@ -1,0 +1,215 @@
+from pathlib import Path
+
+import pytest
+from support.promptfoo import (
+    NAME,
+    cases,
+    errors_of,
+    load,
+    open_config,
+    prompts_sent,
+    warnings_of,
+    write_files,
+)
+
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.load import ReadingRules, open_suite
+from geval_cli.config.promptfoo.differences import differences
+from geval_cli.config.promptfoo.specs import PromptfooOptions
+from geval_cli.errors import ConfigError
+
+BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "dialect"),
+    [
+        ("promptfooconfig.yml", "providers: [echo]\n", Dialect.PROMPTFOO),
+        (
+            "c.yaml",
+            "# yaml-language-server: $schema=https://promptfoo.dev/config-schema.json\n",
+            Dialect.PROMPTFOO,
+        ),
+        ("c.yaml", "dialect: promptfoo\n", Dialect.PROMPTFOO),
+        ("c.yaml", '"$schema": https://promptfoo.dev/config-schema.json\n', Dialect.PROMPTFOO),
+        ("c.yaml", "# about promptfoo\n", Dialect.GEVAL),
+        ("promptfooconfig.yaml", "dialect: geval\n", Dialect.GEVAL),
+    ],
+)
+def test_a_config_says_whose_rules_it_follows(tmp_path: Path, name: str, text: str, dialect: Dialect) -> None:
+    path = tmp_path / name
+    path.write_text(f"{text}prompts: ['{{{{x}}}}']\ntests: [{{vars: {{x: 1}}, output: a}}]\n")
+    assert open_suite(path, env={}).suite.dialect is dialect
+    asked = open_suite(path, env={}, reading_rules=ReadingRules(Dialect.PROMPTFOO)).suite
+    assert asked.dialect is Dialect.PROMPTFOO
+
+
+def test_a_config_that_is_a_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "promptfooconfig.js"
+    path.write_text("module.exports = {}\n")
+    with pytest.raises(ConfigError) as caught:
+        open_suite(path, env={})
+    assert "configs that are programs are not run" in caught.value.problems[0].message
+
+
+def test_references_are_put_in_with_what_stands_beside_them(tmp_path: Path) -> None:
+    content = """
+        prompts: [x]
+        providers: [echo]
+        tests:
+          - assert:
+              - $ref: '#/assertionTemplates/a'
+              - {$ref: 'other.yaml#/b', metric: own}
+        assertionTemplates:
+          a: {type: contains, value: one}
+    """
+    (case,) = cases(tmp_path, content, files={"other.yaml": "b: {type: contains, value: two, metric: m}\n"})
+    assert [(getattr(item, "value", None), item.metric) for item in case.assertions] == [
+        ("one", None),
+        ("two", "own"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("#/nothing", "there is no `nothing`"),
+        ("#/loop", "leads back to itself"),
+        ("none.yaml#/a", "there is no file"),
+        ("https://example.com/a.yaml", "is not fetched"),
+    ],
+)
+def test_references_that_lead_nowhere_are_refused(tmp_path: Path, reference: str, message: str) -> None:
+    content = {**BASE, "tests": [{"vars": {"$ref": reference}}], "loop": {"$ref": "#/loop"}}
+    assert any(message in found for found in errors_of(tmp_path, content))
+
+
+def test_references_of_json_schemas_are_their_own(tmp_path: Path) -> None:
+    schema = {"$defs": {"a": {"type": "object"}}, "$ref": "#/$defs/a"}
+    (case,) = cases(tmp_path, {**BASE, "tests": [{"assert": [{"type": "is-json", "value": schema}]}]})
+    assert getattr(case.assertions[0], "value", None) == schema
+
+
+def test_env_values_are_filled_in_once_and_with_defaults(tmp_path: Path) -> None:
+    content = {
+        "env": {"OWN": "{{env.OUTER}}/x", "COUNT": 3},
+        "providers": ["echo"],
+        "prompts": ["{{env.OWN}} {{ env['COUNT'] }} {{ env.NONE | default('d') }} {{x}}"],
+        "tests": [{"vars": {"x": "{{env.OUTER}}"}}],
+    }
+    assert prompts_sent(tmp_path, content, env={"OUTER": "o"}) == ["o/x 3 d o"]
+
+
+def test_an_env_value_that_is_not_set_is_warned_about_and_empty(tmp_path: Path) -> None:
+    content = {**BASE, "prompts": ["a{{env.NOT_SET}}b"]}
+    assert prompts_sent(tmp_path, content) == ["ab"]
+    assert warnings_of(tmp_path, content) == [
+        "the environment variable `NOT_SET` is not set, and nothing stands in its place"
+    ]
+
+
+def test_unknown_keys_are_warnings_and_null_is_as_if_not_there(tmp_path: Path) -> None:
+    content = {**BASE, "tests": [{"colour": 1, "vars": None, "assert": None}], "tsts": [], "x-common": {}}
+    assert cases(tmp_path, content)[0].vars == {}
+    found = warnings_of(tmp_path, content)
+    assert [message.split("`")[1] for message in found] == ["colour", "tsts"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"extensions": ["file://hooks.js:beforeAll"]}, "extensions are not run"),
+        ({"redteam": {"purpose": "x"}}, "red teaming is not supported"),
+        ({"nunjucksFilters": {"f": "f.js"}}, "filters written in JavaScript are not run"),
+        ({"evaluateOptions": 3}, "`evaluateOptions` must be a mapping"),
+        ({"evaluateOptions": {"repeat": 0}}, "`repeat` must be a whole number from 1"),
+        ({"scenarios": ["x.yaml"]}, "a scenario must be a mapping"),
+        ({"scenarios": "file://x.yaml"}, "there is no file"),
+        ({"defaultTest": "file://x.yaml"}, "there is no file"),
+        ({"tests": [{"options": {"transform": "output.x"}}]}, "`transform` of the output is not run"),
+        ({"tests": [{"options": {"transformVars": "vars"}}]}, "`transformVars` is not run"),
+        ({"tests": [{"assertScoringFunction": "file://f.py"}]}, "`assertScoringFunction` is not run"),
+        (
+            {"tests": [{"assert": [{"type": "contains", "value": "a", "contextTransform": "x"}]}]},
+            "is not run",
+        ),
+    ],
+)
+def test_what_would_be_left_out_is_refused(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    found = errors_of(tmp_path, {**BASE, **keys})
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_options_of_the_command_line_win_over_those_of_the_evaluation(tmp_path: Path) -> None:
+    content = {
+        **BASE,
+        "evaluateOptions": {"maxConcurrency": 2, "repeat": 3, "cache": False, "delay": 0},
+        "commandLineOptions": {"maxConcurrency": 5, "grader": "openai:j", "verbose": True},
+        "outputPath": ["file://o.json", "p.csv"],
+    }
+    suite = load(tmp_path, content)
+    assert suite.options == PromptfooOptions(
+        max_concurrency=5, repeats=3, uses_cache=False, grader="openai:j", outputs=("o.json", "p.csv")
+    )
+    assert not suite.warnings
+
+
+def test_several_configs_are_joined(tmp_path: Path) -> None:
+    other = tmp_path / "sub" / "b.yaml"
+    text = """
+        description: B
+        providers: [echo, {id: echo, label: other}]
+        prompts: ['{{x}}', file://p.txt]
+        env: {A: b}
+        defaultTest: {vars: {y: b}, assert: [{type: contains, value: b}]}
+        tests: [{vars: {x: b}}]
+    """
+    write_files(tmp_path, {"sub/b.yaml": text, "sub/p.txt": "{{x}}{{y}}{{z}}{{env.A}}"})
+    content = {
+        **BASE,
+        "description": "A",
+        "env": {"A": "a"},
+        "defaultTest": {"vars": {"y": "a", "z": "a"}, "assert": [{"type": "contains", "value": "a"}]},
+        "tests": [{"vars": {"x": "a"}}],
+    }
+    suite = load(tmp_path, content, joined=(other,))
+    assert suite.description == "A, B"
+    assert [provider.title for provider in suite.providers] == ["echo", "other"]
+    tests = list(suite.tests)
+    assert [len(case.assertions) for case in tests] == [2, 2]
+    assert prompts_sent(tmp_path, content, joined=(other,))[:4] == ["a", "abab", "b", "bbab"]
+
+
+def test_the_digest_covers_files_that_are_named_without_file(tmp_path: Path) -> None:
+    content = {**BASE, "tests": "t.csv"}
+    before = load(tmp_path, content, files={"t.csv": "x\na\n"}).digest
+    assert load(tmp_path, content).digest == before
+    assert load(tmp_path, content, files={"t.csv": "x\nb\n"}).digest != before
+
+
+def test_keys_are_not_in_the_snapshot(tmp_path: Path) -> None:
+    provider = {"id": "openai:m", "config": {"apiKey": "sk-secret-1234567890"}}
+    suite = load(tmp_path, {**BASE, "providers": [provider]})
+    assert "sk-secret" not in str(suite.snapshot)
+
+
+def test_problems_have_their_place(tmp_path: Path) -> None:
+    content = "prompts: [x]\nproviders: [echo]\ntests:\n  - vars: {x: file://nothing.txt}\n"
+    (problem,) = open_config(tmp_path, content).problems
+    assert problem.location is not None
+    assert (Path(problem.location.file).name, problem.location.line, problem.location.column) == (NAME, 4, 15)
+
+
+def test_differences_from_promptfoo_are_listed_once(tmp_path: Path) -> None:
+    tests = [{"vars": {"d": "2024-01-01"}, "assert": [{"type": "g-eval", "value": "x"}], "colour": 1}] * 2
+    found = [item.what for item in differences(load(tmp_path, {**BASE, "tests": tests}))]
+    assert found.count("assertions that a judge decides") == 1
+    assert any("looks like a date" in what for what in found)
+    assert any("unknown key `colour`" in what for what in found)
+
+
+@pytest.mark.parametrize("content", ["[]\n", "text\n", "3\n"])
+def test_a_config_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ConfigError):
+        open_config(tmp_path, content)

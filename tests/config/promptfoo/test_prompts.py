@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import pytest
+from support.promptfoo import errors_of, load, prompts_sent
+
+ECHO = {"providers": ["echo"]}
+
+
+def raw_prompts(folder: Path, prompts: object, **files: str) -> list[str]:
+    named = {name.replace("__", "."): text for name, text in files.items()}
+    suite = load(folder, {**ECHO, "prompts": prompts}, files=named)
+    return [prompt.raw or "" for prompt in suite.prompts]
+
+
+def test_a_text_file_holds_prompts_between_lines_of_three_hyphens(tmp_path: Path) -> None:
+    text = "---\none\n----\nstill one\n---\r\n two \n---\n"
+    assert raw_prompts(tmp_path, "file://p.txt", p__txt=text) == ["one\n----\nstill one", "two"]
+
+
+def test_markdown_and_jinja_files_are_one_prompt_each(tmp_path: Path) -> None:
+    found = raw_prompts(tmp_path, ["file://a.md", "b.j2"], a__md="# A\n---\nB\n", b__j2="{{ x }}\n")
+    assert found == ["# A\n---\nB\n", "{{ x }}\n"]
+
+
+def test_chat_messages_in_yaml_become_json(tmp_path: Path) -> None:
+    text = "- role: user\n  content: |\n    Hi {{ name }}\n"
+    assert raw_prompts(tmp_path, "p.yaml", p__yaml=text) == ['[{"role":"user","content":"Hi {{ name }}\\n"}]']
+
+
+def test_a_json_file_stays_as_it_is_and_json_lines_are_a_prompt_each(tmp_path: Path) -> None:
+    files = {"a__json": '[ {"role": "user", "content": "x"} ]\n', "b__jsonl": '"one"\n\n["two"]\n'}
+    assert raw_prompts(tmp_path, ["a.json", "b.jsonl"], **files) == [files["a__json"], '"one"', '["two"]']
+
+
+def test_files_named_inside_json_prompts_are_put_in(tmp_path: Path) -> None:
+    files = {"a__json": '[{"role": "system", "content": "file://s.txt"}]', "s__txt": "Be brief.\n"}
+    assert raw_prompts(tmp_path, "a.json", **files) == ['[{"role":"system","content":"Be brief."}]']
+
+
+def test_a_csv_file_has_prompts_and_labels(tmp_path: Path) -> None:
+    suite = load(
+        tmp_path, {**ECHO, "prompts": "p.csv"}, files={"p.csv": 'prompt,label\n"Hi, {{x}}",short\nBye,\n'}
+    )
+    assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [
+        ("Hi, {{x}}", "short"),
+        ("Bye", "p.csv: Bye"),
+    ]
+
+
+def test_wildcards_folders_and_labels(tmp_path: Path) -> None:
+    files = {"ps/a.txt": "A", "ps/b.md": "B", "c.txt": "C"}
+    content = {**ECHO, "prompts": ["file://ps/*.{txt,md}", {"id": "file://c.txt", "label": "see"}]}
+    suite = load(tmp_path, content, files=files)
+    assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [
+        ("A", "a.txt: A"),
+        ("B", "b.md: B"),
+        ("C", "see: C"),
+    ]
+    assert [prompt.raw for prompt in load(tmp_path, {**ECHO, "prompts": ["file://ps"]}).prompts] == ["A", "B"]
+
+
+def test_a_mapping_of_files_to_labels(tmp_path: Path) -> None:
+    suite = load(tmp_path, {**ECHO, "prompts": {"a.txt": "first"}}, files={"a.txt": "A"})
+    assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [("A", "first: A")]
+
+
+def test_without_prompts_the_variable_prompt_is_asked(tmp_path: Path) -> None:
+    assert prompts_sent(tmp_path, {**ECHO, "tests": [{"vars": {"prompt": "Hi"}}]}) == ["Hi"]
+
+
+def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
+    prompts = ["Write and/or say {{x}}.", "Is this *bold*?", "Describe README.md"]
+    assert raw_prompts(tmp_path, prompts) == prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("file://nothing.txt", "there is no file"),
+        ("missing.txt", "there is no file"),
+        ("file://no/*.txt", "no file fits"),
+        ("file://make.py:build", "a prompt that a program makes is not supported"),
+        ("exec:./make.sh", "a prompt that a program makes is not supported"),
+        ("langfuse://a:1:text", "prompts of langfuse are not fetched"),
+        ("  ", "this prompt is empty"),
+        (7, "a prompt must be text"),
+        ({"label": 3}, "this prompt has no text"),
+        ("file://empty.txt", "there are no prompts in"),
+        ("file://a.exe", "is no file of prompts"),
+    ],
+)
+def test_what_cannot_be_a_prompt_is_refused(tmp_path: Path, prompt: object, message: str) -> None:
+    files = {"empty.txt": "---\n", "a.exe": "x"}
+    found = errors_of(tmp_path, {**ECHO, "prompts": [prompt]}, files=files)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_a_json_prompt_is_rendered_leaf_by_leaf_so_that_variables_cannot_break_it(tmp_path: Path) -> None:
+    content = {
+        **ECHO,
+        "prompts": ['[{"role": "user", "content": "Say {{x}}", "n": 1.0}]'],
+        "tests": [{"vars": {"x": 'a "quoted"\nline'}}],
+    }
+    (sent,) = prompts_sent(tmp_path, content)
+    assert sent == (
+        '[\n  {\n    "role": "user",\n    "content": "Say a \\"quoted\\"\\nline",\n    "n": 1\n  }\n]'
+    )
+
+
+def test_variables_in_variables_are_resolved_to_any_depth(tmp_path: Path) -> None:
+    content = {
+        **ECHO,
+        "prompts": ["{{a}} | {{d}}"],
+        "tests": [{"vars": {"a": "A {{b}}", "b": "B {{ c }}", "c": "C", "d": "{{ c | upper }}{{ 7 * 7 }}"}}],
+    }
+    assert prompts_sent(tmp_path, content) == ["A B C | C49"]
+
+
+def test_variables_that_look_like_broken_templates_stay_as_they_are(tmp_path: Path) -> None:
+    content = {**ECHO, "prompts": ["{{a}}"], "tests": [{"vars": {"a": "{{x}{y}} {% nothing %}"}}]}
+    assert prompts_sent(tmp_path, content) == ["{{x}{y}} {% nothing %}"]
+
+
+def test_prefix_and_suffix_stand_around_the_prompt(tmp_path: Path) -> None:
+    content = {
+        **ECHO,
+        "prompts": ["B"],
+        "defaultTest": {"options": {"prefix": "A ", "suffix": " C"}},
+        "tests": [{}, {"options": {"suffix": " {{x}}"}, "vars": {"x": "D"}}],
+    }
+    assert prompts_sent(tmp_path, content) == ["A B C", "A B D"]

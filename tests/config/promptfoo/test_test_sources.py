@@ -1,0 +1,285 @@
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.promptfoo import cases, errors_of, load, open_config, prompts_sent, warnings_of, write_files
+
+BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
+
+
+def xs(folder: Path, tests: object, **files: str) -> list[object]:
+    named = {name.replace("__", "."): text for name, text in files.items()}
+    return [case.vars.get("x") for case in cases(folder, {**BASE, "tests": tests}, files=named)]
+
+
+def test_files_of_every_kind_wildcards_and_inline_tests_in_one_list(tmp_path: Path) -> None:
+    files = {
+        "t/a.yaml": "- vars: {x: yaml}\n",
+        "t/b.json": '{"vars": {"x": "json"}}',
+        "c.jsonl": '{"vars": {"x": "line 1"}}\n\n{"vars": {"x": "line 2"}}\n',
+        "d.csv": "x\ncsv\n",
+    }
+    write_files(tmp_path, files)
+    tests = ["t/*", "file://c.jsonl", {"vars": {"x": "inline"}}, {"path": "d.csv"}]
+    assert xs(tmp_path, tests) == ["yaml", "json", "line 1", "line 2", "inline", "csv"]
+
+
+def test_rows_of_files_are_described_by_their_number(tmp_path: Path) -> None:
+    found = cases(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": "x,__description\na,\nb,own\n"})
+    assert [case.description for case in found] == ["Row #1", "own"]
+
+
+def test_without_tests_each_prompt_runs_once(tmp_path: Path) -> None:
+    assert prompts_sent(tmp_path, {"providers": ["echo"], "prompts": ["Hi{{x}}"]}) == ["Hi"]
+
+
+def test_the_columns_of_a_table(tmp_path: Path) -> None:
+    text = (
+        "\ufefftopic , __expected1,__expected2,__metric,__threshold,__prefix,__suffix,__providerOutput,"
+        "__metadata:area,__metadata:tags[],__config:__expected2:threshold\n"
+        'cats,contains: a,levenshtein: b,m,0.5,P,S,out,zoo,"a,b\\,c",7\n'
+    )
+    (case,) = cases(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert dict(case.vars) == {"topic": "cats"}
+    assert [(item.type, item.metric) for item in case.assertions] == [("contains", "m"), ("levenshtein", "m")]
+    assert getattr(case.assertions[1], "threshold") == 7  # noqa: B009 - the base class has none
+    assert (case.threshold, case.output) == (0.5, "out")
+    assert (case.directions.prefix, case.directions.suffix) == ("P", "S")
+    assert dict(case.metadata) == {"area": "zoo", "tags": ["a", "b,c"]}
+    assert case.directions.output_replaces_answer
+
+
+def test_quotes_inside_an_unquoted_cell_are_text(tmp_path: Path) -> None:
+    assert xs(tmp_path, "t.csv", t__csv='x\n{"a": 1}\n') == ['{"a": 1}']
+
+
+def test_another_delimiter_may_come_from_the_environment(tmp_path: Path) -> None:
+    suite = load(
+        tmp_path,
+        {**BASE, "tests": "t.csv"},
+        files={"t.csv": "x;y\na,b;c\n"},
+        env={"PROMPTFOO_CSV_DELIMITER": ";"},
+    )
+    assert [dict(case.vars) for case in suite.tests] == [{"x": "a,b", "y": "c"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\na\n", "this row has 1 cells, but the header has 2"),
+        ("x,__threshold\na,high\n", "`__threshold` must be a number, found `high`"),
+        ("x,__config:__expected2:threshold\na,1\n", "belongs to no column"),
+        ("x,__expected,__config:__expected:weight\na,b,1\n", "`weight` of"),
+        ("", "holds no tests"),
+    ],
+)
+def test_a_broken_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    found = errors_of(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_slips_in_the_header_are_warned_about(tmp_path: Path) -> None:
+    text = "x,_expected,__expcted,__metadata,__config:x\na,b,c,d,e\n"
+    found = warnings_of(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert len(found) == 4
+
+
+def test_a_problem_in_a_table_names_its_line(tmp_path: Path) -> None:
+    files = {
+        "t.csv": "x,__expected\na,contains: b\nc,regex: (\n",
+        "p.csv": 'x,__expected\n"a\nb",is-json\nc,latency\n',
+    }
+    opened = open_config(tmp_path, {**BASE, "tests": "p.csv"}, files=files)
+    assert not opened.problems
+    cases_found = list(opened.suite.tests)
+    assert [case.place.value().line for case in cases_found if case.place.value()] == [3, 4]
+
+
+def test_sheets(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["x", "__expected", None])
+    book.active.append(["a", "contains: a", None])
+    book.active.append([1.0, None, None])
+    book.create_sheet("More").append(["x"])
+    book["More"].append([True])
+    book.save(tmp_path / "t.xlsx")
+    assert xs(tmp_path, "t.xlsx") == ["a", "1"]
+    assert xs(tmp_path, "t.xlsx#More") == ["true"]
+    assert "has no sheet `None`" in errors_of(tmp_path, {**BASE, "tests": "t.xlsx#None"})[0]
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
+        archive.writestr("nothing", "")
+    assert "is no sheet" in errors_of(tmp_path, {**BASE, "tests": "b.xlsx"})[0]
+    (tmp_path / "c.xlsx").write_text("no archive")
+    assert "is no sheet" in errors_of(tmp_path, {**BASE, "tests": "c.xlsx"})[0]
+
+
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("nothing.csv", "there is no file"),
+        ("no/*.yaml", "no file fits"),
+        ("huggingface://datasets/a/b", "data sets of Hugging Face are not fetched"),
+        ("https://docs.google.com/spreadsheets/d/1", "Google Sheets are not fetched"),
+        ("file://make.py:build", "tests that a program makes are not supported"),
+        ("tests.js", "tests that a program makes are not supported"),
+        ("notes.txt", "is no file of tests"),
+        ([7], "a test must be a mapping or name a file"),
+        ([{"vars": 7}], "`vars` must be a mapping"),
+        ([{"provider": "openai:x"}], "`provider` of one test is not supported"),
+        ("bad.yaml", "a test must be a mapping"),
+    ],
+)
+def test_tests_that_cannot_be_had_are_refused(tmp_path: Path, tests: object, message: str) -> None:
+    files = {"notes.txt": "x", "bad.yaml": "- 7\n", "make.py": "", "tests.js": ""}
+    found = errors_of(tmp_path, {**BASE, "tests": tests}, files=files)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_lists_of_texts_multiply_the_tests_the_first_variable_slowest(tmp_path: Path) -> None:
+    tests = [{"vars": {"x": ["a", "b"], "y": ["1", "2"], "n": [1, 2], "o": [{"k": "v"}]}}]
+    found = cases(tmp_path, {**BASE, "tests": tests})
+    assert [(case.vars["x"], case.vars["y"]) for case in found] == [
+        ("a", "1"),
+        ("a", "2"),
+        ("b", "1"),
+        ("b", "2"),
+    ]
+    assert all(case.vars["n"] == [1, 2] and case.vars["o"] == [{"k": "v"}] for case in found)
+    assert [case.index for case in found] == [0, 1, 2, 3]
+
+
+def test_expansion_can_be_turned_off(tmp_path: Path) -> None:
+    tests = [{"vars": {"x": ["a", "b"]}, "options": {"disableVarExpansion": True}}]
+    assert xs(tmp_path, tests) == [["a", "b"]]
+    suite = load(
+        tmp_path, {**BASE, "tests": [{"vars": {"x": ["a"]}}]}, env={"PROMPTFOO_DISABLE_VAR_EXPANSION": "true"}
+    )
+    assert [case.vars["x"] for case in suite.tests] == [["a"]]
+
+
+def test_lists_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    tests = [{"vars": {name: [str(number) for number in range(100)] for name in "abc"}}]
+    assert "make 1,000,000 tests out of one" in errors_of(tmp_path, {**BASE, "tests": tests})[0]
+
+
+def test_variables_from_files(tmp_path: Path) -> None:
+    files = {
+        "a.txt": " text \n",
+        "b.yaml": "k: [1.0, x]\n",
+        "c.json": '{"k": true}',
+        "d/1.md": "one",
+        "d/2.md": "two",
+    }
+    tests = [
+        {"vars": {"x": "file://a.txt", "y": "file://b.yaml", "z": "file://c.json", "w": "file://d/*.md"}}
+    ]
+    found = cases(tmp_path, {**BASE, "tests": tests}, files=files)
+    assert [dict(case.vars) for case in found] == [
+        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k":true}', "w": "one"},
+        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k":true}', "w": "two"},
+    ]
+
+
+def test_an_image_becomes_a_data_url(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    assert xs(tmp_path, [{"vars": {"x": "file://a.png"}}]) == ["data:image/png;base64,iVBORw=="]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("file://nothing.txt", "there is no file"),
+        ("file://no*.txt", "no file fits"),
+        ("file://make.py", "a variable that a program makes is not supported"),
+        ("file://a.pdf", "PDF files are not read"),
+    ],
+)
+def test_variables_that_cannot_be_loaded_are_refused(tmp_path: Path, value: str, message: str) -> None:
+    files = {"make.py": "", "a.pdf": ""}
+    found = errors_of(tmp_path, {**BASE, "tests": [{"vars": {"x": value}}]}, files=files)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_all_variables_from_files_beside_the_file_of_tests(tmp_path: Path) -> None:
+    files = {"t/tests.yaml": "- vars: ../v/*.yaml\n", "v/a.yaml": "x: 1\ny: 1\n", "v/b.yaml": "y: 2\n"}
+    (case,) = cases(tmp_path, {**BASE, "tests": "t/tests.yaml"}, files=files)
+    assert dict(case.vars) == {"x": 1, "y": 2}
+
+
+def test_default_test_lies_under_every_test(tmp_path: Path) -> None:
+    check, own = {"type": "contains", "value": "d"}, {"type": "contains", "value": "t"}
+    content = {
+        **BASE,
+        "defaultTest": {
+            "vars": {"x": "d", "y": "d"},
+            "assert": [check],
+            "metadata": {"a": 1},
+            "threshold": 0.3,
+        },
+        "tests": [
+            {"vars": {"x": "t"}, "assert": [own], "metadata": {"b": 2}},
+            {"assert": [own], "options": {"disableDefaultAsserts": True}, "threshold": 0},
+        ],
+    }
+    first, second = cases(tmp_path, content)
+    assert dict(first.vars) == {"x": "t", "y": "d"}
+    assert [getattr(item, "value", None) for item in first.assertions] == ["d", "t"]
+    assert (dict(first.metadata), first.threshold) == ({"a": 1, "b": 2}, 0.3)
+    assert [getattr(item, "value", None) for item in second.assertions] == ["t"]
+    assert second.threshold == 0
+
+
+def test_default_test_may_be_a_file(tmp_path: Path) -> None:
+    (case,) = cases(tmp_path, {**BASE, "defaultTest": "file://d.yaml"}, files={"d.yaml": "vars: {x: d}\n"})
+    assert dict(case.vars) == {"x": "d"}
+
+
+def test_scenarios_run_each_test_with_each_entry_of_their_config(tmp_path: Path) -> None:
+    content = {
+        **BASE,
+        "defaultTest": {"vars": {"z": "d", "x": "d"}, "assert": [{"type": "contains", "value": "0"}]},
+        "scenarios": [
+            {
+                "config": [
+                    {"vars": {"x": "1", "y": "{{x}}!"}, "assert": [{"type": "contains", "value": "1"}]},
+                    {"vars": {"x": ["2", "3"]}},
+                ],
+                "tests": [{"assert": [{"type": "contains", "value": "t"}]}],
+            },
+            "file://more.yaml",
+        ],
+    }
+    files = {"more.yaml": "config: [{vars: {x: m}}]\ntests: file://t.csv\n", "t.csv": "y\nrow\n"}
+    found = cases(tmp_path, content, files=files)
+    assert [case.vars["x"] for case in found] == ["1", "2", "3", "m"]
+    assert [getattr(item, "value", None) for item in found[0].assertions] == ["0", "1", "t"]
+    assert found[0].metadata["conversationId"] == "__scenario_0__"
+    assert dict(found[3].vars) == {"x": "m", "y": "row", "z": "d"}
+
+
+def test_variables_of_the_command_line_are_defaults(tmp_path: Path) -> None:
+    content = {**BASE, "defaultTest": {"vars": {"x": "d"}}, "tests": [{}, {"vars": {"x": "own"}}]}
+    found = cases(tmp_path, content, variables={"x": "cli"})
+    assert [case.vars["x"] for case in found] == ["cli", "own"]
+
+
+def test_assert_inside_vars_is_warned_about(tmp_path: Path) -> None:
+    content = {**BASE, "tests": [{"vars": {"x": "a", "assert": [{"type": "contains"}]}}]}
+    assert "`assert` stands inside `vars`" in warnings_of(tmp_path, content)[0]
+
+
+def test_an_unknown_option_goes_to_the_model_and_is_warned_about(tmp_path: Path) -> None:
+    suite = load(tmp_path, {**BASE, "tests": [{"options": {"temperature": 0.5}}]})
+    (case,) = suite.tests
+    assert case.directions.params == {"temperature": 0.5}
+    assert any("`temperature` goes to the model" in problem.message for problem in suite.warnings)
+
+
+def test_each_pass_yields_equal_tests(tmp_path: Path) -> None:
+    suite = load(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": "x\na\nb\n"})
+    first, second = ([dict(case.vars) for case in suite.tests] for _ in range(2))
+    assert first == second == [{"x": "a"}, {"x": "b"}]

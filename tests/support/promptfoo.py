@@ -1,0 +1,77 @@
+"""Small promptfoo configs in a folder, and what becomes of them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.load import ReadingRules, open_suite
+from geval_cli.config.suite import OpenedSuite, Suite, SuiteOverrides, TestCase
+from geval_cli.engine.plan import Plan
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.errors import ConfigError
+from geval_cli.service.preparation import templates_for
+
+NAME = "promptfooconfig.yaml"
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write texts into files below `folder`."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def open_config(
+    folder: Path,
+    content: Mapping[str, Any] | str,
+    *,
+    files: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    joined: tuple[Path, ...] = (),
+) -> OpenedSuite:
+    """The suite of a config (a text, or data that is written as JSON), with problems where it has some."""
+    write_files(folder, files or {})
+    path = folder / NAME
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    rules = ReadingRules(Dialect.PROMPTFOO, joined)
+    return open_suite(path, env=env or {}, overrides=SuiteOverrides(variables or {}), reading_rules=rules)
+
+
+def load(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> Suite:
+    """The suite of a config without errors."""
+    opened = open_config(folder, content, **options)
+    assert not opened.problems, [problem.message for problem in opened.problems]
+    return opened.suite
+
+
+def errors_of(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
+    """The messages of all errors of a config."""
+    return [problem.message for problem in open_config(folder, content, **options).problems]
+
+
+def warnings_of(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
+    """The messages of all warnings of a config."""
+    return [problem.message for problem in open_config(folder, content, **options).suite.warnings]
+
+
+def cases(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[TestCase]:
+    """The test cases of a config without errors."""
+    return list(load(folder, content, **options).tests)
+
+
+def prompts_sent(folder: Path, content: Mapping[str, Any] | str, **options: Any) -> list[str]:
+    """The prompts of a config as they are sent, in the order of the run."""
+    suite = load(folder, content, **options)
+    templates = templates_for(suite)
+    try:
+        return [
+            render_prompt(job.prompt, seen_by_templates(job.test, templates), templates).whole
+            for lane in Plan(suite).lanes
+            for job in lane
+        ]
+    except ConfigError as error:
+        raise AssertionError([problem.message for problem in error.problems]) from error

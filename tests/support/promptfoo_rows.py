@@ -1,0 +1,254 @@
+"""geval's rows beside promptfoo's, for the configs and recorded answers that may stand beside the project.
+
+The recorded answers came from a deterministic model, whose rule is taken from its own file when it is there.
+"""
+
+import ast
+import asyncio
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.loopback import LoopbackServer, Reply
+
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.load import ReadingRules, open_suite
+from geval_cli.engine.plan import Plan
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.engine.runner import StopSignal
+from geval_cli.errors import ConfigError, Severity
+from geval_cli.records import to_json
+from geval_cli.service import RunRequest, prepare, run_evaluation
+from geval_cli.service.preparation import templates_for
+from geval_cli.store.state import State
+
+ROOT = Path(__file__).parents[3] / "shared" / "compat"
+MODES = ("generous", "harsh")
+_BY_THE_CLOCK = {"latency", "cost"}
+_USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What promptfoo answered for one config."""
+
+    config: str
+    mode: str
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "configs" / self.config
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How many rows of a config are equal, and for each of the others why not; `refused` is why there are none."""
+
+    recorded: Recorded
+    equal: int
+    differing: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class Table:
+    """Sums over configs."""
+
+    equal: Counter[str] = field(default_factory=Counter)
+    total: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, compared: Compared) -> None:
+        mode, count = compared.recorded.mode, len(compared.recorded.rows)
+        self.equal[mode] += compared.equal
+        self.total[mode] += count
+        if compared.refused:
+            self.reasons[f"refused: {compared.refused}"] += count
+        for reason in compared.differing:
+            self.reasons[reason] += 1
+
+    def lines(self) -> Iterator[str]:
+        for mode in self.total:
+            share = self.equal[mode] / self.total[mode]
+            yield f"{mode}: {self.equal[mode]} of {self.total[mode]} rows equal ({share:.1%})"
+        for reason, count in self.reasons.most_common():
+            yield f"{count:5}  {reason}"
+
+
+def recorded_configs(mode: str) -> list[Recorded]:
+    """All that was recorded in one mode; empty when nothing stands beside the project."""
+    found = []
+    for path in sorted((ROOT / "expected" / mode).glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found.append(Recorded(content["config"], mode, tuple(content["rows"])))
+    return found
+
+
+def reference_model(mode: str) -> LoopbackServer:
+    """The model behind the recorded answers."""
+    source = ast.parse((ROOT / "oracle_llm.py").read_text(encoding="utf-8"))
+    wanted = [node for node in source.body if isinstance(node, ast.FunctionDef)]
+    rules: dict[str, Any] = {
+        "json": json,
+        "hashlib": hashlib,
+        "re": re,
+        "math": math,
+        "GOOD": mode == "generous",
+    }
+    exec(compile(ast.Module(wanted, []), "reference model", "exec"), rules)
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+        if "input" not in body:
+            return Reply(body=_completion(body, rules))
+        answer = _embeddings if "embedding" in str(body["model"]) else _response
+        return Reply(body=answer(body, rules))
+
+    return LoopbackServer(respond=respond)
+
+
+def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compared:
+    """Run a config and hold its rows against the recorded ones."""
+    environ = {
+        **os.environ,
+        "OPENAI_API_KEY": "sk-test",
+        "ANTHROPIC_API_KEY": "sk-test",
+        "OPENAI_BASE_URL": server.base_url,
+        "ANTHROPIC_BASE_URL": server.url,
+    }
+    request = RunRequest(recorded.path, environ, reads_cache=False, dialect=Dialect.PROMPTFOO)
+    try:
+        prepared = prepare(request)
+    except ConfigError as error:
+        errors = [problem for problem in error.problems if problem.severity is Severity.ERROR]
+        return Compared(recorded, 0, refused=errors[0].message)
+    run = run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal())
+    report = asyncio.run(run)
+    ours: dict[str, list[Any]] = defaultdict(list)
+    for result in report.results():
+        row = to_json(result)
+        ours[_key(row["provider"]["label"] or row["provider"]["id"], row["prompt"]["rendered"])].append(row)
+    differing = []
+    for wanted in recorded.rows:
+        reason = _take(wanted, ours[_key(wanted["provider"], wanted["prompt"])])
+        differing += [reason] if reason else []
+    return Compared(recorded, len(recorded.rows) - len(differing), tuple(differing))
+
+
+def rendered_prompts(recorded: Recorded) -> Counter[tuple[str, str]]:
+    """Every (provider, prompt) of a config as geval renders it before anything is sent."""
+    rules = ReadingRules(dialect=Dialect.PROMPTFOO)
+    suite = open_suite(recorded.path, env=os.environ, reading_rules=rules).suite
+    templates = templates_for(suite)
+    found: Counter[tuple[str, str]] = Counter()
+    for lane in Plan(suite).lanes:
+        try:
+            for job in lane:
+                test = seen_by_templates(job.test, templates)
+                found[job.provider.title, render_prompt(job.prompt, test, templates).text] += 1
+        except ConfigError:
+            continue
+    return found
+
+
+def _key(provider: str, prompt: str) -> str:
+    return json.dumps([provider, prompt], ensure_ascii=False)
+
+
+def _take(wanted: Mapping[str, Any], candidates: list[Any]) -> str:
+    """Why no candidate equals `wanted`; one that does is taken away, and the reason is empty."""
+    best = "no row with this provider and prompt"
+    for row in candidates:
+        reason = _difference(wanted, row)
+        if not reason:
+            candidates.remove(row)
+            return ""
+        best = reason
+    return best
+
+
+def _difference(wanted: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    if wanted["error"]:
+        return "" if row["status"] == "error" else f"{row['status']} where promptfoo has an error"
+    if (row["status"] in {"passed", "not_evaluated"}) != bool(wanted["success"]):
+        why = (row["error"] or {}).get("message") or _first_error(row)
+        return f"{row['status']}, promptfoo {'passes' if wanted['success'] else 'fails'}" + (
+            f": {why}" if why else ""
+        )
+    if row["output"] != wanted["output"] and str(row["output"]) != str(wanted["output"]):
+        return "another output"
+    timed = any(item["type"] in _BY_THE_CLOCK for item in wanted["asserts"])
+    if not timed and row["score"] is not None and abs(row["score"] - wanted["score"]) > 1e-6:
+        return "another score"
+    return ""
+
+
+def _first_error(row: Mapping[str, Any]) -> str:
+    return next((item["error"]["message"] for item in row["assertions"] if item["error"]), "")
+
+
+def _completion(body: Any, rules: Mapping[str, Any]) -> Any:
+    text_of, reply = rules["text_of"], rules["reply"]
+    texts = [text_of(message.get("content")) for message in body["messages"]]
+    if str(body["model"]).startswith("claude"):
+        system = [text_of(body["system"])] if body.get("system") else []
+        answer = reply("\n".join([*system, *texts]))
+        usage = {"input_tokens": 10, "output_tokens": 5}
+        content = [{"type": "text", "text": answer}]
+        return {"id": "m", "type": "message", "role": "assistant", "model": body["model"], "content": content,
+                "stop_reason": "end_turn", "usage": usage}  # fmt: skip
+    message = {"role": "assistant", "content": reply("\n".join(texts))}
+    choices = [
+        {"index": index, "message": message, "finish_reason": "stop", "logprobs": None}
+        for index in range(body.get("n") or 1)
+    ]
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "model": body["model"],
+        "usage": _USAGE,
+        "choices": choices,
+    }
+
+
+def _response(body: Any, rules: Mapping[str, Any]) -> Any:
+    given = body["input"]
+    text = (
+        given
+        if isinstance(given, str)
+        else "\n".join(rules["text_of"](item.get("content")) for item in given)
+    )
+    content = [{"type": "output_text", "text": rules["reply"](text), "annotations": []}]
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    return {"id": "r", "object": "response", "status": "completed", "model": body["model"], "output": [message],
+            "usage": usage}  # fmt: skip
+
+
+def _embeddings(body: Any, rules: Mapping[str, Any]) -> Any:
+    texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+    vectors = [rules["embed"](text) for text in texts]
+    is_encoded = body.get("encoding_format") == "base64"
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(vector) if is_encoded else vector}
+        for index, vector in enumerate(vectors)
+    ]
+    return {
+        "object": "list",
+        "model": body["model"],
+        "data": data,
+        "usage": {"prompt_tokens": 5, "total_tokens": 5},
+    }
+
+
+def _encoded(vector: list[float]) -> str:
+    return base64.b64encode(array("f", vector).tobytes()).decode()
