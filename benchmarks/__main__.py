@@ -1,21 +1,36 @@
-"""Runs every benchmark, or those named on the command line: `python -m benchmarks startup`."""
+"""Runs every benchmark, or those named on the command line: `python -m benchmarks --quick startup scale`."""
 
+import argparse
 import importlib
 import pkgutil
-import sys
+from types import ModuleType
 
 import benchmarks
 
 
 def main() -> None:
-    known = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
-    names = sys.argv[1:] or known
-    unknown = sorted(set(names) - set(known))
+    known = find_benchmarks()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of: {', '.join(known)}; all of them if none"
+    )
+    parser.add_argument("--quick", action="store_true", help="leave out what takes minutes")
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.names) - set(known))
     if unknown:
-        sys.exit(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
-    for name in names:
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
+    for name in chosen.names or known:
         print(f"== {name}")
-        importlib.import_module(f"benchmarks.{name}").run()
+        module = known[name]
+        quick = getattr(module, "run_quick", None)
+        (quick if chosen.quick and quick else module.run)()
+
+
+def find_benchmarks() -> dict[str, ModuleType]:
+    """The modules here that can be run; the others serve them."""
+    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
+    modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "run")}
 
 
 main()

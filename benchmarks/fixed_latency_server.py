@@ -1,12 +1,14 @@
 """A chat API on loopback that answers every request after a fixed time, and is faster than any client.
 
-Run as `python -m benchmarks.fixed_latency_server LATENCY_S`; it prints its port, and `GET /count` tells how many
-requests it has answered. Judge requests get a verdict, steps requests get steps, all others a sentence.
+Run as `python -m benchmarks.fixed_latency_server LATENCY_S`; it prints its port. `GET /count` tells how many requests
+it has answered, `GET /first` when the first one came since `/first` was last asked (Unix time, 0 for none). Judge
+requests get a verdict, steps requests get steps, all others a sentence.
 """
 
 import asyncio
 import json
 import sys
+import time
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
@@ -34,6 +36,7 @@ class FixedLatency(asyncio.Protocol):
     """Understands just enough HTTP/1.1: keep-alive, content-length, no chunks."""
 
     answered = 0
+    first_at = 0.0
     latency_s = 0.05
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,10 +55,17 @@ class FixedLatency(asyncio.Protocol):
             body = self.buffer[end + 4 : end + 4 + length]
             self.buffer = self.buffer[end + 4 + length :]
             if head.startswith(b"get /count"):
-                text = str(FixedLatency.answered).encode()
-                self.transport.write(_JSON_HEAD % len(text) + text)
+                self.tell(FixedLatency.answered)
+            elif head.startswith(b"get /first"):
+                self.tell(FixedLatency.first_at)
+                FixedLatency.first_at = 0.0
             else:
+                FixedLatency.first_at = FixedLatency.first_at or time.time()
                 asyncio.get_running_loop().call_later(self.latency_s, self.answer, body)
+
+    def tell(self, number: float) -> None:
+        text = str(number).encode()
+        self.transport.write(_JSON_HEAD % len(text) + text)
 
     def answer(self, body: bytes) -> None:
         FixedLatency.answered += 1

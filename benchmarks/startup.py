@@ -7,6 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.measured import measure
+from benchmarks.throughput import ask, environment, fixed_latency_server
+
 RUNS = 11
 BOUNDS_S = {"--version": 0.2, "--help": 0.2}
 
@@ -27,11 +30,40 @@ LIBRARY_PROGRAMS = {
 }
 
 
+FIRST_REQUEST_BOUND_S = 0.5
+MODEL_CONFIG = """\
+prompts: ["{{ x }}"]
+providers: [openai:m]
+defaultTest: { assert: [{ type: g-eval, criteria: It is kind., provider: openai:judge }] }
+tests:
+""" + "".join(f"  - {{ vars: {{ x: {number} }} }}\n" for number in range(10))
+
+
 def run() -> None:
     empty = median_s([sys.executable, "-c", "pass"])
     print(f"{'python -c pass':<40} {empty * 1000:7.0f} ms")
     run_commands(empty)
     run_library(empty)
+    run_first_request(empty)
+
+
+def run_first_request(empty: float) -> None:
+    """From the start of the command to the first request at the server, with ten tests."""
+    waits = []
+    command = [sys.executable, "-m", "geval_cli", "run", "config.yaml", "--no-progress"]
+    with tempfile.TemporaryDirectory() as name, fixed_latency_server() as url:
+        folder = Path(name)
+        (folder / "config.yaml").write_text(MODEL_CONFIG, encoding="utf-8")
+        for number in range(RUNS):
+            ask(url, "first")
+            started = time.time()
+            measure([*command, "--home", f"home{number}"], folder, environment(url))
+            waits.append(ask(url, "first") - started)
+    took = min(waits[1:])
+    verdict = verdict_on(took, FIRST_REQUEST_BOUND_S)
+    print(
+        f"{'first request of 10 tests (best)':<40} {took * 1000:7.0f} ms  {took / empty:5.1f} x  ({verdict})"
+    )
 
 
 def run_library(empty: float) -> None:
