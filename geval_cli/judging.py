@@ -18,6 +18,8 @@ from geval_cli.providers.registry import NONE_PROVIDER, build_provider, check_pr
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.store.cache import ResponseCache
 
+_SHARED_SPECS_KEPT = 64
+
 
 @dataclass(slots=True)
 class ProviderPool:
@@ -26,12 +28,18 @@ class ProviderPool:
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
     _built: dict[str, Provider] = field(default_factory=dict)
+    _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
     def get(self, spec: ProviderSpec) -> Provider:
         """The provider of a checked `spec`; the same one for an equal spec."""
+        shared = self._shared.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if shared is not None:
+            return shared[1]
         key = spec.model_dump_json()
         if key not in self._built:
             self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
+        if len(self._shared) < _SHARED_SPECS_KEPT:
+            self._shared[id(spec)] = spec, self._built[key]
         return self._built[key]
 
     def has(self, spec: ProviderSpec) -> bool:

@@ -1,10 +1,30 @@
 """Options that are more than a word or a number, as values."""
 
+import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast, get_args
 
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.promptfoo.paths import find_files, is_wildcard
 from geval_cli.config.schema import Scoring
 from geval_cli.errors import UsageError
+from geval_cli.gateway.budget import Budget
+from geval_cli.service.requests import Resumption
+from geval_cli.store.cache import DEFAULT_TTL_S
+from geval_cli.store.state import CacheChoice
+
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_NEVER = "never"
+_CONFIG_NAMES = (
+    "promptfooconfig.yaml",
+    "promptfooconfig.yml",
+    "promptfooconfig.json",
+    "gevalconfig.yaml",
+    "gevalconfig.yml",
+)
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -22,6 +42,54 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
     return variables
 
 
+def parse_dialect(text: str | None) -> Dialect | None:
+    """Whose rules configs follow; None: as each says itself.
+
+    Raises:
+        UsageError: there is no such dialect.
+    """
+    if text is None or text in set(Dialect):
+        return None if text is None else Dialect(text)
+    raise UsageError(f"unknown dialect `{text}`", hint=f"one of: {', '.join(Dialect)}")
+
+
+def config_groups(configs: Sequence[Path], *, merge: bool) -> list[tuple[Path, ...]]:
+    """The configs that are one suite each: a wildcard or, with `merge`, all configs together are one.
+
+    A folder stands for the config in it.
+
+    Raises:
+        UsageError: a wildcard fits no file.
+    """
+    groups = [_files_of(config) for config in configs]
+    return [tuple(file for group in groups for file in group)] if merge else groups
+
+
+def _files_of(config: Path) -> tuple[Path, ...]:
+    if config.is_dir():
+        return (next((found for name in _CONFIG_NAMES if (found := config / name).is_file()), config),)
+    if config.exists() or not is_wildcard(str(config)):
+        return (config,)
+    files = tuple(file.path for file in find_files(str(config), Path()))
+    if not files:
+        raise UsageError(f"no file fits `{config}`", hint="put the wildcard into quotes, or name the files")
+    return files
+
+
+def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget | None:
+    """A budget; None when nothing bounds what may be spent.
+
+    Raises:
+        UsageError: a bound is no amount.
+    """
+    if max_cost_usd is None and max_requests is None:
+        return None
+    if max_cost_usd is not None and not (math.isfinite(max_cost_usd) and max_cost_usd >= 0):
+        hint = "for example --max-cost 2.50"
+        raise UsageError(f"--max-cost takes US dollars from 0, not `{max_cost_usd:g}`", hint=hint)
+    return Budget(max_cost_usd, max_requests)
+
+
 def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
     """A way of scoring; None when none was given.
 
@@ -34,3 +102,48 @@ def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
     if samples is not None and text not in (None, "samples"):
         raise UsageError(f"--samples means --scoring samples, not {text}", hint="leave one of the two out")
     return cast("Scoring | None", text)
+
+
+def parse_age(option: str, text: str) -> float:
+    """An age in seconds, from a text such as `30d`.
+
+    Raises:
+        UsageError: the text is no age.
+    """
+    found = _AGE.fullmatch(text.strip().lower())
+    if found is None:
+        hint = f"a number and s, m, h, d or w for seconds to weeks: {option} 30d"
+        raise UsageError(f"{option} takes an age, not `{text}`", hint=hint)
+    return float(found[1]) * _UNIT_S[found[2]]
+
+
+def parse_cache_choice(
+    folder: Path | None, ttl: str | None, *, is_offline: bool, reads_cache: bool
+) -> CacheChoice:
+    """Which cache to use, and how.
+
+    Raises:
+        UsageError: the options are at odds, or the time limit is no age.
+    """
+    if is_offline and not reads_cache:
+        hint = "leave one of the two out"
+        raise UsageError("with --offline only the cache answers, and --no-cache does not read it", hint=hint)
+    if is_offline and ttl is not None:
+        hint = "leave --cache-ttl out: with --offline answers are good for ever"
+        raise UsageError("--offline and --cache-ttl say different things", hint=hint)
+    ttl_s = DEFAULT_TTL_S if ttl is None else None if ttl == _NEVER else parse_age("--cache-ttl", ttl)
+    return CacheChoice(folder, ttl_s, is_offline=is_offline)
+
+
+def parse_resumption(resume: bool, resume_from: str | None, retry_errors: bool) -> Resumption | None:
+    """Which earlier run to go on with; None for a new run.
+
+    Raises:
+        UsageError: two runs are asked for.
+    """
+    if resume and resume_from is not None:
+        hint = "--resume takes the latest unfinished run of the config, --resume-from the run that it names"
+        raise UsageError("--resume and --resume-from name two runs", hint=hint)
+    if not (resume or resume_from is not None or retry_errors):
+        return None
+    return Resumption(resume_from, only_unfinished=resume, retries_errors=retry_errors)

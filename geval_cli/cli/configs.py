@@ -9,6 +9,7 @@ from pathlib import Path
 from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
 from geval_cli.config.json_schema import config_json_schema
+from geval_cli.config.promptfoo.differences import Difference, differences
 from geval_cli.config.starter import STARTER_CONFIG
 from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
@@ -16,14 +17,16 @@ from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
 
 
-def validate_configs(requests: Sequence[RunRequest]) -> ExitCode:
-    """Say for each config that it is valid, and what a run of it would do.
+def validate_configs(requests: Sequence[RunRequest], *, lists_differences: bool = False) -> ExitCode:
+    """Say for each config that it is valid, what a run of it would do, and what promptfoo would do otherwise.
 
     Raises:
         ConfigError: with every problem of every config.
     """
     for prepared in prepare_all(requests, is_going_to_run=False):
         sys.stdout.write(_described(prepared) + "\n")
+        if lists_differences:
+            sys.stdout.write(_listed(list(differences(prepared.suite))))
     return ExitCode.OK
 
 
@@ -106,6 +109,16 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"{path} cannot be written: {error.strerror}", hint="name a file in a folder that exists"
     )
+
+
+def _listed(found: Sequence[Difference]) -> str:
+    if not found:
+        return "nothing in it is known to differ from promptfoo\n"
+    lines = [f"{plural(len(found), 'thing')} would differ from promptfoo:"]
+    for item in found:
+        where = f" ({item.location})" if item.location else ""
+        lines.append(f"- {item.what}{where}\n  promptfoo: {item.promptfoo}\n  geval: {item.geval}")
+    return "\n".join(lines) + "\n"
 
 
 def _described(prepared: PreparedRun) -> str:

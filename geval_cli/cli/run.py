@@ -6,21 +6,35 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import typer
+
 from geval_cli.cli.problems import print_problems
+from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
+from geval_cli.report.annotations import annotation_lines, wants_annotations
 from geval_cli.report.console import make_console
+from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
 from geval_cli.report.progress import Progress, make_progress
 from geval_cli.report.report import RunReport
+from geval_cli.report.request_log import RequestLines, RequestLogFile
 from geval_cli.report.summary import print_summary
 from geval_cli.report.terminal import print_report
-from geval_cli.service import PreparedRun, RunRequest, exit_code, prepare, run_evaluation
-from geval_cli.store.state import State, open_state
+from geval_cli.service import (
+    PreparedRun,
+    ResumedRun,
+    RunRequest,
+    exit_code,
+    prepare,
+    run_evaluation,
+    take_up,
+)
+from geval_cli.store.state import CacheChoice, State, open_state
 
 _RANK = (
     ExitCode.OK,
@@ -36,14 +50,17 @@ _RANK = (
 
 @dataclass(frozen=True, slots=True)
 class RunDisplay:
-    """What becomes of the results, besides being stored: results files, and how much is shown."""
+    """What becomes of the results, besides being stored: results files, a log of requests, how much is shown."""
 
     outputs: tuple[Path, ...] = ()
     shows_progress: bool = True
     is_verbose: bool = False
+    log_file: Path | None = None
 
 
-def run_configs(requests: Sequence[RunRequest], display: RunDisplay, *, home: Path | None) -> ExitCode:
+def run_configs(
+    requests: Sequence[RunRequest], display: RunDisplay, *, home: Path | None, cache: CacheChoice
+) -> ExitCode:
     """Run every config and show what came out; nothing is sent unless all of them are valid.
 
     Raises:
@@ -55,10 +72,12 @@ def run_configs(requests: Sequence[RunRequest], display: RunDisplay, *, home: Pa
     _check_outputs(display.outputs, [request.config for request in requests])
     prepared = prepare_all(requests)
     codes = []
-    with open_state(home, os.environ) as state:
+    with ExitStack() as stack:
+        log = _open_log(display.log_file, [request.config for request in requests], stack)
+        state = stack.enter_context(open_state(home, os.environ, cache))
         print_problems([Problem(text, severity=Severity.WARNING) for text in state.warnings])
-        for run in prepared:
-            codes.append(_run_one(run, state, display))
+        for run, resumed in [(run, _taken_up(run, state)) for run in prepared]:
+            codes.append(_run_one(run, resumed, state, display, log))
             if codes[-1] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 break
     return max(codes, key=_RANK.index)
@@ -88,38 +107,88 @@ def _check_outputs(outputs: Sequence[Path], configs: Sequence[Path]) -> None:
         raise ConfigError(problems)
 
 
-def _run_one(prepared: PreparedRun, state: State, display: RunDisplay) -> ExitCode:
-    files = [open_results_file(path) for path in display.outputs]
-    report, stop = asyncio.run(_run_with_display(prepared, state, files, display))
+def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
+    """The results files that a promptfoo config names itself; one that cannot be written is only warned about."""
+    options = prepared.suite.options
+    named = options.outputs if isinstance(options, PromptfooOptions) else ()
+    found = [(Path(name), check_output_path(Path(name))) for name in named]
+    print_problems([replace(problem, severity=Severity.WARNING) for _, problem in found if problem])
+    return tuple(path for path, problem in found if problem is None)
+
+
+def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> list[ResultsFile]:
+    """The log of requests, if there is to be one, open until the end of the block."""
+    if path is None:
+        return []
+    if path.resolve() in {config.resolve() for config in configs}:
+        hint = "name another file: the config would be spoilt"
+        raise ConfigError([Problem(f"cannot write a log to {path}: it is the config", hint=hint)])
+    try:
+        return [stack.enter_context(RequestLogFile(path))]
+    except OutputError as error:
+        raise ConfigError([Problem(error.message, hint=error.hint)]) from error
+
+
+def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
+    """The earlier run that is to be gone on with, if any; it says so."""
+    if prepared.request.resume is None:
+        return None
+    resumed = take_up(prepared, state.runs)
+    done = f"{len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
+    sys.stderr.write(f"going on with run {resumed.run.id}: {done}\n")
+    return resumed
+
+
+def _run_one(
+    prepared: PreparedRun,
+    resumed: ResumedRun | None,
+    state: State,
+    display: RunDisplay,
+    log: Sequence[ResultsFile],
+) -> ExitCode:
+    outputs = display.outputs or _configured_outputs(prepared)
+    files = [*(open_results_file(path) for path in outputs), *log]
+    report, stop = asyncio.run(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
-    written = [] if problems else display.outputs
+    written = [] if problems else outputs
     console = make_console(sys.stdout, environ=os.environ)
     try:
         print_report(report, console, verbose=display.is_verbose, written=written)
     except StoreError as error:
         print_summary(report, console, written=written)
         problems.append(Problem(error.message, None, error.hint))
+    if wants_annotations(os.environ):
+        for line in annotation_lines(report, workspace=Path(os.environ.get("GITHUB_WORKSPACE") or ".")):
+            typer.echo(line)
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
 
 
 async def _run_with_display(
-    prepared: PreparedRun, state: State, files: Sequence[ResultsFile], display: RunDisplay
+    prepared: PreparedRun,
+    resumed: ResumedRun | None,
+    state: State,
+    files: Sequence[ResultsFile],
+    display: RunDisplay,
 ) -> tuple[RunReport, StopSignal]:
     stop = StopSignal()
     console = make_console(sys.stderr, environ=os.environ)
     with ExitStack() as stack:
         progress = stack.enter_context(make_progress(console, is_shown=display.shows_progress))
         stack.enter_context(_stop_on_signals(stop, progress))
+        lines = RequestLines(console) if display.is_verbose else None
 
         def listen(event: RunEvent) -> None:
             with suppress(OSError, ValueError):  # a terminal that is gone must not end a paid run
                 progress.listen(event)
+                if lines is not None:
+                    lines.listen(event)
             for file in files:
                 file.listen(event)
 
-        return await run_evaluation(prepared, state, listen=listen, stop=stop), stop
+        report = await run_evaluation(prepared, state, listen=listen, stop=stop, resumed=resumed)
+        return report, stop
 
 
 def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem]:
@@ -133,7 +202,7 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
 
 @contextmanager
 def _stop_on_signals(stop: StopSignal, progress: Progress) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to stop, the second to do it at once; a third ends the process."""
+    """The first signal (Ctrl-C, SIGTERM, SIGHUP) asks the run to stop, the second at once, a third ends the process."""
 
     def request_stop(reason: StopReason) -> None:
         if stop.is_urgent:
@@ -148,7 +217,14 @@ def _stop_on_signals(stop: StopSignal, progress: Progress) -> Iterator[None]:
             progress.listen(Noticed(text))
 
     loop = asyncio.get_running_loop()
-    reasons = [reason for reason in StopReason if reason.is_signal and hasattr(signal, reason)]
+    # Under nohup SIGHUP is ignored, and the run is to outlive its terminal.
+    reasons = [
+        reason
+        for reason in StopReason
+        if reason.is_signal
+        and hasattr(signal, reason)
+        and signal.getsignal(signal.Signals[reason]) is not signal.SIG_IGN
+    ]
     try:
         for reason in reasons:
             loop.add_signal_handler(signal.Signals[reason], request_stop, reason)

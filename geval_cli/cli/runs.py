@@ -19,7 +19,8 @@ def print_runs(home: Path | None, *, limit: int) -> None:
     """The newest `limit` runs."""
     with open_runs(home, os.environ) as runs:
         console = make_console(sys.stdout, environ=os.environ)
-        print_run_table(runs.runs(limit), console, now=datetime.now().astimezone())
+        found = [(run, summary or runs.pages().counts(run.id)) for run, summary in runs.runs(limit)]
+        print_run_table(found, console, now=datetime.now().astimezone())
 
 
 def show_run(home: Path | None, name: str, *, outputs: Sequence[Path], verbose: bool) -> None:

@@ -3,18 +3,34 @@
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
-from geval_cli.assertions.registry import judge_assertion, metric_name
+from geval_cli.assertions.registry import (
+    compares_outputs,
+    judge_assertion,
+    metric_name,
+    score_threshold,
+    wants_logprobs,
+)
+from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
-from geval_cli.engine.aggregate import judge_case, named_scores
+from geval_cli.engine.carried import CarriedOver
+from geval_cli.engine.early import EarlyAnswers, Foresight
 from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.engine.prompt import Rendered, render_prompt
-from geval_cli.errors import GevalError, JudgeError, ProviderError
+from geval_cli.engine.prompt import Rendered, render_prompt, seen_by_templates
+from geval_cli.engine.transforms import (
+    own_verdict,
+    seen_by_assertion,
+    transformed_output,
+    with_transformed_variables,
+)
+from geval_cli.errors import BudgetError, CodeFailedError, GevalError, JudgeError, ProviderError
 from geval_cli.records import (
     INTERNAL_ERROR,
     AssertionResult,
@@ -36,48 +52,106 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a job needs to be done: a way to ask the model under test, and the tools of the assertions."""
+    """What a job needs to be done: a way to ask the model, the tools of the assertions, what earlier jobs left."""
 
     generate: Generate
     tools: Tools
+    carried: CarriedOver = field(default_factory=CarriedOver)
+    foresight: Foresight = field(default_factory=Foresight)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a job stands: its result so far, and what was judged; None when there is no output to judge."""
+
+    job: Job
+    result: CaseResult
+    subject: Subject | None = None
 
 
 async def run_job(job: Job, bench: Bench) -> CaseResult:
-    """The result of one job. Never raises, except when cancelled: what goes wrong is in the result."""
-    started = time.monotonic()
-    blank = _blank_result(job)
+    """The result of one job. What goes wrong is in the result.
+
+    Raises:
+        BudgetError: the run may spend no more, and the job stays undone.
+    """
+    return (await begin_job(job, bench)).result
+
+
+async def begin_job(job: Job, bench: Bench) -> Standing:
+    """How one job stands, but for the assertions that compare its output with others.
+
+    Raises:
+        BudgetError: as in `run_job`.
+    """
+    early = EarlyAnswers()
     try:
-        rendered = render_prompt(job.prompt, job.test, bench.tools.templates)
-        blank = replace(blank, prompt=replace(blank.prompt, rendered=rendered.text))
-        answered, response = await _answer(job, rendered, bench, blank)
+        standing = await _run(job, bench, early)
+        return replace(standing, result=await early.accounted_for(standing.result))
+    finally:
+        early.cancel()
+
+
+async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
+    started = time.monotonic()
+    shown = ""
+    try:
+        earlier = bench.carried.variables_for(job)
+        job = replace(job, test=await with_transformed_variables(job.test, bench.tools))
+        test = seen_by_templates(job.test, bench.tools.templates, earlier)
+        rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
+        shown = rendered.text
+        if job.generates:
+            unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
+            _ask_early(job, unanswered, bench, early)
+        answered, response = await _answer(job, rendered, bench)
         subject = Subject(
-            job.test, answered.output, rendered.text, job.repeat_index, rendered.system, response
+            test,
+            answered.output,
+            rendered.whole,
+            job.repeat_index,
+            rendered.system,
+            response,
+            job.provider if job.generates else None,
+            frozenset(earlier),
         )
-        return await _judged(job, answered, subject, bench.tools)
+        return await _judged(job, answered, subject, replace(bench, tools=early.tools(bench.tools)))
+    except BudgetError:
+        raise
     except GevalError as error:
-        return replace(blank, error=error_info(error), latency_ms=_elapsed_ms(started))
+        info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
-        return replace(blank, error=_internal_error(error), latency_ms=_elapsed_ms(started))
+        info = _internal_error(error)
+    return Standing(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
 
 
-async def _answer(
-    job: Job, rendered: Rendered, bench: Bench, blank: CaseResult
-) -> tuple[CaseResult, ModelResponse | None]:
+def _ask_early(job: Job, unanswered: Subject, bench: Bench, early: EarlyAnswers) -> None:
+    # A bug shows again where the output is judged, and must not keep the model from being asked.
+    with suppress(Exception):
+        bench.foresight.ask(assertions_of(job.prompt, job.test), unanswered, bench.tools, early)
+
+
+async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResult, ModelResponse | None]:
     """The result with the model's answer in it and that answer, or with the output that the test brings and None."""
+    blank = _blank_result(job, rendered.text)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         return replace(blank, output=output), None
     request = ModelRequest(
         rendered.messages,
         repeat_index=job.repeat_index,
+        want_logprobs=wants_logprobs(job.test.assertions),
         response_schema=answer_schema(job.prompt),
         role=Role.GENERATION,
         variables=job.test.variables,
+        params=job.test.directions.params,
+        text=rendered.sent,
     )
     response = await bench.generate(job.provider, request)
     answered = replace(
         blank,
         output=response.text,
+        finish_reason=response.choices[0].finish_reason,
         latency_ms=response.latency_ms,
         cached=response.cached,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
@@ -85,41 +159,74 @@ async def _answer(
     return answered, response
 
 
-async def _judged(job: Job, answered: CaseResult, subject: Subject, tools: Tools) -> CaseResult:
-    specs = assertions_of(job.prompt, job.test)
-    assertions = await asyncio.gather(*(_judge_one(spec, subject, tools) for spec in specs))
-    verdict = judge_case(assertions, job.test.threshold)
+async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench) -> Standing:
+    tools, error = bench.tools, None
+    try:
+        output = await transformed_output(subject, job.provider, tools)
+    except CodeFailedError as failed:  # the answer is paid for, and stays in the result
+        return Standing(job, replace(answered, error=error_info(failed)))
+    bench.carried.note(job, subject.rendered_prompt, output)
+    answered, subject = replace(answered, output=output), replace(subject, output=output)
+    specs = [spec for spec in assertions_of(job.prompt, job.test) if not compares_outputs(spec)]
+    assertions = await _judge_each(specs, subject, tools)
+    verdict = verdict_of(assertions, job.test.threshold)
+    try:
+        verdict = await own_verdict(verdict, assertions, subject, tools)
+    except CodeFailedError as failed:
+        verdict, error = Verdict(Status.ERROR, None), error_info(failed)
     judging = sum((assertion.usage for assertion in assertions), Usage())
-    return replace(
+    result = replace(
         answered,
         status=verdict.status,
         score=verdict.score,
+        error=error,
         named_scores=named_scores(assertions),
         usage={**answered.usage, Role.JUDGE: judging},
         assertions=tuple(assertions),
     )
+    return Standing(job, result, subject)
+
+
+async def _judge_each(
+    specs: Sequence[AssertionSpec], subject: Subject, tools: Tools
+) -> list[AssertionResult]:
+    # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
+    outcomes = await asyncio.gather(
+        *(_judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
+    )
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, AssertionResult)]
 
 
 async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
     started, meter = time.monotonic(), Meter()
     metered = replace(tools, judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter))
+    metered = replace(metered, judge_each=partial(_judge_each, tools=metered))
     try:
-        return replace(await judge_assertion(spec, subject, metered), usage=meter.usage)
-    except GevalError as error:
-        info = error_info(error)
+        seen = await seen_by_assertion(spec, subject, metered)
+        return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
+    except BudgetError:
+        raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
-        info = _internal_error(error)
+        return replace(error_result(spec, subject, tools, error, started), usage=meter.usage)
+
+
+def error_result(
+    spec: AssertionSpec, subject: Subject, tools: Tools, error: Exception, started: float
+) -> AssertionResult:
+    """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""
     return AssertionResult(
         type=spec.type,
-        metric=metric_name(spec),
+        metric=metric_name(spec, subject.test, tools.templates),
         status=Status.ERROR,
         score=None,
-        threshold=getattr(spec, "threshold", None),
+        threshold=score_threshold(spec),
         weight=spec.weight,
-        error=info,
+        error=error_info(error) if isinstance(error, GevalError) else _internal_error(error),
         location=location_of(spec),
         latency_ms=_elapsed_ms(started),
-        usage=meter.usage,
     )
 
 
@@ -130,6 +237,8 @@ def error_info(error: GevalError) -> ErrorInfo:
         raw = error.raw_text
     elif isinstance(error, ProviderError):
         raw = error.body
+    elif isinstance(error, CodeFailedError):
+        raw = error.detail
     return ErrorInfo(type(error).__name__, error.message, error.hint, raw[:_RAW_SHOWN] if raw else None)
 
 
@@ -139,14 +248,14 @@ def _internal_error(error: Exception) -> ErrorInfo:
     return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
 
 
-def _blank_result(job: Job) -> CaseResult:
+def _blank_result(job: Job, rendered: str) -> CaseResult:
     return CaseResult(
         id=job.id,
         test_index=job.test.index,
         repeat_index=job.repeat_index,
         column=job.column,
         description=job.test.description,
-        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, ""),
+        prompt=RenderedPrompt(job.prompt.id, job.prompt.label, rendered),
         provider=ProviderRef(job.provider.public_id, job.provider.title),
         vars=job.test.vars,
         output=None,

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judge_provider
-from geval_cli.assertions.registry import check_assertion
+from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judges_of
+from geval_cli.assertions.registry import check_assertion, compares_outputs, members_of
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.prompt_specs import NO_PROMPT
 from geval_cli.config.schema import (
     AssertionSpec,
@@ -15,9 +16,12 @@ from geval_cli.config.schema import (
 )
 from geval_cli.config.suite import TestCase
 from geval_cli.config.test_source import MAX_PROBLEMS
+from geval_cli.engine.carried import is_order_bound, uses_conversation
+from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.plan import NO_PROVIDER, Plan
-from geval_cli.engine.prompt import render_prompt
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
 from geval_cli.templating import Templates, template_problem
 
@@ -32,12 +36,18 @@ class Checked:
         judges: every provider that will judge; none of them twice.
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
+        cases: how many cases there are, repeats counted once.
+        is_serial: whether a case may depend on those before it.
+        is_in_rows: whether outputs of a test are compared with one another.
     """
 
     problems: tuple[Problem, ...]
     tests: int
     judges: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
+    cases: int = 0
+    is_serial: bool = False
+    is_in_rows: bool = False
 
 
 @dataclass(slots=True)
@@ -52,10 +62,13 @@ class _Judges:
     def note(self, spec: AssertionSpec, context: CheckContext) -> None:
         if isinstance(spec, LlmEvaluationSpec) and not has_criteria(spec, context.test, context.templates):
             return
+        for member in members_of(spec):
+            self.note(member, context)
         if isinstance(spec, ModelGradedSpec):
-            judge = judge_provider(spec, context.test, self.defaults)
-            self._add(judge)
-            self.own += judge is not self.defaults.grader
+            judges = list(judges_of(spec, context.test, self.defaults))
+            for judge in judges:
+                self._add(judge)
+            self.own += "text" in spec.judge_kinds and self.defaults.grader not in judges
 
     def _add(self, judge: ProviderSpec) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
@@ -106,12 +119,17 @@ def check_plan(
     said about what seems to be absent.
     """
     findings, judges = _Findings(), _Judges(defaults)
-    for problem in (*check_prompts(plan.suite.prompts), *(_check_silence(plan) if is_complete else ())):
+    of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
+    for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
-    count = 0
+    count, cases = 0, 0
+    is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
     try:
-        for test in plan.suite.tests:
-            count += 1
+        for written in plan.suite.tests:
+            test = seen_by_templates(written, templates)
+            count, cases = count + 1, cases + plan.cases_of(test)
+            is_serial = is_serial or is_order_bound(test)
+            is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
             if is_complete:
                 for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
@@ -120,7 +138,9 @@ def check_plan(
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
-    return Checked(tuple(findings.all()), count, tuple(judges.found.values()), judges.own)
+    return Checked(
+        tuple(findings.all()), count, tuple(judges.found.values()), judges.own, cases, is_serial, is_in_rows
+    )
 
 
 def describe_test(test: TestCase) -> str:
@@ -129,10 +149,15 @@ def describe_test(test: TestCase) -> str:
 
 
 def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
-    context = CheckContext(test, templates, f"in {describe_test(test)}")
+    context = CheckContext(
+        test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir
+    )
+    if test.index == 0:
+        yield from check_suite_code(plan.suite, context)
+    yield from check_test_code(test, context)
     for prompt in plan.suite.prompts:
         try:
-            context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).text)
+            context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).whole)
         except TemplateError as error:
             yield _prompt_problem(error, prompt, test)
         evaluation = evaluation_of(prompt, test)
@@ -142,6 +167,9 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
     for spec in test.assertions:
         judges.note(spec, context)
         yield from check_assertion(spec, context)
+        if compares_outputs(spec) and plan.cases_of(test) == 1:
+            message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
+            yield Problem(message, spec.place.value("type"), "add another prompt or provider")
 
 
 def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase) -> Problem:
@@ -167,7 +195,9 @@ def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
     """Whether there will be an output to judge, and whether one that the test brings is left unused."""
     generates = any(provider.id != "none" for provider in plan.providers)
     judges_as_is = any(provider.id == "none" for provider in plan.providers)
-    has_output = test.has_output or "output" in test.vars
+    if test.directions.output_replaces_answer:
+        return
+    has_output = test.has_output or ("output" in test.vars and plan.suite.dialect is not Dialect.PROMPTFOO)
     if judges_as_is and not has_output:
         yield Problem(
             f"nothing to judge in {describe_test(test)}: there is no provider to ask, and the test has no `output`",

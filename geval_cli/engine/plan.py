@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
+from geval_cli.engine.filters import answers_prompt, runs_with
 from geval_cli.records import Column
 
 NO_PROVIDER = ProviderSpec(id="none")
@@ -36,36 +37,65 @@ class Job:
     @property
     def generates(self) -> bool:
         """Whether a model is asked for the output, or the test's own output is judged."""
-        return self.provider.id != NO_PROVIDER.id
+        return self.provider.id != NO_PROVIDER.id and not self.test.directions.output_replaces_answer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held."""
+    """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held.
+
+    With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a
+    test are compared with one another: all of its jobs come one after another.
+    """
 
     suite: Suite
     repeats: int = 1
+    is_serial: bool = False
+    is_in_rows: bool = False
 
     @property
     def providers(self) -> tuple[ProviderSpec, ...]:
         return self.suite.providers or (NO_PROVIDER,)
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """The prompt x provider pairs, provider by provider."""
-        pairs = [(provider, prompt) for provider in self.providers for prompt in self.suite.prompts]
+    def pairs(self) -> tuple[tuple[ProviderSpec, PromptSpec], ...]:
+        """The prompt x provider pairs that are asked, provider by provider."""
         return tuple(
-            Column(index, prompt.label, provider.title) for index, (provider, prompt) in enumerate(pairs)
+            (provider, prompt)
+            for provider in self.providers
+            for prompt in self.suite.prompts
+            if answers_prompt(provider, prompt)
         )
 
     @property
-    def lanes(self) -> tuple[Iterator[Job], ...]:
-        """The jobs of each provider, in the order test, repeat, prompt; each lane goes through the tests by itself."""
-        return tuple(self._lane(position) for position in range(len(self.providers)))
+    def columns(self) -> tuple[Column, ...]:
+        """The pairs, as the table shows them."""
+        return tuple(
+            Column(index, prompt.label, provider.title) for index, (provider, prompt) in enumerate(self.pairs)
+        )
 
-    def _lane(self, position: int) -> Iterator[Job]:
-        provider, prompts = self.providers[position], self.suite.prompts
+    def cases_of(self, test: TestCase) -> int:
+        """How many jobs a test makes, repeats counted once."""
+        return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
+
+    @property
+    def lanes(self) -> tuple[Iterator[Job], ...]:
+        """The jobs in the order test, repeat, provider, prompt: a lane for each provider, or one where order counts.
+
+        Each lane goes through the tests by itself.
+        """
+        if self.is_serial or self.is_in_rows:
+            return (self._lane(None),)
+        return tuple(self._lane(provider) for provider in self.providers)
+
+    def _lane(self, only: ProviderSpec | None) -> Iterator[Job]:
+        columns = [
+            (column, provider, prompt)
+            for column, (provider, prompt) in enumerate(self.pairs)
+            if only is None or provider is only
+        ]
         for test in self.suite.tests:
             for repeat_index in range(self.repeats):
-                for column, prompt in enumerate(prompts, start=position * len(prompts)):
-                    yield Job(test, prompt, provider, repeat_index, column)
+                for column, provider, prompt in columns:
+                    if runs_with(test, provider, prompt):
+                        yield Job(test, prompt, provider, repeat_index, column)

@@ -1,15 +1,19 @@
 """A prompt of the config and a test case become the messages that are sent."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import TestCase
+from geval_cli.engine.promptfoo_prompt import chat_messages, render_text, resolved_variables, shown_text
 from geval_cli.errors import TemplateError
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.templating import Templates
+
+_NOTHING: Mapping[str, JsonValue] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +21,35 @@ class Rendered:
     """The messages to send, and the `text` that results show: the prompt, or the messages as JSON.
 
     `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+    `sent` is the whole prompt as one text, where that is not what `text` shows.
     """
 
     messages: tuple[Message, ...]
     text: str
     system: str | None = None
+    sent: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """The prompt as one text, as it is sent."""
+        return self.text if self.sent is None else self.sent
 
 
-def render_prompt(prompt: PromptSpec, test: TestCase, templates: Templates) -> Rendered:
-    """Put the test's variables into the prompt.
+def render_prompt(
+    prompt: PromptSpec, test: TestCase, templates: Templates, opaque: Collection[str] = ()
+) -> Rendered:
+    """Put the test's variables into the prompt; the values of `opaque` ones came from a model.
 
     Raises:
         TemplateError: a template is broken or names something undefined, or a `{system: ...}` prompt meets a test
             without `input`.
     """
     variables = test.variables
+    if templates.dialect is Dialect.PROMPTFOO and prompt.raw is not None:
+        directions = test.directions
+        raw = f"{directions.prefix or ''}{prompt.raw}{directions.suffix or ''}"
+        sent = render_text(raw, variables, templates, opaque)
+        return Rendered(chat_messages(sent), shown_text(sent), sent=sent)
     if prompt.system is not None:
         if test.input is None:
             raise TemplateError(
@@ -50,6 +68,18 @@ def render_prompt(prompt: PromptSpec, test: TestCase, templates: Templates) -> R
         )
     text = templates.render(prompt.raw or "", variables)
     return Rendered((Message("user", text),), text)
+
+
+def seen_by_templates(
+    test: TestCase, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
+) -> TestCase:
+    """The test with the variables that templates see: in promptfoo's dialect variables may name others.
+
+    `earlier` are variables that models made in earlier jobs; they are never rendered.
+    """
+    if templates.dialect is not Dialect.PROMPTFOO:
+        return test
+    return replace(test, vars=resolved_variables({**test.vars, **earlier}, earlier))
 
 
 def _chat(*messages: Message) -> Rendered:

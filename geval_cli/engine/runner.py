@@ -15,20 +15,24 @@ GRACE_S = 2.0
 
 _CROWDED = 256  # unread events from which on a finished job keeps its place
 
-Execute = Callable[[Job], Awaitable[CaseResult]]
+Execute = Callable[[Job], Awaitable[CaseResult | None]]
+"""Does one job. None: it was left undone, since the run is to stop, or its result comes with those of other jobs."""
 
 
 class StopReason(StrEnum):
     """Why a run stops before its end."""
 
     FAIL_FAST = "fail-fast"
+    BUDGET = "budget"
+    REQUEST = "request"
     SIGINT = "SIGINT"
     SIGTERM = "SIGTERM"
+    SIGHUP = "SIGHUP"
 
     @property
     def is_signal(self) -> bool:
-        """Whether somebody outside asks for it."""
-        return self is not StopReason.FAIL_FAST
+        """Whether somebody outside asks for it: by a signal to the process, or by a request to the server."""
+        return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
 
 
 @dataclass(slots=True)
@@ -95,24 +99,45 @@ class EventStream:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """Jobs of which at most `parallel` are under way at a time."""
+class _Crew:
+    """The jobs under way, of all lanes."""
 
-    jobs: Iterator[Job]
-    parallel: int
+    execute: Execute
+    events: EventStream
+    stop: StopSignal
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
-    is_exhausted: bool = False
 
-    def start(self, execute: Execute, events: EventStream) -> None:
-        """Start as many jobs as there is room for."""
-        while not self.is_exhausted and len(self.under_way) < self.parallel:
-            job = next(self.jobs, None)
+    async def start_all(self, jobs: Iterator[Job], parallel: int) -> None:
+        """Start one job after another, each as soon as fewer than `parallel` of this lane are under way."""
+        room = asyncio.Semaphore(parallel)
+
+        def leave(task: asyncio.Task[None]) -> None:
+            self.under_way.discard(task)
+            room.release()
+
+        while True:
+            await room.acquire()
+            job = None if self.stop.is_requested else next(jobs, None)
             if job is None:
-                self.is_exhausted = True
                 return
-            task = asyncio.ensure_future(_execute(job, execute, events))
+            task = asyncio.ensure_future(self._do(job))
             self.under_way.add(task)
-            task.add_done_callback(self.under_way.discard)
+            task.add_done_callback(leave)
+            # The first request is not to wait until hundreds of tests have been read.
+            await asyncio.sleep(0)
+
+    async def finish(self, hurrying: asyncio.Task[None], patience_s: float | None) -> None:
+        """Until nothing is under way, but no longer than `patience_s` seconds or until `hurrying` is done."""
+        if self.under_way:
+            everything = asyncio.gather(*self.under_way, return_exceptions=True)
+            ends: set[asyncio.Future[Any]] = {everything, hurrying}
+            await asyncio.wait(ends, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _do(self, job: Job) -> None:
+        result = await self.execute(job)
+        if result is not None:
+            self.events.emit(CaseFinished(result))
+        await self.events.wait_for_room()
 
 
 async def run_plan(
@@ -128,56 +153,28 @@ async def run_plan(
 
     Each lane has at most `parallel` jobs under way: one whose jobs have to wait holds up no other. After `stop` no
     further job is started; those under way have `grace_s` seconds, unless `stop` hurries, before they are cancelled
-    and give no result. Returns when nothing is under way any more. What a lane raises stops the run in the same way
-    and is raised then.
+    and give no result. When a budget is used up they have the time that they need: they are paid for. Returns when
+    nothing is under way any more. What a lane raises stops the run in the same way and is raised then.
     """
-    all_lanes = [_Lane(iter(jobs), parallel) for jobs in lanes]
+    crew = _Crew(execute, events, stop)
     stopping = asyncio.ensure_future(stop.wait())
     hurrying = asyncio.ensure_future(stop.wait_for_urgency())
+    starting = [asyncio.ensure_future(crew.start_all(iter(jobs), parallel)) for jobs in lanes]
+    broken: BaseException | None = None
     try:
-        try:
-            await _run_lanes(all_lanes, execute, events, stop, stopping)
-        except Exception:
-            await _wait_for_all(_under_way(all_lanes), hurrying, grace_s)
-            raise
-        await _wait_for_all(_under_way(all_lanes), hurrying, grace_s)
+        pending: set[asyncio.Task[None]] = {*starting, stopping}
+        while pending != {stopping} and not stopping.done() and broken is None:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            broken = next((task.exception() for task in done if task.exception()), None)
+        for task in starting:
+            task.cancel()
+        if broken is None and not stopping.done():
+            await crew.finish(stopping, None)
+        await crew.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
     finally:
-        left: list[asyncio.Task[Any]] = [*_under_way(all_lanes), stopping, hurrying]
+        left: list[asyncio.Task[Any]] = [*crew.under_way, *starting, stopping, hurrying]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-
-async def _run_lanes(
-    lanes: Iterable[_Lane],
-    execute: Execute,
-    events: EventStream,
-    stop: StopSignal,
-    stopping: asyncio.Task[None],
-) -> None:
-    """Until all jobs are done, or a stop is asked for."""
-    while not stop.is_requested:
-        for lane in lanes:
-            lane.start(execute, events)
-        under_way = _under_way(lanes)
-        if not under_way:
-            return
-        await asyncio.wait({*under_way, stopping}, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _wait_for_all(
-    tasks: Iterable[asyncio.Task[None]], hurrying: asyncio.Task[None], grace_s: float
-) -> None:
-    """Until all `tasks` are done, but no longer than `grace_s` seconds or until `hurrying` is done."""
-    everything: asyncio.Future[Any] = asyncio.gather(*tasks, return_exceptions=True)
-    ends: set[asyncio.Future[Any]] = {everything, hurrying}
-    await asyncio.wait(ends, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _under_way(lanes: Iterable[_Lane]) -> set[asyncio.Task[None]]:
-    return {task for lane in lanes for task in lane.under_way}
-
-
-async def _execute(job: Job, execute: Execute, events: EventStream) -> None:
-    events.emit(CaseFinished(await execute(job)))
-    await events.wait_for_room()
+    if broken is not None:
+        raise broken

@@ -45,7 +45,7 @@ class JudgeCalls:
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """The judge's answer, its cost added to this judgement's."""
-        response = await self.judge.complete(replace(request, role=Role.JUDGE))
+        response = await self.judge.complete(_of_judge(request))
         self.usage += response.usage
         self.latency_ms += response.latency_ms
         return response
@@ -80,7 +80,7 @@ class JudgeCalls:
         """Have `requests` answered anew the next time; else a cache would give what nobody can read for weeks."""
         if isinstance(self.judge, KeepingJudge):
             for request in requests:
-                await self.judge.forget(replace(request, role=Role.JUDGE))
+                await self.judge.forget(_of_judge(request))
 
     def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
         """`request` without our token limit if it cut one of the `choices` off, else as it is."""
@@ -97,6 +97,10 @@ class JudgeCalls:
         else:
             messages = (*request.messages, *user_message(reminder))
         return replace(self.give_room(request, (choice,)), messages=messages, sample_indexes=(1,))
+
+
+def _of_judge(request: ModelRequest) -> ModelRequest:
+    return request if request.role is Role.JUDGE else replace(request, role=Role.JUDGE)
 
 
 def is_cut_off(choice: Choice) -> bool:

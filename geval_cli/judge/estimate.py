@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from geval_cli.errors import JudgeError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
@@ -12,7 +13,7 @@ from geval_cli.judge.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.prompt import Yardstick
 from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role
 
 MIN_COVERAGE = 0.5
 
@@ -37,7 +38,8 @@ class Question:
             repeat_index=self.repeat_index,
             want_logprobs=want_logprobs,
             response_schema=self.response_schema,
-            ratings=self._ratings(),
+            ratings=_ratings(self.yardstick.score_range, self.yardstick.score_step),
+            role=Role.JUDGE,
         )
 
     def samples_request(self, calls: JudgeCalls, count: int) -> ModelRequest:
@@ -47,11 +49,6 @@ class Question:
 
     def _max_tokens(self) -> int | None:
         return FORM_MAX_TOKENS if self.yardstick.is_form else None
-
-    def _ratings(self) -> tuple[str, ...]:
-        """Every rating as it may be written; none when they are too many to be listed."""
-        scale = Scale.of(self.yardstick.score_range, self.yardstick.score_step).spellings
-        return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
     def read(self, text: str) -> ParsedReply:
         """The verdict of a reply.
@@ -63,6 +60,13 @@ class Question:
         if yardstick.is_form:
             return parse_form_rating(text, score_range=yardstick.score_range, name=yardstick.label)
         return parse_rating(text, score_range=yardstick.score_range)
+
+
+@cache
+def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
+    """Every rating as it may be written; none when they are too many to be listed."""
+    scale = Scale.of(score_range, score_step).spellings
+    return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
 
 @dataclass(frozen=True, slots=True)

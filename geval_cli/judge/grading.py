@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
@@ -40,7 +41,10 @@ from geval_cli.judge.source import (
     resolve_input,
     resolve_source,
 )
-from geval_cli.records import JsonValue, Message, ModelRequest, Status, to_json
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, Status, to_json
+
+# Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
+_STEPS_KEPT = 256
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
 
@@ -86,6 +90,19 @@ async def grade(
         if isinstance(part, BaseException):
             raise part
     return _joined(metric, [part for part in parts if isinstance(part, Grade)], judge.label)
+
+
+def steps_requests(
+    metric: Metric, case: JudgedCase, judge: Judge, *, memory: JudgeMemory
+) -> Iterator[ModelRequest]:
+    """What `grade` will ask for first, whatever the output of `case` is: the steps, if the judge is to write them.
+
+    None where the user's own prompt asks for them: it may show the output.
+    """
+    if metric.evaluation_steps is None and metric.rubric_prompt is None:
+        labels = _what_is_shown(metric, case).step_labels
+        for yardstick in _yardsticks(metric):
+            yield _steps_request(_steps_messages(yardstick.criteria, labels), JudgeCalls(judge, memory))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +188,8 @@ class _Judging:
         if own is not None and own.steps is not None:
             messages = self._own_messages(own.steps, yardstick, ())
         else:
-            messages = user_message(steps_text(yardstick.criteria, self.shown.step_labels))
-        request = ModelRequest(messages, calls.params(temperature=0), response_schema=_STEPS_SCHEMA)
-        return await calls.read(request, lambda choice: parse_steps(choice.text))
+            messages = _steps_messages(yardstick.criteria, self.shown.step_labels)
+        return await calls.read(_steps_request(messages, calls), _read_steps)
 
     def _evaluate_messages(self, yardstick: Yardstick, steps: tuple[str, ...]) -> tuple[Message, ...]:
         own = self.metric.rubric_prompt
@@ -249,6 +265,23 @@ class _Judging:
             "prompt_version": prompt_version(),
         }
         return _with_values({**_grade_detail(result, yardstick.score_range), **about})
+
+
+def _steps_request(messages: tuple[Message, ...], calls: JudgeCalls) -> ModelRequest:
+    params = calls.params(temperature=0)
+    return ModelRequest(messages, params, response_schema=_STEPS_SCHEMA, role=Role.JUDGE)
+
+
+@lru_cache(maxsize=_STEPS_KEPT)
+def _steps_messages(criteria: str, labels: tuple[str, ...]) -> tuple[Message, ...]:
+    return user_message(steps_text(criteria, labels))
+
+
+def _read_steps(choice: Choice) -> tuple[str, ...]:
+    return _parsed_steps(choice.text)
+
+
+_parsed_steps = lru_cache(maxsize=_STEPS_KEPT)(parse_steps)
 
 
 def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:

@@ -97,7 +97,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     Raises:
         JudgeParseError: there are none, or the list breaks off.
     """
-    body_start = _start_of_answer(text)
+    body_start = start_of_answer(text)
     steps: tuple[str, ...] = ()
     for found in find_objects(text, body_start):
         member = found.last(*_STEP_KEYS)
@@ -106,7 +106,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     if not steps and "{" not in text[body_start:]:
         steps = _steps_outside_objects(text, body_start)
     if not steps or all(map(_PLACEHOLDER.fullmatch, steps)):
-        raise JudgeParseError(_why_unreadable(text, "evaluation steps"), raw_text=text)
+        raise JudgeParseError(why_unreadable(text, "evaluation steps"), raw_text=text)
     return steps
 
 
@@ -129,20 +129,20 @@ _KEYED_SCORE = _keyed_pattern("(?:score|rating|grade)")
 
 
 def _parse(text: str, keyed: re.Pattern[str], score_range: ScoreRange) -> ParsedReply:
-    body_start = _start_of_answer(text)
+    body_start = start_of_answer(text)
     verdict = _verdict_from_json(text, body_start, score_range)
     if verdict is not None:
         found, reason = verdict
     else:
         stated = _verdict_from_prose(text, body_start, keyed, score_range)
         if stated is None:
-            raise JudgeParseError(_why_unreadable(text, "score"), raw_text=text)
+            raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
         found, reason = stated, _prose_reason(text[body_start:])
     _check_scale(found, score_range, text)
     return ParsedReply(found.value, reason, found.start, found.end)
 
 
-def _start_of_answer(text: str) -> int:
+def start_of_answer(text: str) -> int:
     """Where the answer begins, behind the thoughts that some models write first; the end when thoughts never end."""
     end = text.rfind(_THINKING_END)
     if end != -1:
@@ -150,10 +150,11 @@ def _start_of_answer(text: str) -> int:
     return len(text) if text.lstrip().startswith(_THINKING_START) else 0
 
 
-def _why_unreadable(text: str, what: str) -> str:
+def why_unreadable(text: str, what: str) -> str:
+    """What is wrong with a reply from which no `what` can be read."""
     if not text.strip():
         return "the judge's reply is empty"
-    if _start_of_answer(text) == len(text):
+    if start_of_answer(text) == len(text):
         return "the judge's reply holds thoughts and no answer"
     return f"no {what} can be read from the judge's reply"
 
@@ -175,7 +176,7 @@ def _verdict_from_json(text: str, start: int, score_range: ScoreRange) -> tuple[
         raise JudgeParseError("the judge's reply has a score that is no number", raw_text=text)
     if not holder.is_closed and _may_go_on(rating, text, score_range):
         raise JudgeParseError("the judge's reply breaks off in the middle of the score", raw_text=text)
-    return rating, _reason_of(holder)
+    return rating, reason_of(holder)
 
 
 def _rating_of(member: Member, score_range: ScoreRange) -> _Found | None:
@@ -197,7 +198,8 @@ def _may_go_on(rating: _Found, text: str, score_range: ScoreRange) -> bool:
     return rating.end == len(text) and 0 < rating.value * 10 <= score_range[1]
 
 
-def _reason_of(holder: JsonObject) -> str | None:
+def reason_of(holder: JsonObject) -> str | None:
+    """The reason that an object gives, on one line; None without one."""
     member = holder.last(*_REASON_KEYS)
     texts = _texts_of(member.value) if member is not None else ()
     return " ".join(" ".join(texts).split()) or None

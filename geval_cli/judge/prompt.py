@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from string import Template
 
@@ -20,6 +20,8 @@ Render = Callable[[str, Mapping[str, JsonValue]], str]
 
 DIMENSION_PARAMS = ("Source", "Output")
 """What the generated steps of a dimension relate to one another, the same for all tests."""
+
+_WORDINGS_KEPT = 256
 
 _PROMPT_FOLDER = "geval_cli.judge.prompts"
 _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
@@ -72,12 +74,9 @@ def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
 def evaluate_text(yardstick: Yardstick, steps: Sequence[str], blocks: Sequence[Block]) -> str:
     """The request for a rating: JSON in the criteria form, the number alone in the dimension form."""
     kind = "form" if yardstick.is_form else "evaluate"
-    return _fill(
-        f"{kind}_strict" if yardstick.is_strict else kind,
-        **_shared_values(yardstick, steps),
-        params=join_labels([block.label for block in blocks]),
-        blocks=_fenced(blocks),
-    )
+    name = f"{kind}_strict" if yardstick.is_strict else kind
+    before, after = _around_blocks(name, yardstick, tuple(steps), tuple(block.label for block in blocks))
+    return f"{before}{_fenced(blocks)}{after}"
 
 
 def explain_text(
@@ -86,6 +85,11 @@ def explain_text(
     """The request for a rationale of a rating that was given without one."""
     values = _shared_values(yardstick, steps)
     return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
+
+
+def question_text(name: str, blocks: Sequence[Block]) -> str:
+    """The question in `prompts/<name>.md` about the texts of a test case."""
+    return _fill(name, data_rule=read_prompt("data_rule").rstrip("\n"), blocks=_fenced(blocks))
 
 
 def reread_text(problem: str) -> str:
@@ -183,6 +187,16 @@ def _chat_messages(text: str) -> tuple[Message, ...]:
 def _fill(name: str, **values: str) -> str:
     """One pass over our own text: what is put in is never looked at again."""
     return Template(read_prompt(name).rstrip("\n")).substitute(values)
+
+
+@lru_cache(maxsize=_WORDINGS_KEPT)
+def _around_blocks(
+    name: str, yardstick: Yardstick, steps: tuple[str, ...], labels: tuple[str, ...]
+) -> tuple[str, str]:
+    """What stands before and after the texts of a test case; mostly the same for all tests."""
+    values = {**_shared_values(yardstick, steps), "params": join_labels(labels)}
+    before, _, after = read_prompt(name).rstrip("\n").partition("$blocks")
+    return Template(before).substitute(values), Template(after).substitute(values)
 
 
 def _fenced(blocks: Sequence[Block]) -> str:

@@ -14,9 +14,12 @@ class PythonPool:
     A process is started only when all the others are busy: one call after another stays in one process.
     """
 
-    def __init__(self, path: Path, *, size: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, *, size: int, env: Mapping[str, str] | None = None, home: Path | None = None
+    ) -> None:
         self._path = path
         self._env = env
+        self._home = home
         self._turns = asyncio.Semaphore(size)
         self._processes: list[PythonProcess] = []
         self._idle: list[PythonProcess] = []
@@ -38,6 +41,6 @@ class PythonPool:
         await asyncio.gather(*(process.aclose() for process in self._processes))
 
     def _add(self) -> PythonProcess:
-        process = PythonProcess(self._path, env=self._env)
+        process = PythonProcess(self._path, env=self._env, home=self._home)
         self._processes.append(process)
         return process

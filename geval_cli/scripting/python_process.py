@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.scripting.child import kill_child
+from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 _WORKER = Path(__file__).with_name("python_worker.py")
 _MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -17,28 +18,16 @@ _STDERR_LINES = 20
 _LAST_WORDS_S = 0.5
 
 
-class ScriptError(Exception):
-    """The user's code raised, or gave back what is no JSON. `detail` is its traceback."""
-
-    def __init__(self, message: str, *, detail: str = "") -> None:
-        super().__init__(message)
-        self.detail = detail
-
-
-class ScriptCrashError(ScriptError):
-    """The process ended instead of answering. `detail` is the end of what it wrote to stderr."""
-
-
-class ScriptTimeoutError(ScriptError):
-    """The call took longer than it may; the process was killed."""
-
-
 class PythonProcess:
-    """Calls functions of one Python file, one call at a time. Belongs to the event loop of its first call."""
+    """Calls functions of one Python file, one call at a time. Belongs to the event loop of its first call.
 
-    def __init__(self, path: Path, *, env: Mapping[str, str] | None = None) -> None:
+    `home` is the folder in which it runs and from which it imports; the file's own when it is None.
+    """
+
+    def __init__(self, path: Path, *, env: Mapping[str, str] | None = None, home: Path | None = None) -> None:
         self._path = path
         self._env = env
+        self._home = home or path.parent
         self._child: asyncio.subprocess.Process | None = None
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._listening: asyncio.Task[None] | None = None
@@ -97,11 +86,12 @@ class PythonProcess:
             "utf8",
             str(_WORKER),
             str(self._path),
+            str(self._home),
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
             env=None if self._env is None else dict(self._env),
-            cwd=self._path.parent,
+            cwd=self._home,
             limit=_MAX_LINE_BYTES,
             start_new_session=True,
         )

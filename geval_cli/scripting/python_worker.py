@@ -18,10 +18,10 @@ from typing import Any, TextIO
 
 
 def main() -> None:
-    """Load the file named on the command line, then answer until stdin ends."""
+    """Load the file that the command line names, with imports from its second argument; answer until stdin ends."""
     requests, answers = _private_pipes()
     path = Path(sys.argv[1]).resolve()
-    sys.path.insert(0, str(path.parent))
+    sys.path.insert(0, str(Path(sys.argv[2]).resolve()))
     sys.argv = [str(path)]
     with asyncio.Runner() as runner:
         runner.run(_serve(path, requests, answers))
@@ -53,7 +53,9 @@ async def _load(path: Path) -> ModuleType:
 
 
 async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
-    function = getattr(module, request["function"])
+    function: Any = module
+    for name in request["function"].split("."):
+        function = getattr(function, name)
     arguments = request["arguments"][: _accepted_count(function)]
     result = function(*arguments)
     if inspect.isawaitable(result):

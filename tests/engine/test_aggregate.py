@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.specs import assertion_result
 
-from geval_cli.engine.aggregate import Tally, judge_case, named_scores, weighted_score
+from geval_cli.assertions.verdict import named_scores, verdict_of, weighted_score
+from geval_cli.engine.aggregate import Tally
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -46,14 +47,14 @@ def test_status_and_score_of_a_case(
     status: Status,
     score: float | None,
 ) -> None:
-    verdict = judge_case(results(*assertions), threshold)
+    verdict = verdict_of(results(*assertions), threshold)
     assert verdict.status is status
     assert verdict.score == (None if score is None else pytest.approx(score))
 
 
 def test_float_dust_does_not_decide() -> None:
-    assert judge_case(results((PASSED, 0.1 + 0.2)), 0.3).status is PASSED
-    assert judge_case(results((PASSED, 0.3)), 0.1 + 0.2).status is PASSED
+    assert verdict_of(results((PASSED, 0.1 + 0.2)), 0.3).status is PASSED
+    assert verdict_of(results((PASSED, 0.3)), 0.1 + 0.2).status is PASSED
 
 
 def test_weights_count_and_unscored_assertions_leave_them() -> None:

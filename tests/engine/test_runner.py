@@ -168,16 +168,17 @@ def test_the_first_reason_for_a_stop_stays_unless_a_signal_comes() -> None:
 
 def test_asking_for_a_stop_twice_leaves_the_grace_and_only_hurrying_ends_it() -> None:
     async def main(is_hurried: bool) -> list[str]:
-        slow = asyncio.Event()
+        slow, started = asyncio.Event(), asyncio.Event()
 
         async def execute(job: Job) -> CaseResult:
+            started.set()
             asyncio.get_running_loop().call_soon(stop.hurry if is_hurried else slow.set)
             await slow.wait()
             return result_of(job)
 
         stop = StopSignal()
         running = asyncio.ensure_future(run(jobs(1), execute=execute, parallel=1, stop=stop))
-        await asyncio.sleep(0)
+        await started.wait()
         for _ in range(2):
             stop.request(StopReason.FAIL_FAST)
         return await running

@@ -1,0 +1,73 @@
+"""`geval run --plan`: what a run would ask for, without asking it."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from geval_cli.cli.run import prepare_all
+from geval_cli.engine.forecast import Forecast
+from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
+from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
+from geval_cli.report.console import make_console
+from geval_cli.report.forecast import print_forecast
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.service import PreparedRun, RunRequest, forecast_run
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.state import open_cache
+
+
+def show_plans(
+    requests: Sequence[RunRequest],
+    outputs: Sequence[Path],
+    *,
+    home: Path | None,
+    cache_dir: Path | None = None,
+) -> ExitCode:
+    """Print what running each config would ask for, and write it to `outputs` as JSON. Needs no keys.
+
+    Raises:
+        ConfigError: with every problem of every config.
+        UsageError: the options do not make sense.
+        OutputError: a file cannot be written.
+    """
+    if len(requests) > 1 and outputs:
+        raise UsageError("-o takes the plan of one config", hint="plan the configs one by one")
+    for path in outputs:
+        if path.suffix.lower() != ".json":
+            hint = "use a name that ends in .json"
+            raise ConfigError([Problem(f"cannot write a plan to {path}: it is written as JSON", hint=hint)])
+    console = make_console(sys.stdout, environ=os.environ)
+    for prepared in prepare_all(requests, is_going_to_run=False):
+        forecast = _forecast(prepared, home, cache_dir)
+        print_forecast(forecast, str(prepared.suite.path), console)
+        for path in outputs:
+            with SafeFile(path) as file:
+                file.write(json.dumps(_document(forecast), ensure_ascii=False, indent=2) + "\n")
+    return ExitCode.OK
+
+
+def _forecast(prepared: PreparedRun, home: Path | None, cache_dir: Path | None) -> Forecast:
+    try:
+        with open_cache(home, os.environ, cache_dir) as cache:
+            return asyncio.run(_with_answers(prepared, cache))
+    except UsageError:  # there is none, and a plan is no reason to make one
+        return asyncio.run(forecast_run(prepared, None))
+
+
+async def _with_answers(prepared: PreparedRun, cache: ResponseCache) -> Forecast:
+    stats = await cache.stats()
+    return await forecast_run(prepared, cache if stats.entries else None)
+
+
+def _document(forecast: Forecast) -> JsonValue:
+    totals = {
+        "least": forecast.least,
+        "most": forecast.most,
+        "cached": forecast.cached,
+        "cost_least_usd": forecast.cost_least_usd,
+        "cost_most_usd": forecast.cost_most_usd,
+    }
+    return {"schema_version": SCHEMA_VERSION, "total": totals, **to_json(forecast)}

@@ -1,0 +1,126 @@
+"""Derived metrics: numbers computed from the sums of a run's metrics by the formulas of the config. Pure.
+
+A formula knows the name of every metric, which stands for the sum of its scores over all cases, `__count` for the
+number of cases, and the derived metrics before it: `APE / __count` is a mean.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from geval_cli.config.derived_metrics import DerivedMetric
+from geval_cli.errors import Problem
+from geval_cli.records import RunSummary
+
+COUNT = "__count"
+_LARGEST_POWER = 1000.0
+_LONGEST = 2_000  # characters
+
+_BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: lambda base, power: math.pow(base, min(power, _LARGEST_POWER)),
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "exp": math.exp,
+    "floor": math.floor,
+    "log": math.log,
+    "log10": math.log10,
+    "log2": math.log2,
+    "max": max,
+    "min": min,
+    "pow": lambda base, power: math.pow(base, min(power, _LARGEST_POWER)),
+    "round": round,
+    "sqrt": math.sqrt,
+}
+
+
+def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
+    """The value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
+    values: dict[str, float] = {COUNT: float(summary.total)}
+    for name, scored in summary.metrics.items():
+        if scored.mean is not None:
+            values[name] = scored.mean * scored.n
+    found: dict[str, float | None] = {}
+    for metric in metrics:
+        value = _value_of(metric.value, values)
+        found[metric.name] = value
+        if value is not None:
+            values[metric.name] = value
+    return found
+
+
+def check_formulas(metrics: Iterable[DerivedMetric]) -> Iterator[Problem]:
+    """What keeps formulas from being computed, whatever the metrics will be."""
+    for metric in metrics:
+        why = _formula_problem(metric.value)
+        if why:
+            message = f"the formula of the derived metric `{metric.name}` cannot be computed: {why}"
+            hint = "write arithmetic over names of metrics and __count, such as `APE / __count`"
+            yield Problem(message, metric.place.value("value"), hint)
+
+
+def _formula_problem(formula: str) -> str:
+    if len(formula) > _LONGEST:
+        return f"it is longer than {_LONGEST:,} characters"
+    try:
+        _check(_parse(formula))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return error.msg if isinstance(error, SyntaxError) else str(error) or "it is nested too deeply"
+    return ""
+
+
+def _value_of(formula: str, values: Mapping[str, float]) -> float | None:
+    try:
+        value = float(_compute(_parse(formula), values))
+    except (LookupError, ArithmeticError, ValueError, TypeError, SyntaxError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _parse(formula: str) -> ast.expr:
+    # `^` is the power in such formulas; in Python it would be something else.
+    return ast.parse(formula.strip().replace("^", "**"), mode="eval").body
+
+
+def _check(node: ast.expr) -> None:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ValueError(f"`{ast.unparse(node)}` is no number")
+        case ast.Constant(value=int() | float()) | ast.Name():
+            return
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _BINARY:
+            _check(left)
+            _check(right)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            _check(operand)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
+            for argument in arguments:
+                _check(argument)
+        case ast.Call(func=ast.Name(id=name)):
+            raise ValueError(f"there is no function `{name}`; there are {', '.join(_FUNCTIONS)}")
+        case _:
+            raise ValueError(f"`{ast.unparse(node)[:60]}` is no arithmetic")
+
+
+def _compute(node: ast.expr, values: Mapping[str, float]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return float(value)
+        case ast.Name(id=name):
+            return values[name]
+        case ast.BinOp(left=left, op=sign, right=right):
+            return _BINARY[type(sign)](_compute(left, values), _compute(right, values))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_compute(operand, values)
+        case ast.UnaryOp(operand=operand):
+            return _compute(operand, values)
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            return _FUNCTIONS[name](*(_compute(argument, values) for argument in arguments))
+    raise ValueError("no arithmetic")

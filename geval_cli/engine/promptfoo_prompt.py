@@ -1,0 +1,137 @@
+"""How promptfoo puts variables into a prompt: variables in variables, JSON prompts leaf by leaf, prefix and suffix."""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+
+from geval_cli.config.promptfoo.js_text import js_json, js_string
+from geval_cli.config.yaml_source import read_yaml
+from geval_cli.errors import ConfigError, TemplateError
+from geval_cli.records import JsonValue, Message
+from geval_cli.templating import Templates
+
+_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_PASSES = 5
+_YAML_CHAT = "- role:"
+
+
+def resolved_variables(
+    variables: Mapping[str, JsonValue], opaque: Collection[str] = ()
+) -> dict[str, JsonValue]:
+    """Variables with the values of others in the place of their names, as deep as five passes go.
+
+    Args:
+        variables: of a test. A line break at the end of a text is left out.
+        opaque: variables that came from a model: names of these stay, so that their text is never rendered.
+    """
+    found = {
+        name: value.removesuffix("\n") if isinstance(value, str) and name not in opaque else value
+        for name, value in variables.items()
+    }
+    for _ in range(_PASSES):
+        before = dict(found)
+        for name, value in found.items():
+            if isinstance(value, str) and name not in opaque:
+                found[name] = _with_first(value, found, opaque)
+        if found == before:
+            break
+    return found
+
+
+def render_text(
+    raw: str, variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str] = ()
+) -> str:
+    """The text that is sent for a prompt.
+
+    In a prompt that is JSON each text is rendered by itself, so that quotes and line breaks of variables cannot
+    break it, and the whole is written with one entry a line.
+
+    Raises:
+        TemplateError: the prompt's template is broken.
+    """
+    try:
+        document = json.loads(raw, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return templates.render(raw, _rendered_values(variables, templates, opaque))
+    own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
+    return js_json(_rendered_leaves(document, own, templates), 2)
+
+
+def shown_text(text: str) -> str:
+    """A prompt as results show it: JSON without the spaces between its parts, any other text as it is."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return js_json(json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return text
+
+
+def chat_messages(text: str) -> tuple[Message, ...]:
+    """The messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
+    found: JsonValue = None
+    if text.strip().startswith(_YAML_CHAT):
+        try:
+            found = read_yaml(text, "prompt").value
+        except ConfigError:
+            found = None
+    elif text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+    if isinstance(found, list) and found and all(_is_message(item) for item in found):
+        return tuple(Message(item["role"], item["content"]) for item in found)
+    return (Message("user", text),)
+
+
+def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collection[str]) -> str:
+    """`text` with the first name of a variable in it replaced; unchanged when that is no variable."""
+    place = _PLACEHOLDER.search(text)
+    if place is None or place[1] not in variables or place[1] in opaque:
+        return text
+    return text[: place.start()] + js_string(variables[place[1]]) + text[place.end() :]
+
+
+def _rendered_values(
+    variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str]
+) -> dict[str, JsonValue]:
+    """Texts rendered once more; one that is no template but looks like one stays as it is."""
+    rendered = {}
+    for name, value in variables.items():
+        rendered[name] = value
+        if isinstance(value, str) and name not in opaque:
+            try:
+                rendered[name] = templates.render(value, variables)
+            except TemplateError:
+                continue
+    return rendered
+
+
+def _opened(
+    value: JsonValue, variables: Mapping[str, JsonValue], opaque: Collection[str], name: str
+) -> JsonValue:
+    """`value` with what came from a model in it; nothing is rendered after this."""
+    if not isinstance(value, str) or name in opaque:
+        return value
+    return _PLACEHOLDER.sub(
+        lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
+    )
+
+
+def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templates: Templates) -> JsonValue:
+    if isinstance(value, str):
+        return templates.render(value, variables)
+    if isinstance(value, list):
+        return [_rendered_leaves(item, variables, templates) for item in value]
+    if isinstance(value, dict):
+        return {key: _rendered_leaves(item, variables, templates) for key, item in value.items()}
+    return value
+
+
+def _is_message(item: JsonValue) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("role"), str) and "content" in item
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,0 +1,140 @@
+"""Code that stands between the steps of a job: variables before the prompt, the output before the assertions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from geval_cli.assertions.code_calls import (
+    call_code,
+    code_problems,
+    code_text,
+    script_context,
+    script_output,
+    visible_variables,
+)
+from geval_cli.assertions.outcome import CheckContext, Subject, Tools
+from geval_cli.assertions.registry import members_of
+from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.config.promptfoo.specs import FilteredProviderSpec
+from geval_cli.config.schema import AssertionSpec, ProviderSpec
+from geval_cli.config.suite import Suite, TestCase
+from geval_cli.errors import CodeFailedError, Problem
+from geval_cli.records import AssertionResult, JsonValue, Status
+
+_VARS_ARGUMENTS = ("vars", "context")
+_OUTPUT_FUNCTION = "get_transform"
+_SCORING_FUNCTION = "get_score"
+
+
+async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
+    """The test with what its `transformVars` gives among its variables. Nothing is run without `tools.scripts`.
+
+    Raises:
+        CodeFailedError: the code fails, or gives no mapping.
+    """
+    written = test.directions.transform_vars
+    if written is None or tools.scripts is None:
+        return test
+    text = code_text(written, test.variables, tools.templates)
+    context: JsonValue = {"vars": test.variables, "prompt": {}, "uuid": f"test-{test.index}"}
+    found = await call_code(text, {"vars": test.variables, "context": context}, tools)
+    if not isinstance(found, Mapping):
+        hint = "return an object: ({ ...vars, name: value })"
+        raise CodeFailedError("`transformVars` must give a mapping of variables", hint=hint)
+    return replace(test, vars={**test.vars, **found})
+
+
+async def transformed_output(subject: Subject, provider: ProviderSpec | None, tools: Tools) -> JsonValue:
+    """The output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
+
+    Raises:
+        CodeFailedError: the code fails, or gives nothing.
+    """
+    own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
+    for written in (own, subject.test.directions.transform):
+        if written is not None and tools.scripts is not None:
+            subject = replace(subject, output=await _transformed(written, subject, tools))
+    return subject.output
+
+
+async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> Subject:
+    """The subject with the output as the assertion's own `transform` gives it.
+
+    Raises:
+        CodeFailedError: the code fails, or gives nothing.
+    """
+    if spec.transform is None or tools.scripts is None:
+        return subject
+    output = await _transformed(spec.transform, subject, tools)
+    return replace(subject, output=output)
+
+
+async def own_verdict(
+    verdict: Verdict, assertions: Sequence[AssertionResult], subject: Subject, tools: Tools
+) -> Verdict:
+    """The verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
+
+    Raises:
+        CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
+    """
+    written = subject.test.directions.assert_scoring_function
+    if written is None or tools.scripts is None or verdict.status is Status.ERROR:
+        return verdict
+    parts: JsonValue = [
+        {"pass": item.status is Status.PASSED, "score": item.score, "reason": item.reason or ""}
+        for item in assertions
+    ]
+    threshold = subject.test.threshold
+    context: JsonValue = {"threshold": threshold, "componentResults": parts, "tokensUsed": {}}
+    arguments = {"namedScores": named_scores(assertions), "context": context}
+    found = await call_code(written, arguments, tools, default_function=_SCORING_FUNCTION)
+    passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
+    score = found.get("score") if isinstance(found, Mapping) else None
+    if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
+        hint = "return {pass: true or false, score: a number, reason: a text}"
+        raise CodeFailedError("`assertScoringFunction` gave no verdict", hint=hint)
+    return Verdict(Status.PASSED if passed else Status.FAILED, float(score))
+
+
+def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
+    """Problems of the code that belongs to no test: transforms of providers."""
+    for provider in suite.providers:
+        if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
+            yield from code_problems(provider.transform, provider.place.value("transform"), context)
+
+
+def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
+    """Problems of a test's transforms and of those of its assertions."""
+    directions = test.directions
+    place = directions.place
+    if directions.transform is not None:
+        yield from code_problems(directions.transform, place.value("transform"), context)
+    if directions.transform_vars is not None:
+        where = place.value("transformVars")
+        yield from code_problems(directions.transform_vars, where, context, names=_VARS_ARGUMENTS)
+    if directions.assert_scoring_function is not None:
+        yield from code_problems(
+            directions.assert_scoring_function,
+            test.place.value("assertScoringFunction"),
+            context,
+            default_function=_SCORING_FUNCTION,
+        )
+    for spec in test.assertions:
+        yield from _check_assertion_code(spec, context)
+
+
+def _check_assertion_code(spec: AssertionSpec, context: CheckContext) -> Iterator[Problem]:
+    if spec.transform is not None:
+        yield from code_problems(spec.transform, spec.place.value("transform"), context)
+    for member in members_of(spec):
+        yield from _check_assertion_code(member, context)
+
+
+async def _transformed(written: str, subject: Subject, tools: Tools) -> JsonValue:
+    text = code_text(written, visible_variables(subject), tools.templates)
+    context = script_context(subject)
+    context["prompt"] = {"label": subject.rendered_prompt, "raw": subject.rendered_prompt}
+    arguments = {"output": script_output(subject), "context": context}
+    found = await call_code(text, arguments, tools, default_function=_OUTPUT_FUNCTION)
+    if found is None:
+        raise CodeFailedError("`transform` gave nothing", hint="let it return a value for every output")
+    return found

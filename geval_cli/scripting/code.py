@@ -1,0 +1,148 @@
+"""Code as a config names it: a snippet, or a function of a file; found and checked before anything runs."""
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+FILE_PREFIX = "file://"
+MAX_FILE_BYTES = 4 * 1024 * 1024
+_JAVASCRIPT = frozenset({".js", ".cjs", ".mjs"})
+_TYPESCRIPT = frozenset({".ts", ".mts", ".cts", ".tsx", ".jsx"})
+_PYTHON = frozenset({".py"})
+
+
+class Language(StrEnum):
+    """What a config's code is written in."""
+
+    JAVASCRIPT = "javascript"
+    PYTHON = "python"
+
+
+class CodeError(Exception):
+    """There is no such code, or it is no code. `line` is that of the code, from 1, where it is known."""
+
+    def __init__(self, message: str, *, hint: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Code that can be run.
+
+    Attributes:
+        text: the snippet, or the content of a JavaScript file; empty for a Python file, which is imported.
+        path: the file; None for a snippet.
+        function: which of the file's functions is meant; empty for the usual one.
+    """
+
+    language: Language
+    text: str = ""
+    path: Path | None = None
+    function: str = ""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        if self.path is not None:
+            return self.path.name + (f":{self.function}" if self.function else "")
+        return "the JavaScript code" if self.language is Language.JAVASCRIPT else "the Python code"
+
+
+def find_code(written: str, base_dir: Path, language: Language) -> Code:
+    """The code that a config's text stands for.
+
+    Args:
+        written: a snippet, or `file://` with a path and perhaps `:function`.
+        base_dir: what the path is relative to.
+        language: of snippets; files say it by their name.
+
+    Raises:
+        CodeError: the file cannot be read, or is in another language.
+    """
+    if not written.startswith(FILE_PREFIX):
+        if not written.strip():
+            raise CodeError(
+                "there is no code", hint="write an expression, or file:// with the path of a file"
+            )
+        return Code(language, written)
+    name, function = _split_function(written.removeprefix(FILE_PREFIX).strip())
+    path = (base_dir / name).resolve()
+    suffix = path.suffix.lower()
+    if suffix in _TYPESCRIPT:
+        raise CodeError(
+            f"TypeScript is not run: `{name}`", hint="compile it to JavaScript and name the .js file"
+        )
+    if suffix not in _JAVASCRIPT | _PYTHON:
+        raise CodeError(f"`{name}` is no file of code that can be run", hint="name a .js or a .py file")
+    text = _read(path, name)
+    if suffix in _PYTHON:
+        return Code(Language.PYTHON, path=path, function=function)
+    return Code(Language.JAVASCRIPT, text, path, function)
+
+
+def check_python(code: Code, default_function: str) -> None:
+    """Compile without running anything.
+
+    Raises:
+        CodeError: a syntax error, or a file without the function.
+    """
+    text = code.text if code.path is None else _read(code.path, code.path.name)
+    try:
+        tree = ast.parse(text if code.path is not None else textwrap.dedent(text).strip())
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, SyntaxError) else None
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise CodeError(f"{code.name} has a syntax error: {what}", line=line) from error
+    if code.path is not None:
+        function = code.function or default_function
+        names = set(_top_names(tree))
+        if function.partition(".")[0] not in names and "*" not in names:
+            hint = f"define it, or name another: file://{code.path.name}:FUNCTION"
+            raise CodeError(f"{code.path.name} has no function `{function}`", hint=hint)
+
+
+def _top_names(tree: ast.Module) -> Iterator[str]:
+    """What the module's own statements define, also inside `if` and `try`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _split_function(name: str) -> tuple[str, str]:
+    path, separator, function = name.rpartition(":")
+    if separator and Path(path).suffix and all(part.isidentifier() for part in function.split(".")):
+        return path, function
+    return name, ""
+
+
+def _read(path: Path, name: str) -> str:
+    try:
+        status = path.stat()
+        if not path.is_file():
+            raise CodeError(f"`{name}` is no file", hint="name a .js or a .py file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise CodeError(f"`{name}` is larger than 4 MB", hint="name a smaller file")
+        return _content(path, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise CodeError(f"`{name}` is not UTF-8 text", hint="save it as UTF-8") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        hint = "paths are relative to the folder of the config file"
+        raise CodeError(f"the file `{name}` cannot be read: {reason}", hint=hint) from error
+
+
+@lru_cache(256)
+def _content(path: Path, changed_ns: int, size: int) -> str:
+    del changed_ns, size  # they make an edited file another one
+    return path.read_text(encoding="utf-8-sig")

@@ -1,0 +1,240 @@
+"""JavaScript in an engine inside this process (QuickJS), with limits and without access to anything.
+
+Each call has an engine of its own, which lives and dies in one thread. The package is the extra `js`.
+"""
+
+import asyncio
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from geval_cli.records import JsonValue
+from geval_cli.scripting.code import Code, CodeError
+from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
+
+INSTALL_HINT = "pip install 'geval-cli[js]'"
+
+_STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_STRINGS_AND_COMMENTS = re.compile(
+    r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
+)
+_MODULES = re.compile(
+    r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaScriptLimits:
+    """What one call may use. `time_s` is processor time; after `wall_s` nobody waits for it any longer."""
+
+    memory_bytes: int = 128 * 1024 * 1024
+    time_s: float = 10.0
+    wall_s: float = 60.0
+
+
+_LIMITS = JavaScriptLimits()
+
+
+def is_installed() -> bool:
+    """Whether the engine's package is there."""
+    return find_spec("_quickjs") is not None
+
+
+@lru_cache(4096)
+def check_javascript(code: Code, names: tuple[str, ...]) -> None:
+    """Compile without running anything; `names` are the arguments that a snippet sees.
+
+    Raises:
+        CodeError: a syntax error, or code that asks for modules, which it cannot have.
+    """
+    if _MODULES.search(_STRINGS_AND_COMMENTS.sub("''", code.text)):
+        hint = "write it without modules, or in Python"
+        raise CodeError(f"{code.name} asks for a module, and none can be loaded", hint=hint)
+    try:
+        _evaluate("check", _job(code, dict.fromkeys(names)), _LIMITS)
+    except ScriptError as error:
+        line = error.line if isinstance(error, _JavaScriptError) else None
+        raise CodeError(f"{code.name} cannot be compiled: {error}", line=line) from error
+
+
+@dataclass(slots=True)
+class JavaScriptEngine:
+    """Runs code, up to `size` calls at a time, each in a thread of its own. Belongs to one event loop."""
+
+    limits: JavaScriptLimits = _LIMITS
+    size: int = 2
+    _idle: list["_Thread"] = field(default_factory=list)
+    _turns: asyncio.Semaphore | None = None
+
+    async def call(self, code: Code, arguments: Mapping[str, JsonValue]) -> JsonValue:
+        """What the code returns, promises awaited; undefined is None, and so is null.
+
+        Args:
+            code: a snippet sees `arguments` under their names; a function gets them in their order.
+            arguments: what can be written as JSON.
+
+        Raises:
+            ScriptError: the code threw, or returned what is no JSON.
+            ScriptTimeoutError: it took longer than it may.
+            ScriptLimitError: it wants more memory than it may have, or what there is not.
+        """
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(self.size)
+        job = _job(code, arguments)
+        async with self._turns:
+            thread = self._idle.pop() if self._idle else _Thread()
+            try:
+                async with asyncio.timeout(self.limits.wall_s):
+                    result = await thread.run(lambda: _outcome(job, self.limits))
+            except TimeoutError as error:
+                thread.end()  # it is given up: native code cannot be stopped from outside
+                raise ScriptTimeoutError(f"{code.name} took longer than {self.limits.wall_s:g} s") from error
+            except BaseException:
+                thread.end()
+                raise
+            self._idle.append(thread)
+        if isinstance(result, ScriptError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """End the threads. Safe to call twice."""
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _JavaScriptError(ScriptError):
+    """What the code threw; `line` is that of the code, from 1."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message if line is None else f"{message} (line {line})")
+        self.line = line
+
+
+class _Thread:
+    """Does one thing at a time away from the event loop. A daemon, so that stuck code keeps no program from ending."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="javascript", daemon=True).start()
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns; it must not raise."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def tell(result: Any) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def do() -> None:
+            result = work()
+            try:
+                loop.call_soon_threadsafe(tell, result)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits
+
+        self._work.put(do)
+        return await done
+
+    def end(self) -> None:
+        """Take nothing more."""
+        self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _job(code: Code, arguments: Mapping[str, JsonValue]) -> str:
+    job = {
+        "source": code.text,
+        "names": list(arguments),
+        "values": list(arguments.values()),
+        "isFile": code.path is not None,
+        "wanted": code.function,
+    }
+    return json.dumps(job)
+
+
+def _outcome(job: str, limits: JavaScriptLimits) -> JsonValue | ScriptError:
+    """The result or the error as a value: an exception's traceback would carry the engine into another thread."""
+    try:
+        return _evaluate("run", job, limits)
+    except ScriptError as error:
+        return error.with_traceback(None)
+    except (ValueError, RecursionError, MemoryError) as error:
+        return ScriptError(f"its result cannot be read: {error}")
+
+
+def _evaluate(function: str, job: str, limits: JavaScriptLimits) -> JsonValue:
+    engine: Any = import_module("_quickjs")
+    context = engine.Context()
+    context.set_memory_limit(limits.memory_bytes)
+    context.set_time_limit(limits.time_s)
+    context.set_max_stack_size(_STACK_BYTES)
+    ends = time.monotonic() + limits.wall_s
+    try:
+        context.eval(_runtime())
+        context.set("job", job)
+        context.eval(f"{function}(job)")
+        while context.get("outcome") is None and context.execute_pending_job():
+            if time.monotonic() > ends:
+                raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
+        text = context.get("outcome")
+    except engine.JSException as error:
+        raise _engine_error(str(error), limits) from None
+    if text is None:
+        raise ScriptError("it returned a promise that is never settled")
+    return _read(json.loads(text))
+
+
+def _engine_error(message: str, limits: JavaScriptLimits) -> ScriptError:
+    first = message.partition("\n")[0]
+    if "interrupted" in first:
+        return ScriptTimeoutError(f"it took more than {limits.time_s:g} s of processor time")
+    if "out of memory" in first:
+        return ScriptLimitError(f"it needs more than {limits.memory_bytes // (1024 * 1024)} MB of memory")
+    return ScriptError(first)
+
+
+def _read(told: dict[str, Any]) -> JsonValue:
+    if "error" in told:
+        message = _LONE_SURROGATE.sub("\ufffd", told["error"])
+        if "out of memory" in message:
+            raise ScriptLimitError("it needs more memory than it may have")
+        if told["isUnavailable"]:
+            raise ScriptLimitError(message)
+        raise _JavaScriptError(message, told["line"])
+    if "number" in told:
+        return float(told["number"].replace("Infinity", "inf"))
+    if told["type"] in {"undefined", "null"}:
+        return None
+    if told.get("json") is None:
+        raise ScriptError(f"it returned a {told['type']}, which is no JSON value")
+    return json.loads(_without_halves(told["json"]))
+
+
+def _without_halves(text: str) -> str:
+    """Halves of surrogate pairs, which no other program takes for text, replaced by the sign for that."""
+    if "\\u" not in text and not _LONE_SURROGATE.search(text):
+        return text
+    value = json.loads(text)
+    written = json.dumps(value, ensure_ascii=False)
+    return _LONE_SURROGATE.sub("\ufffd", written)
+
+
+@cache
+def _runtime() -> str:
+    return Path(__file__).with_name("runtime.js").read_text(encoding="utf-8")

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geval_cli.config.derived_metrics import DerivedMetric
+from geval_cli.engine.derived import check_formulas, derive
+from geval_cli.records import MetricSummary, RunSummary
+
+SUMMARY = RunSummary(
+    total=4,
+    metrics={
+        "APE": MetricSummary(0.5, 4, 0),
+        "x": MetricSummary(2.0, 3, 1),
+        "none": MetricSummary(None, 0, 4),
+    },
+)
+
+
+def value_of(formula: str) -> float | None:
+    return derive([DerivedMetric(name="m", value=formula)], SUMMARY)["m"]
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [
+        ("APE / __count", 0.5),
+        ("APE + x", 8.0),
+        ("(APE + 1) * -2", -6.0),
+        ("x ^ 2", 36.0),
+        ("x % 4", 2.0),
+        ("2 * APE * x / (APE + x)", 3.0),
+        ("sqrt(max(APE, x, 9))", 3.0),
+        ("round(x / 4)", 2.0),
+        ("APE / 0", None),
+        ("none + 1", None),
+        ("unheard_of", None),
+        ("log(0)", None),
+        ("10 ^ 10 ^ 10", None),
+        ("sqrt(1, 2)", None),
+    ],
+)
+def test_values(formula: str, value: float | None) -> None:
+    assert value_of(formula) == (None if value is None else pytest.approx(value))
+
+
+def test_a_later_metric_may_use_an_earlier_one() -> None:
+    metrics = [
+        DerivedMetric(name="mean", value="APE / __count"),
+        DerivedMetric(name="twice", value="mean * 2"),
+    ]
+    assert derive(metrics, SUMMARY) == {"mean": 0.5, "twice": 1.0}
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "__import__('os')",
+        "APE.real",
+        "[1]",
+        "'a' * 9",
+        "lambda: 1",
+        "1 if x else 2",
+        "x[0]",
+        "1 +",
+        "",
+        "min(*x)",
+        "True",
+        "f(1)",
+    ],
+)
+def test_what_is_no_arithmetic_is_a_problem_and_never_computed(formula: str) -> None:
+    [problem] = check_formulas([DerivedMetric(name="m", value=formula)])
+    assert "derived metric `m`" in problem.message
+    assert value_of(formula) is None
+
+
+@given(st.text(alphabet="x1+-*/^%() .", max_size=20))
+def test_any_formula_is_a_problem_or_has_a_value_or_none(formula: str) -> None:
+    value = value_of(formula)
+    assert value is None or isinstance(value, float)
+    list(check_formulas([DerivedMetric(name="m", value=formula)]))
