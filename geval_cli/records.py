@@ -45,10 +45,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message. `content` is text, or the list of parts that chat APIs take."""
+    """One chat message. `content` is text, or the list of parts that chat APIs take.
+
+    `further` are the other keys of the message, as chat APIs write them: name, tool_calls, tool_call_id, ...
+    """
 
     role: str
     content: JsonValue
+    further: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from geval_cli.assertions.code_calls import (
     visible_variables,
 )
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
-from geval_cli.config.assertion_schema import AssertionSpec, CodeAssertionSpec
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import CodeAssertionSpec
 from geval_cli.config.dialect import Dialect
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.judge.scoring import passes
@@ -139,9 +140,9 @@ def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
     parts = _first(value, "componentResults", "component_results")
     for part in parts if isinstance(parts, list) else ():
         if isinstance(part, dict):
-            passed, score = _first(part, "pass", "pass_"), part.get("score")
+            passed = bool(_first(part, "pass", "pass_"))
             status = Status.PASSED if passed else Status.FAILED
-            shown = float(score) if _is_number(score) else float(bool(passed))
+            shown = float(part["score"]) if _is_number(part.get("score")) else float(passed)
             yield AssertionResult("part", None, status, shown, reason=str(part.get("reason") or ""))
 
 

@@ -173,7 +173,7 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
 
 
 def _assertion(spec: AssertionSpec) -> dict[str, JsonValue]:
-    shown = {"type": spec.type, "metric": spec.metric, "weight": spec.weight}
+    shown: dict[str, JsonValue] = {"type": spec.type, "metric": spec.metric, "weight": spec.weight}
     for name in ("value", "threshold"):
         value = getattr(spec, name, None)
         if isinstance(value, str | int | float | list | dict):

@@ -136,7 +136,8 @@ def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
 
 
 def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
-    if isinstance(value, list | tuple):  # a chat, whose texts are templates
+    if isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
+        # A chat, whose texts are templates.
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict):
         return reading.text(value, place.value())

@@ -3,12 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from geval_cli.config.assertion_schema import (
-    AssertionSpec,
-    AssertSetSpec,
-    CodeAssertionSpec,
-    WebhookAssertionSpec,
-)
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec, WebhookAssertionSpec
 from geval_cli.config.confinement import TRUST_HINT
 from geval_cli.config.document import Document
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec, PromptfooOptions

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 from geval_cli.config.promptfoo.cases import CONVERSATION_ID
+from geval_cli.config.promptfoo.specs import NamedPromptSpec
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.engine.plan import Job
@@ -15,6 +16,8 @@ CONVERSATION = "_conversation"
 
 def uses_conversation(prompt: PromptSpec) -> bool:
     """Whether a prompt asks for former turns."""
+    if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+        return prompt.sees_conversation
     return CONVERSATION in (prompt.raw or "")
 
 

@@ -23,7 +23,8 @@ from geval_cli.engine.carried import CarriedOver
 from geval_cli.engine.early import EarlyAnswers, Foresight
 from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.engine.prompt import Rendered, render_prompt, seen_by_templates
+from geval_cli.engine.programs import with_made_parts
+from geval_cli.engine.prompt import Rendered, prompt_params, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import (
     own_verdict,
     seen_by_assertion,
@@ -97,6 +98,7 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
     shown = ""
     try:
         earlier = bench.carried.variables_for(job)
+        job = await with_made_parts(job, bench.tools, earlier)
         job = replace(job, test=await with_transformed_variables(job.test, bench.tools))
         test = seen_by_templates(job.test, bench.tools.templates, earlier)
         rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
@@ -144,7 +146,7 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResul
         response_schema=answer_schema(job.prompt),
         role=Role.GENERATION,
         variables=job.test.variables,
-        params=job.test.directions.params,
+        params={**prompt_params(job.prompt), **job.test.directions.params},
         text=rendered.sent,
     )
     response = await bench.generate(job.provider, request)

@@ -20,6 +20,7 @@ from geval_cli.engine.carried import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.plan import NO_PROVIDER, Plan
+from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
@@ -154,7 +155,9 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
     )
     if test.index == 0:
         yield from check_suite_code(plan.suite, context)
+        yield from check_made_prompts(plan.suite, context)
     yield from check_test_code(test, context)
+    yield from check_made_variables(context)
     for prompt in plan.suite.prompts:
         try:
             context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).whole)

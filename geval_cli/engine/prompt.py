@@ -5,9 +5,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from geval_cli.config.dialect import Dialect
+from geval_cli.config.promptfoo.specs import NamedPromptSpec
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import TestCase
-from geval_cli.engine.promptfoo_prompt import chat_messages, render_text, resolved_variables, shown_text
+from geval_cli.engine.promptfoo_prompt import (
+    as_sent,
+    chat_messages,
+    render_text,
+    resolved_variables,
+    shown_text,
+)
 from geval_cli.errors import TemplateError
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
@@ -48,7 +55,9 @@ def render_prompt(
     if templates.dialect is Dialect.PROMPTFOO and prompt.raw is not None:
         directions = test.directions
         raw = f"{directions.prefix or ''}{prompt.raw}{directions.suffix or ''}"
-        sent = render_text(raw, variables, templates, opaque)
+        # What a program wrote may hold answers of models, which are never rendered.
+        is_final = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by) and bool(opaque)
+        sent = as_sent(raw) if is_final else render_text(raw, variables, templates, opaque)
         return Rendered(chat_messages(sent), shown_text(sent), sent=sent)
     if prompt.system is not None:
         if test.input is None:
@@ -68,6 +77,11 @@ def render_prompt(
         )
     text = templates.render(prompt.raw or "", variables)
     return Rendered((Message("user", text),), text)
+
+
+def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
+    """The parameters that a prompt brings for the model."""
+    return prompt.params if isinstance(prompt, NamedPromptSpec) else {}
 
 
 def seen_by_templates(

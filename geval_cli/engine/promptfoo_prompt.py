@@ -57,6 +57,14 @@ def render_text(
     return js_json(_rendered_leaves(document, own, templates), 2)
 
 
+def as_sent(text: str) -> str:
+    """A text without templates as it is sent: JSON with one entry a line, any other text as it is."""
+    try:
+        return js_json(json.loads(text, parse_constant=_refuse), 2)
+    except (ValueError, RecursionError):
+        return text
+
+
 def shown_text(text: str) -> str:
     """A prompt as results show it: JSON without the spaces between its parts, any other text as it is."""
     if not text.lstrip().startswith(("{", "[")):
@@ -81,7 +89,7 @@ def chat_messages(text: str) -> tuple[Message, ...]:
         except (ValueError, RecursionError):
             found = None
     if isinstance(found, list) and found and all(_is_message(item) for item in found):
-        return tuple(Message(item["role"], item["content"]) for item in found)
+        return tuple(map(_message, found))
     return (Message("user", text),)
 
 
@@ -130,7 +138,14 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("role"), str) and "content" in item
+    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
+        return False
+    return "content" in item or "tool_calls" in item or "function_call" in item
+
+
+def _message(item: dict[str, JsonValue]) -> Message:
+    further = {key: value for key, value in item.items() if key not in {"role", "content"}}
+    return Message(item["role"], item.get("content"), further)
 
 
 def _refuse(name: str) -> JsonValue:

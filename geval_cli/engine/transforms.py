@@ -14,6 +14,7 @@ from geval_cli.assertions.code_calls import (
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.registry import members_of
 from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.config.graded_schema import ContextSpec
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
@@ -57,15 +58,19 @@ async def transformed_output(subject: Subject, provider: ProviderSpec | None, to
 
 
 async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> Subject:
-    """The subject with the output as the assertion's own `transform` gives it.
+    """The subject with the output as the assertion's own `transform` gives it, and its context from the output.
 
     Raises:
         CodeFailedError: the code fails, or gives nothing.
     """
-    if spec.transform is None or tools.scripts is None:
+    if tools.scripts is None:
         return subject
-    output = await _transformed(spec.transform, subject, tools)
-    return replace(subject, output=output)
+    if spec.transform is not None:
+        subject = replace(subject, output=await _transformed(spec.transform, subject, tools))
+    if isinstance(spec, ContextSpec) and spec.context_transform is not None:
+        context = await _transformed(spec.context_transform, subject, tools)
+        subject = replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
+    return subject
 
 
 async def own_verdict(
@@ -125,6 +130,9 @@ def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
 def _check_assertion_code(spec: AssertionSpec, context: CheckContext) -> Iterator[Problem]:
     if spec.transform is not None:
         yield from code_problems(spec.transform, spec.place.value("transform"), context)
+    if isinstance(spec, ContextSpec) and spec.context_transform is not None:
+        where = spec.place.spelled("contextTransform", "context_transform")
+        yield from code_problems(spec.context_transform, where, context)
     for member in members_of(spec):
         yield from _check_assertion_code(member, context)
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest
+from geval_cli.records import JsonValue, Message, ModelRequest
 
 _VERSION = 1
 """Raised when the meaning of a stored answer changes, so that older ones are asked for again."""
@@ -30,7 +30,7 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
         identity.endpoint,
         # Sorted at this level only: inside a value (a JSON Schema, say) order can change what a model writes.
         sorted((name, value) for name, value in params.items() if name != "n" and value is not None),
-        [[message.role, message.content] for message in request.messages],
+        [[message.role, message.content, *_further(message)] for message in request.messages],
         request.want_logprobs,
         request.response_schema,
         request.repeat_index,
@@ -39,6 +39,11 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
     if identity.variables:
         question.append({name: request.variables.get(name) for name in identity.variables})
     return hashlib.sha256(_ENCODER.encode(question).encode("ascii"))
+
+
+def _further(message: Message) -> list[JsonValue]:
+    """What else a message says; nothing for most, so that their keys stay what they were."""
+    return [dict(message.further)] if message.further else []
 
 
 def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:

@@ -78,13 +78,42 @@ def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[s
     """The system text, and the other messages; a conversation of system messages only is asked as the user."""
     instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [
-        {"role": item.role, "content": item.content}
+        _wire_message(item)
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
         return "", [{"role": "user", "content": "\n\n".join(instructions)}]
     return "\n\n".join(instructions), others
+
+
+def _wire_message(message: Message) -> dict[str, Any]:
+    """A message in this API's words; calls of tools and their results are blocks of content here."""
+    calls = message.further.get("tool_calls")
+    if message.role == "assistant" and isinstance(calls, list):
+        said = content_text(message.content)
+        blocks: list[Any] = [{"type": "text", "text": said}] if said else []
+        return {"role": "assistant", "content": [*blocks, *map(_tool_use, calls)]}
+    if message.role == "tool":
+        result = {
+            "type": "tool_result",
+            "tool_use_id": message.further.get("tool_call_id"),
+            "content": message.content,
+        }
+        return {"role": "user", "content": [result]}
+    return {"role": message.role, "content": message.content}
+
+
+def _tool_use(call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call if isinstance(call, dict) else {"type": "text", "text": str(call)}
+    arguments = function.get("arguments")
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        given = {"arguments": arguments}
+    return {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given or {}}
 
 
 def _dropped(request: ModelRequest) -> tuple[str, ...]:

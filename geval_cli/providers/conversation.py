@@ -29,4 +29,4 @@ def prompt_text(messages: Sequence[Message]) -> str:
 
 def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
     """The messages as chat APIs write them."""
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return [{"role": item.role, "content": item.content, **item.further} for item in messages]

@@ -3,6 +3,7 @@
 from geval_cli.errors import Problem
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import last_user_text
+from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.source import ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
@@ -14,11 +15,13 @@ class EchoProvider:
     price = FREE
     is_cacheable = False
 
-    def __init__(self, *, provider_id: str = "echo", label: str = "echo") -> None:
+    def __init__(
+        self, *, provider_id: str = "echo", label: str = "echo", limits: ProviderLimits | None = None
+    ) -> None:
         self.id = provider_id
         self.label = label
         self.identity = ProviderIdentity("echo", "", "")
-        self.limits = ProviderLimits()
+        self.limits = limits or ProviderLimits()
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         text = last_user_text(request.messages) if request.text is None else request.text
@@ -30,11 +33,11 @@ class EchoProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Nothing can be wrong with an echo; `source` is for the common form."""
-    del source
-    return []
+    """What is wrong with the limits of an echo; it has no other settings."""
+    return check_settings(source, LIMIT_KEYS)
 
 
 def build(source: ProviderSource) -> EchoProvider:
     """The provider that `source` describes."""
-    return EchoProvider(provider_id=source.id, label=source.label)
+    limits = limits_of(own_settings(source.spec.config, LIMIT_KEYS))
+    return EchoProvider(provider_id=source.id, label=source.label, limits=limits)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.config.problems import did_you_mean
+from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.providers.base import Provider
@@ -64,6 +65,11 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
 }
 
 
+def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path) -> ProviderSource:
+    own = own_env_of(spec)
+    return ProviderSource(spec, {**env, **own} if own else env, base_dir)
+
+
 def provider_kinds() -> dict[str, ProviderKind]:
     """All kinds by the word that an id begins with."""
     presets = {
@@ -82,7 +88,7 @@ def provider_kinds() -> dict[str, ProviderKind]:
 
 def check_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
     """What is wrong with a provider's id and config; nothing is sent and no key is needed."""
-    source = ProviderSource(spec, env, base_dir)
+    source = _source(spec, env, base_dir)
     if spec.id == NONE_PROVIDER:
         return []
     kind = _find_kind(source)
@@ -94,7 +100,7 @@ def check_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path
 
 def check_ready(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
     """What a valid provider lacks before it can answer: a key, an extra package, a model file."""
-    source = ProviderSource(spec, env, base_dir)
+    source = _source(spec, env, base_dir)
     kind = _find_kind(source)
     check: Any = getattr(import_module(kind.checks), "check_ready", None) if kind else None
     problems: list[Problem] = check(source) if check else []
@@ -107,7 +113,7 @@ def build_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path
     Raises:
         ConfigError: the kind is unknown, or a file that the provider needs is broken.
     """
-    source = ProviderSource(spec, env, base_dir)
+    source = _source(spec, env, base_dir)
     kind = _find_kind(source)
     if kind is None:
         raise ConfigError([_unknown_kind(source)])

@@ -73,6 +73,8 @@ def find_code(written: str, base_dir: Path, language: Language) -> Code:
             )
         return Code(language, written)
     name, function = _split_function(written.removeprefix(FILE_PREFIX).strip())
+    if "\0" in name:
+        raise CodeError("a file's name cannot hold a null character", hint="name a .js or a .py file")
     path = (base_dir / name).resolve()
     suffix = path.suffix.lower()
     if suffix in _TYPESCRIPT:

@@ -28,6 +28,7 @@ class PythonProcess:
         self._path = path
         self._env = env
         self._home = home or path.parent
+        self._name = path.name if home is None else "the Python code"
         self._child: asyncio.subprocess.Process | None = None
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._listening: asyncio.Task[None] | None = None
@@ -49,7 +50,7 @@ class PythonProcess:
                     answer = await self._exchange({"function": function, "arguments": arguments})
             except TimeoutError as error:
                 await self._stop()
-                raise ScriptTimeoutError(f"{self._path.name} took longer than {timeout_s:g} s") from error
+                raise ScriptTimeoutError(f"{self._name} took longer than {timeout_s:g} s") from error
             except BaseException:
                 # After a crash or a cancelled call the process is in an unknown state: the next call gets a new one.
                 await self._stop()
@@ -115,7 +116,7 @@ class PythonProcess:
             await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
         how = "" if status is None else f" with status {status}"
         return ScriptCrashError(
-            f"{self._path.name} ended{how} instead of answering", detail="".join(self._stderr)
+            f"{self._name} ended{how} instead of answering", detail="".join(self._stderr)
         )
 
     async def _stop(self) -> None:

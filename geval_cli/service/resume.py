@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.plan import Job
+from geval_cli.engine.plan import Job, Plan
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.service.coverage import changes, covered, run_digest
@@ -132,13 +133,40 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retrie
     places = prepared.tests * plan.repeats * len(plan.columns)
     done = DoneCases(places, repeats=plan.repeats, columns=len(plan.columns))
     kept, everything = Tally(), Tally()
-    for result in runs.results(stored.run.id):
-        everything.add(result)
-        is_redone = retries_errors and result.status is Status.ERROR
-        if not is_redone and done.add(result):
-            kept.add(result)
+    for row in _rows(runs.results(stored.run.id), plan):
+        is_redone = not row.is_whole or (retries_errors and row.has_errors)
+        for result in row.results:
+            everything.add(result)
+            if not is_redone and done.add(result):
+                kept.add(result)
     spent = combined(everything.usage, _noted(stored, runs), larger)
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Results that stay together or are redone together."""
+
+    results: tuple[CaseResult, ...]
+    is_whole: bool = True
+
+    @property
+    def has_errors(self) -> bool:
+        return any(result.status is Status.ERROR for result in self.results)
+
+
+def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
+    """The stored results: each for itself or, where outputs are compared, those of a test and repeat together."""
+    if not plan.is_in_rows:
+        yield from (_Row((result,)) for result in results)
+        return
+    tests = iter(plan.suite.tests)
+    test = next(tests, None)
+    for (index, _), members in groupby(results, key=lambda item: (item.test_index, item.repeat_index)):
+        row = tuple(members)
+        while test is not None and test.index < index:
+            test = next(tests, None)
+        yield _Row(row, test is not None and len(row) >= plan.cases_of(test))
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:

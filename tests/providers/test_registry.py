@@ -65,7 +65,7 @@ def test_none_is_no_problem() -> None:
         ("openai:m", {"headers": ["x"]}, "`headers` must be a mapping"),
         ("openai:m", {"apiKeyEnvar": "A", "api_key_env": "B"}, "mean the same"),
         ("openai:", {}, "names no model"),
-        ("openai:responses:gpt-5", {}, "is not supported"),
+        ("openai:image:dall-e-3", {}, "is not supported"),
         ("local:smolm2", {}, "there is no local model `smolm2`"),
         ("local:smollm2", {"n_ctx": 0}, "`n_ctx` must be"),
         ("http://x.example", {"method": "FETCH"}, "`method` must be one of"),

@@ -15,7 +15,7 @@ from geval_cli.config.promptfoo.env import PromptfooEnv, literal_env
 from geval_cli.config.promptfoo.options import read_options
 from geval_cli.config.promptfoo.paths import find_files
 from geval_cli.config.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
-from geval_cli.config.promptfoo.providers import read_promptfoo_providers
+from geval_cli.config.promptfoo.providers import delayed, read_promptfoo_providers
 from geval_cli.config.promptfoo.sections import ConfigFile, Sections, gather, open_config
 from geval_cli.config.promptfoo.test_reading import ReadTest, read_row
 from geval_cli.config.promptfoo.test_rows import TestRow
@@ -78,6 +78,7 @@ def _suite(
     prompts = read_promptfoo_prompts(sections.prompts, reading)
     providers = read_promptfoo_providers(sections.providers, reading)
     options = read_options(sections.settings, reading)
+    providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
     derived_metrics = _derived_metrics(sections.settings.get("derivedMetrics"), reading)
     gates = sections.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)

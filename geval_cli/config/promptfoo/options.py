@@ -5,6 +5,7 @@ from geval_cli.config.promptfoo.sections import settings_of
 from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.source_file import FILE_PREFIX
 from geval_cli.config.validation import Reading
+from geval_cli.errors import Location
 from geval_cli.records import JsonValue
 
 _USED = frozenset({"maxConcurrency", "repeat", "cache", "grader", "delay", "output"})
@@ -24,6 +25,7 @@ _WITHOUT_EFFECT = frozenset(
 """Options of the display and of services that geval does not have; they change no result."""
 
 _MOST = 10_000
+_LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
 def read_options(settings: dict[str, ConfigPart], reading: Reading) -> PromptfooOptions:
@@ -38,11 +40,6 @@ def read_options(settings: dict[str, ConfigPart], reading: Reading) -> Promptfoo
                 reading.warn(f"`{key}` is not used", place.key(key), "see `geval run --help` for options")
             elif key in _USED and value is not None:
                 values[key] = value
-    delay = values.pop("delay", None)
-    if isinstance(delay, int | float) and delay > 0:
-        part = settings.get("evaluateOptions") or settings["commandLineOptions"]
-        hint = "set `requests_per_minute` in the providers' `config`"
-        reading.warn("`delay` is not used", part.place.key("delay"), hint)
     if "outputPath" in settings:
         values["output"] = settings["outputPath"].value
     return _built(values, settings, reading)
@@ -54,17 +51,33 @@ def _built(
     concurrency, repeats = values.get("maxConcurrency"), values.get("repeat")
     outputs = values.get("output")
     names = outputs if isinstance(outputs, list) else [outputs] if outputs else []
+    delay = values.get("delay")
     for key, value in (("maxConcurrency", concurrency), ("repeat", repeats)):
         if value is not None and not _is_count(value):
-            part = settings.get("commandLineOptions") or settings["evaluateOptions"]
-            reading.report(f"`{key}` must be a whole number from 1", part.place.value(key))
+            reading.report(f"`{key}` must be a whole number from 1", _location(key, settings))
+    if delay is not None and not _is_delay(delay):
+        reading.report("`delay` must be a number of milliseconds from 0", _location("delay", settings))
     return PromptfooOptions(
         max_concurrency=concurrency if _is_count(concurrency) else None,
         repeats=repeats if _is_count(repeats) else None,
+        delay_ms=delay if _is_delay(delay) else 0,
         uses_cache=values["cache"] if isinstance(values.get("cache"), bool) else None,
         grader=values["grader"] if isinstance(values.get("grader"), str) else None,
         outputs=tuple(name.removeprefix(FILE_PREFIX) for name in names if isinstance(name, str)),
     )
+
+
+def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
+    """Where an option stands whose value is used."""
+    for name in ("commandLineOptions", "evaluateOptions"):
+        part = settings.get(name)
+        if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:
+            return part.place.value(key)
+    return None
+
+
+def _is_delay(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_DELAY_MS
 
 
 def _is_count(value: JsonValue) -> bool:

@@ -17,7 +17,7 @@ from geval_cli.config.promptfoo.paths import (
 from geval_cli.config.promptfoo.prompt_files import PROMPT_SUFFIXES, read_prompt_file
 from geval_cli.config.promptfoo.specs import NamedPromptSpec
 from geval_cli.config.schema import PromptSpec
-from geval_cli.config.source_file import FILE_PREFIX
+from geval_cli.config.source_file import FILE_PREFIX, read_text
 from geval_cli.config.validation import Reading
 from geval_cli.config.wanted import describe_value
 from geval_cli.errors import ConfigError, Problem
@@ -25,6 +25,7 @@ from geval_cli.records import JsonValue
 
 DEFAULT_PROMPT = "{{prompt}}"
 EXEC_PREFIX = "exec:"
+_CONVERSATION = "_conversation"
 _MAX_LABEL = 60
 _REMOTE = ("langfuse://", "portkey://", "helicone://", "package:")
 _FORMS = "a prompt is a text, file://, a list of chat messages, or a mapping with `raw` or `id`"
@@ -50,6 +51,7 @@ class _Draft:
     id: str = ""
     made_by: str = ""
     folder: str = ""
+    sees_conversation: bool = False
     params: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
@@ -170,7 +172,8 @@ def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:
         command = text.removeprefix(EXEC_PREFIX).strip()
         if not command:
             raise ConfigError([Problem("`exec:` is followed by no command", location, "write exec:./prompt.sh")])
-        yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=str(part.folder))
+        folder = str(part.folder.absolute())
+        yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=folder)
         return
     files = find_files(text, part.folder)
     if not files:
@@ -178,7 +181,14 @@ def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:
     for file in files:
         name = f"{file.path.name}:{file.part}" if file.part else file.path.name
         made_by = program_reference(file, location)
-        yield _Draft(name, part.place, made_by=made_by, folder=str(part.folder))
+        sees_conversation = _CONVERSATION in read_text(file.path, asked_at=location)
+        yield _Draft(
+            name,
+            part.place,
+            made_by=made_by,
+            folder=str(part.folder.absolute()),
+            sees_conversation=sees_conversation,
+        )
 
 
 def _one(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
@@ -226,6 +236,7 @@ def _named(drafts: list[_Draft]) -> Iterator[PromptSpec]:
             names=(draft.label, draft.id, shown, draft.raw),
             made_by=draft.made_by,
             folder=draft.folder,
+            sees_conversation=draft.sees_conversation,
             params=dict(draft.params),
         )
 

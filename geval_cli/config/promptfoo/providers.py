@@ -51,6 +51,13 @@ def read_promptfoo_providers(parts: list[ConfigPart], reading: Reading) -> tuple
     return tuple(found)
 
 
+def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
+    """The provider with so much time between its requests, unless it says itself how much."""
+    if not delay_ms or "delay_ms" in spec.config:
+        return spec
+    return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
+
+
 def read_judge(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
     """Who judges: a provider in any form, or a map of kinds of judgement to providers."""
     part = ConfigPart(value, place, reading.files.base_dir)

@@ -48,12 +48,14 @@ class NamedPromptSpec(PromptSpec):
     """A prompt with all the names by which tests and providers may choose it.
 
     With `made_by` a program makes its text for each case: `file://` with a path and perhaps a function, or `exec:` with
-    a command that runs in `folder`. `params` go to the model with each request, and to the program as `config`.
+    a command that runs in `folder`; `sees_conversation` says that it asks for former turns. `params` go to the model
+    with each request, and to the program as `config`.
     """
 
     names: tuple[str, ...] = ()
     made_by: str = ""
     folder: str = ""
+    sees_conversation: bool = False
     params: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -89,6 +91,7 @@ class PromptfooOptions(RunOptionsSpec):
 
     repeats: Annotated[int, Field(ge=1, le=10_000)] | None = None
     uses_cache: bool | None = None
+    delay_ms: Annotated[float, Field(ge=0)] = 0
     grader: str | None = None
     outputs: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ from geval_cli.config.place import Place
 from geval_cli.config.validation import Reading, spellings
 from geval_cli.records import JsonValue
 
-_ASSERTION_KEYS = ("transform", "contextTransform")
+_ASSERTION_KEYS = ("contextTransform",)
 _HINT = "write the assertions for the output as it comes"
 
 

@@ -1,0 +1,157 @@
+"""javascript and python assertions, in both dialects, in whole runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support.code_runs import rows_of
+from support.geval_command import run_geval
+
+
+def judged(folder: Path, *assertions: Mapping[str, Any], dialect: str = "geval") -> list[dict[str, Any]]:
+    """The results of assertions on the output `hello`."""
+    found: list[dict[str, Any]] = ran(folder, *assertions, dialect=dialect)["assertions"]
+    return found
+
+
+def ran(folder: Path, *assertions: Mapping[str, Any], dialect: str = "geval") -> dict[str, Any]:
+    content = {
+        "dialect": dialect,
+        "prompts": ["{{word}}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"word": "hello"}, "assert": list(assertions)}],
+    }
+    return rows_of(folder, content)[0]
+
+
+def js(value: str, **more: Any) -> dict[str, Any]:
+    return {"type": "javascript", "value": value, **more}
+
+
+def py(value: str, **more: Any) -> dict[str, Any]:
+    return {"type": "python", "value": value, **more}
+
+
+def test_values_become_verdicts(tmp_path: Path) -> None:
+    table = [
+        (js("output === 'hello'"), "passed", 1),
+        (js("false"), "failed", 0),
+        (js("0.4"), "passed", 0.4),
+        (js("0"), "failed", 0),
+        (js("0.4", threshold=0.5), "failed", 0.4),
+        (js("0", threshold=0), "passed", 0),
+        (js("({pass: false, score: 0.9, reason: 'mine'})"), "failed", 0.9),
+        (js("({pass: true, score: 0.3})", threshold=0.5), "failed", 0.3),
+        (js("({score: 0.3})"), "passed", 0.3),
+        (js("({pass: true})"), "passed", 1),
+        ({**js("output === 'hello'"), "type": "not-javascript"}, "failed", 0),
+        (py("output == 'hello'"), "passed", 1),
+        (py("{'pass_': True, 'score': 0.5, 'named_scores': {'a': 0.25}}"), "passed", 0.5),
+        (py("'True'"), "passed", 1),
+        (py("'0.5'"), "passed", 0.5),
+        (py("return '{\"pass\": false}'"), "failed", 0),
+        (py("assert 'x' in output, 'no x'"), "failed", 0),
+        (py("import asyncio\nawait asyncio.sleep(0)\nreturn True"), "passed", 1),
+        (js("context.config.min <= output.length", config={"min": 3}), "passed", 1),
+        (py("context['vars']['word'] == output and context['prompt'] == output"), "passed", 1),
+        (js("context.test.vars.word === output && context.provider.id === 'echo'"), "passed", 1),
+    ]
+    found = judged(tmp_path, *(item for item, _, _ in table))
+    assert [(item["status"], item["score"]) for item in found] == [
+        (status, score) for _, status, score in table
+    ]
+    assert found[6]["reason"] == "mine"
+    assert "no x" in found[16]["reason"]
+
+
+def test_named_scores_of_the_code_are_metrics(tmp_path: Path) -> None:
+    row = ran(tmp_path, js("({pass: true, score: 1, namedScores: {length: 0.5, tone: 0.25}})"))
+    assert row["named_scores"] == {"length": 0.5, "tone": 0.25}
+    assert row["score"] == 1
+
+
+def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
+    table = [
+        (js("output.a.b"), "cannot read property 'b' of undefined"),
+        (py("1 / 0"), "ZeroDivisionError"),
+        (js("undefined"), "gave nothing"),
+        (js("'perhaps'"), "gave a text"),
+        (js("[1]"), "gave a list"),
+        (js("output.length"), "not within 0 and 1"),
+        (js("0 / 0"), "a number that is none"),
+        (js("process.env.HOME"), "process is not available"),
+        (js("({pass: 'yes'})"), "wrong kind"),
+        (py("import os; os._exit(1)"), "ended its process"),
+    ]
+    found = judged(tmp_path, *(item for item, _ in table))
+    for (_, message), item in zip(table, found, strict=True):
+        assert (item["status"], item["score"]) == ("error", None)
+        assert message in item["error"]["message"]
+        assert item["error"]["hint"]
+
+
+def test_promptfoo_takes_exceptions_for_failures_and_any_number_for_a_score(tmp_path: Path) -> None:
+    table = [
+        (js("output.a.b"), "failed", 0),
+        (js("undefined"), "failed", 0),
+        (py("1 / 0"), "failed", 0),
+        (js("output.length"), "passed", 5),
+        (py("len(output) - 5"), "failed", 0),
+        (js("process.env.HOME"), "error", None),
+        (js("fetch('http://127.0.0.1')"), "error", None),
+    ]
+    found = judged(tmp_path, *(item for item, _, _ in table), dialect="promptfoo")
+    assert [(item["status"], item["score"]) for item in found] == [
+        (status, score) for _, status, score in table
+    ]
+
+
+def test_variables_are_put_into_code_by_promptfoos_rules_only(tmp_path: Path) -> None:
+    code = js("output === '{{word}}'")
+    assert judged(tmp_path, code, dialect="promptfoo")[0]["status"] == "passed"
+    assert judged(tmp_path, code)[0]["status"] == "failed"
+
+
+def test_files_are_found_beside_the_config(tmp_path: Path) -> None:
+    (tmp_path / "a.js").write_text("module.exports = { is: (o) => o === 'hello' }", encoding="utf-8")
+    (tmp_path / "own.py").write_text("word = 'hello'", encoding="utf-8")
+    (tmp_path / "b.py").write_text(
+        "import own\nprint('noise')\ndef get_assert(output, context): return output == own.word\n",
+        encoding="utf-8",
+    )
+    found = judged(tmp_path, js("file://a.js:is"), py("file://b.py"))
+    assert [item["status"] for item in found] == ["passed", "passed"]
+
+
+def test_broken_code_is_refused_with_its_place_before_anything_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "prompts: [hi]\nproviders: [echo]\ntests:\n  - assert:\n"
+        "      - type: javascript\n        value: output.length ===\n"
+        "      - type: python\n        value: 'return ('\n"
+        "      - type: javascript\n        value: require('fs')\n"
+        "      - type: python\n        value: file://absent.py\n"
+        "      - type: javascript\n        value: output\n        transform: 'output.'\n",
+        encoding="utf-8",
+    )
+    done = run_geval("run", "c.yaml", cwd=tmp_path)
+    assert done.code == 2
+    for line, words in [
+        (6, "SyntaxError"),
+        (8, "syntax error"),
+        (10, "asks for a module"),
+        (12, "`absent.py` cannot be read"),
+        (15, "SyntaxError"),
+    ]:
+        assert f"c.yaml:{line}:" in done.stderr
+        assert words in done.stderr
+
+
+def test_a_transform_of_an_assertion_changes_what_it_sees_alone(tmp_path: Path) -> None:
+    row = ran(
+        tmp_path,
+        {"type": "equals", "value": "HELLO", "transform": "output.toUpperCase()"},
+        {"type": "equals", "value": "hello"},
+        {"type": "equals", "value": "x", "transform": "output.a.b"},
+    )
+    assert [item["status"] for item in row["assertions"]] == ["passed", "passed", "error"]
+    assert (row["status"], row["output"]) == ("error", "hello")

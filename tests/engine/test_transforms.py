@@ -1,0 +1,187 @@
+"""Transforms of promptfoo configs: in their order, on outputs and on variables."""
+
+import json
+from pathlib import Path
+
+from support.code_runs import rows_of
+from support.geval_command import run_geval
+
+
+def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_last(tmp_path: Path) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}"],
+        "providers": [{"id": "echo", "transform": "output + '1'"}],
+        "defaultTest": {"options": {"transform": "output + 'd'"}},
+        "tests": [
+            {
+                "vars": {"word": "a"},
+                "options": {"transform": "output + context.vars.word"},
+                "assert": [
+                    {"type": "equals", "value": "a1a"},
+                    {"type": "equals", "value": "a1a!", "transform": "output + '!'"},
+                    {"type": "javascript", "value": "output === 'a1a'"},
+                ],
+            },
+            {"vars": {"word": "b"}, "assert": [{"type": "equals", "value": "b1d"}]},
+            {
+                "vars": {"word": "c"},
+                "providerOutput": "kept",
+                "assert": [{"type": "equals", "value": "kept1d"}],
+            },
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [row["status"] for row in rows] == ["passed"] * len(rows)
+    assert [row["output"] for row in rows] == ["a1a", "b1d", "kept1d"]
+
+
+def test_outputs_may_become_data(tmp_path: Path) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{text}}"],
+        "providers": ["echo"],
+        "tests": [
+            {
+                "vars": {"text": '{"n": [1, 2]}'},
+                "options": {"transform": "JSON.parse(output)"},
+                "assert": [
+                    {"type": "javascript", "value": "output.n[1] === 2"},
+                    {"type": "python", "value": "output['n'] == [1, 2]"},
+                ],
+            }
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [row["status"] for row in rows] == ["passed"] * len(rows)
+    assert rows[0]["output"] == {"n": [1, 2]}
+
+
+def test_variables_are_transformed_before_the_prompt_is_rendered(tmp_path: Path) -> None:
+    (tmp_path / "vars.py").write_text(
+        "def get_transform(vars, context):\n    return {'word': vars['word'] * 2}\n", encoding="utf-8"
+    )
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}-{{more}}"],
+        "providers": ["echo"],
+        "tests": [
+            {
+                "vars": {"word": "a"},
+                "options": {"transformVars": "return { ...vars, more: vars.word.toUpperCase() }"},
+                "assert": [{"type": "equals", "value": "{{word}}-A"}],
+            },
+            {"vars": {"word": "b"}, "options": {"transformVars": "file://vars.py"}},
+            {"vars": {"word": "c"}, "options": {"transformVars": "'no mapping'"}},
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [row["prompt"]["rendered"] for row in rows[:2]] == ["a-A", "bb-"]
+    assert rows[0]["vars"] == {"word": "a", "more": "A"}
+    assert rows[0]["status"] == "passed"
+    assert "a mapping of variables" in rows[2]["error"]["message"]
+
+
+def test_a_transform_that_fails_is_an_error_and_the_answer_is_kept(tmp_path: Path) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}"],
+        "providers": ["echo"],
+        "tests": [
+            {
+                "vars": {"word": "a"},
+                "options": {"transform": code},
+                "assert": [{"type": "equals", "value": "a"}],
+            }
+            for code in ("output.a.b", "undefined", "while (false) {}")
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [(row["status"], row["output"], row["score"]) for row in rows] == [("error", "a", None)] * 3
+    assert "cannot read property" in rows[0]["error"]["message"]
+    assert "gave nothing" in rows[1]["error"]["message"]
+
+
+def test_a_scoring_function_has_the_last_word(tmp_path: Path) -> None:
+    (tmp_path / "score.js").write_text(
+        "module.exports = (named, { threshold }) => ({ pass: named.a > 0.2, score: named.a + threshold })",
+        encoding="utf-8",
+    )
+    (tmp_path / "broken.py").write_text("def get_score(named, context):\n    return None\n", encoding="utf-8")
+    assertions = [
+        {"type": "javascript", "value": "0.25", "metric": "a"},
+        {"type": "equals", "value": "other"},
+    ]
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["x"],
+        "providers": ["echo"],
+        "tests": [
+            {"threshold": 0.5, "assertScoringFunction": "file://score.js", "assert": assertions},
+            {"threshold": 0.5, "assertScoringFunction": "file://broken.py", "assert": assertions},
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [(row["status"], row["score"]) for row in rows] == [("passed", 0.75), ("error", None)]
+    assert len(rows[1]["assertions"]) == 2
+
+
+def test_what_models_said_never_becomes_code(tmp_path: Path) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}"],
+        "providers": ["echo"],
+        "tests": [
+            {"vars": {"word": "' + 'x"}, "options": {"storeOutputAs": "said"}},
+            {
+                "vars": {"word": "b"},
+                "assert": [
+                    {"type": "python", "value": "'{{said}}' == ''"},
+                    {"type": "javascript", "value": "'{{said}}' === '' && context.vars.said === `' + 'x`"},
+                ],
+            },
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [row["status"] for row in rows] == ["not_evaluated", "passed"], rows
+
+
+def test_a_plan_runs_no_code(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "t.py").write_text(
+        "import pathlib\ndef get_transform(value, context):\n"
+        f"    pathlib.Path({str(mark)!r}).touch()\n    return value\n",
+        encoding="utf-8",
+    )
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}"],
+        "providers": [{"id": "echo", "transform": "file://t.py"}],
+        "tests": [
+            {
+                "vars": {"word": "a"},
+                "options": {"transformVars": "file://t.py", "transform": "file://t.py"},
+                "assert": [{"type": "python", "value": "file://t.py:get_transform"}],
+            }
+        ],
+    }
+    (tmp_path / "promptfooconfig.json").write_text(json.dumps(content), encoding="utf-8")
+    done = run_geval("run", "promptfooconfig.json", "--plan", cwd=tmp_path)
+    assert done.code == 0
+    assert not mark.exists()
+    rows_of(tmp_path, {**content, "dialect": "promptfoo"})
+    assert mark.exists()
+
+
+def test_broken_transforms_are_refused_with_their_places(tmp_path: Path) -> None:
+    (tmp_path / "promptfooconfig.yaml").write_text(
+        "prompts: [hi]\nproviders:\n  - id: echo\n    transform: 'output.'\n"
+        "defaultTest:\n  options:\n    transform: file://absent.js\n"
+        "tests:\n  - vars: {a: b}\n    options:\n      transformVars: '({'\n",
+        encoding="utf-8",
+    )
+    done = run_geval("run", "promptfooconfig.yaml", cwd=tmp_path)
+    assert done.code == 2
+    for line in (4, 11):
+        assert f"promptfooconfig.yaml:{line}:" in done.stderr
+    assert "`absent.js` cannot be read" in done.stderr

@@ -1,0 +1,242 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.calls import run
+
+from geval_cli.records import JsonValue
+from geval_cli.scripting.code import Code, CodeError, Language
+from geval_cli.scripting.javascript import JavaScriptEngine, JavaScriptLimits, check_javascript
+from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
+
+NAMES = ("output", "context")
+QUICK = JavaScriptLimits(memory_bytes=32 * 1024 * 1024, time_s=0.2, wall_s=20)
+
+
+@pytest.fixture
+def engine() -> Iterator[JavaScriptEngine]:
+    engine = JavaScriptEngine(QUICK)
+    yield engine
+    engine.close()
+    engine.close()
+
+
+def snippet(text: str) -> Code:
+    return Code(Language.JAVASCRIPT, text)
+
+
+def file(text: str, function: str = "") -> Code:
+    return Code(Language.JAVASCRIPT, text, Path("checks.js"), function)
+
+
+def result(engine: JavaScriptEngine, code: Code, output: JsonValue = "hello") -> JsonValue:
+    return run(engine.call(code, {"output": output, "context": {"vars": {"x": 1}}}))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("output.length > 3", True),
+        ("output.length > 3;", True),
+        ("output.length // how long", 5),
+        ("// how long\noutput.length", 5),
+        ("const n = output.length; n + 1", 6),
+        ("if (output) { return 'yes' }\nreturn 'no'", "yes"),
+        ("let n = 0\nfor (const c of output) n++\nreturn n", 5),
+        ("let n = 0\nfor (const c of output) n++\nn", 5),
+        ("(output, context) => context.vars.x", 1),
+        ("async (output) => output.length", 5),
+        ("Promise.resolve(7).then((n) => n + 1)", 8),
+        ("{pass: true, score: 1}", {"pass": True, "score": 1}),
+        ("undefined", None),
+        ("null", None),
+        ("10n", 10),
+        ("10n ** 30n", "1" + "0" * 30),
+        ("console.log('seen'), 1", 1),
+        ("'a\\0b \\ud83d\\ude00 \\ud800'", "a\0b 😀 \ufffd"),
+        ("[1, {a: undefined, b: NaN}]", [1, {"b": None}]),
+    ],
+)
+def test_snippets_give_values(engine: JavaScriptEngine, text: str, wanted: JsonValue) -> None:
+    check_javascript(snippet(text), NAMES)
+    assert result(engine, snippet(text)) == wanted
+
+
+def test_values_go_in_as_they_are(engine: JavaScriptEngine) -> None:
+    value = {"text": "a\0b 😀 `${x}` </script>\u2028", "list": [1, 2.5, None, True], "__proto__": 3}
+    assert result(engine, snippet("output"), value) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "wanted"),
+    [
+        ("module.exports = (output, context) => output.length + context.vars.x", "", 6),
+        ("module.exports = { long: (output) => output.length > 2 }", "long", True),
+        ("exports.default = (output) => 4", "", 4),
+        ("export default async function (output) { return 8 }", "", 8),
+        ("export default (output) => 8", "", 8),
+        ("export const long = (output) => 9\nexport function short() { return 1 }", "long", 9),
+        ("export const long = (output) => 9\nexport function short() { return 1 }", "short", 1),
+        ("function mine() { return 3 }\nexport { mine as yours }", "yours", 3),
+        ("module.exports = { a: { b: () => 5 } }", "a.b", 5),
+    ],
+)
+def test_files_export_functions(
+    engine: JavaScriptEngine, text: str, function: str, wanted: JsonValue
+) -> None:
+    check_javascript(file(text, function), NAMES)
+    assert result(engine, file(text, function)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (snippet("output.a.b"), "TypeError: cannot read property 'b' of undefined (line 1)"),
+        (snippet("\nconst a = 1\nreturn output.a.b"), "(line 3)"),
+        (file("const a = 1\n\nmodule.exports = (o) => o.a.b"), "(line 3)"),
+        (snippet("throw new RangeError('too far')"), "RangeError: too far"),
+        (snippet("throw 'a text'"), "a text"),
+        (snippet("throw null"), "null"),
+        (snippet("Promise.reject(new Error('late'))"), "late"),
+        (snippet("new Promise(() => {})"), "a promise that is never settled"),
+        (snippet("const a = []; a.push(a); a"), "circular"),
+        (snippet("Symbol('x')"), "it returned a symbol"),
+        (snippet("function f() { return f() }; f()"), "call stack"),
+        (file("module.exports = 3"), "exports no function"),
+        (file("module.exports = () => 3", "other"), "exports no function `other`"),
+    ],
+)
+def test_what_goes_wrong_is_told(engine: JavaScriptEngine, code: Code, message: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        result(engine, code)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "require('fs')",
+        "process.env.HOME",
+        "process.mainModule.require('child_process')",
+        "fetch('http://127.0.0.1/')",
+        "setTimeout(() => 1, 5)",
+        "new URL('http://x')",
+        "Buffer.from('x')",
+    ],
+)
+def test_nothing_outside_can_be_reached(engine: JavaScriptEngine, text: str) -> None:
+    with pytest.raises(ScriptLimitError):
+        result(engine, snippet(text))
+
+
+def test_the_engine_knows_no_way_out(engine: JavaScriptEngine) -> None:
+    known = result(engine, snippet("Object.getOwnPropertyNames(globalThis)"))
+    assert isinstance(known, list)
+    assert not {"std", "os", "bjs", "print", "scriptArgs", "fetch", "Worker", "gc"} & set(known)
+    with pytest.raises(ScriptError):
+        result(engine, snippet("import('os').then((m) => m.getcwd())"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "while (true) {}",
+        "try { while (true) {} } catch { 1 } finally { while (true) {} }",
+        "/(a+)+$/.test('a'.repeat(40) + 'b')",
+        "Promise.resolve().then(() => { while (true) {} })",
+        "Array.prototype.indexOf.call({ length: 2 ** 53 - 1 }, 1)",
+    ],
+)
+def test_endless_code_is_stopped(engine: JavaScriptEngine, text: str) -> None:
+    with pytest.raises(ScriptTimeoutError):
+        result(engine, snippet(text))
+    assert result(engine, snippet("1")) == 1
+
+
+def test_promises_without_end_are_given_up() -> None:
+    engine = JavaScriptEngine(JavaScriptLimits(wall_s=0.3))
+    with pytest.raises(ScriptTimeoutError):
+        result(engine, snippet("(async () => { while (true) await 0 })()"))
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["'x'.repeat(1e9)", "const a = []; while (true) a.push('x'.repeat(1e5) + a.length)"]
+)
+def test_memory_is_limited(text: str) -> None:
+    engine = JavaScriptEngine(JavaScriptLimits(memory_bytes=16 * 1024 * 1024))
+    with pytest.raises(ScriptLimitError, match="memory"):
+        result(engine, snippet(text))
+    engine.close()
+
+
+def test_calls_share_nothing(engine: JavaScriptEngine) -> None:
+    assert result(engine, snippet("globalThis.kept = 1; String.prototype.x = 2; 1")) == 1
+    assert result(engine, snippet("typeof kept + typeof ''.x")) == "undefinedundefined"
+
+
+def test_the_event_loop_goes_on_while_code_runs() -> None:
+    """A loop that never ends is interrupted by the loop's own clock: it would not be if the call blocked it."""
+
+    async def body() -> int:
+        engine, ticks = JavaScriptEngine(QUICK), 0
+        call = asyncio.ensure_future(engine.call(snippet("while (true) {}"), {"output": ""}))
+        while not call.done():
+            ticks += 1
+            await asyncio.sleep(0)
+        with pytest.raises(ScriptTimeoutError):
+            call.result()
+        engine.close()
+        return ticks
+
+    assert run(body()) > 10
+
+
+def test_threads_end_with_the_engine() -> None:
+    async def body() -> None:
+        engine = JavaScriptEngine(size=3)
+        await asyncio.gather(*(engine.call(snippet("output"), {"output": n}) for n in range(20)))
+        engine.close()
+
+    before = set(threading.enumerate())
+    run(body())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_cancelled_call_leaves_the_engine_usable() -> None:
+    async def body() -> JsonValue:
+        engine = JavaScriptEngine(QUICK, size=1)
+        call = asyncio.ensure_future(engine.call(snippet("while (true) {}"), {"output": ""}))
+        await asyncio.sleep(0)
+        call.cancel()
+        found = await engine.call(snippet("2"), {"output": ""})
+        engine.close()
+        return found
+
+    assert run(body()) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "line"),
+    [
+        (snippet("output.length ==="), "SyntaxError", 1),
+        (snippet("let x = ;"), "SyntaxError", 1),
+        (snippet("const a = 1\nreturn a b"), "SyntaxError", 2),
+        (file("const a = 1\n\nmodule.exports = ("), "SyntaxError", 3),
+        (snippet("const fs = require('fs')\nreturn fs"), "asks for a module", None),
+        (file("import fs from 'fs'\nexport default () => 1"), "asks for a module", None),
+        (snippet("process.mainModule.require('fs')"), "asks for a module", None),
+    ],
+)
+def test_broken_code_is_found_before_it_runs(code: Code, message: str, line: int | None) -> None:
+    with pytest.raises(CodeError, match=message) as caught:
+        check_javascript(code, NAMES)
+    assert caught.value.line == line
+
+
+def test_words_in_texts_and_comments_ask_for_nothing() -> None:
+    check_javascript(snippet("// require('fs')\noutput.includes(\"require('fs')\")"), NAMES)

@@ -1,0 +1,22 @@
+"""Whole runs in this process, for configs whose code is run."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from geval_cli.engine.runner import StopSignal
+from geval_cli.records import to_json
+from geval_cli.service import RunRequest, prepare, run_evaluation
+from geval_cli.store.state import open_state
+
+
+def rows_of(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The results of a run of a config that stands in `folder`, as its results file has them."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(content), encoding="utf-8")
+    prepared = prepare(RunRequest(config, {}))
+    with open_state(folder / "state", {}) as state:
+        report = asyncio.run(run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal()))
+        return [json.loads(json.dumps(to_json(result))) for result in report.results()]

@@ -1,0 +1,41 @@
+"""docs/gates-and-filters.md: its config is valid, its commands run, and the gates in its table exist."""
+
+import re
+import shlex
+from pathlib import Path
+
+from support.geval_command import clean_environment, run_geval
+from support.loopback import LoopbackServer
+from test_examples import respond
+
+from geval_cli.config.gates import Gate, parse_gate
+from geval_cli.config.place import Place
+
+PAGE = (Path(__file__).parents[1] / "docs/gates-and-filters.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
+    match = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert match
+    (tmp_path / "gevalconfig.yaml").write_text(match[1], encoding="utf-8")
+    with LoopbackServer(respond=respond) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-page")
+        for words in COMMANDS:
+            finished = run_geval(*words, "--allow-empty", cwd=tmp_path, env=env)
+            assert finished.code in {0, 1, 3}, (words, finished.stderr)
+            assert "Traceback" not in finished.stderr
+
+
+def test_every_gate_of_the_table_exists() -> None:
+    table = PAGE[PAGE.index("| gate on |") : PAGE.index("`[name=value]`")]
+    named = re.findall(r"`([\w.]+)`", table)
+    names = [f"latency{name}" if name.startswith(".") else name.replace("METRIC", "tone") for name in named]
+
+    assert len(names) > 10
+    for name in names:
+        assert isinstance(parse_gate(f"{name} >= 0.5", Place.nowhere()), Gate), name
