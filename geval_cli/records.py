@@ -344,7 +344,8 @@ class RunSummary:
     `pass_interval`: the lower and upper bound of the pass rate's 95 % interval (Wilson), None like the rate.
     `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
-    config; None where one cannot be computed.
+    config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
+    column, in the order of the columns.
     """
 
     total: int = 0
@@ -360,6 +361,7 @@ class RunSummary:
     flaky: tuple[FlakyTest, ...] = ()
     flaky_count: int = 0
     derived: Mapping[str, float | None] = field(default_factory=dict)
+    derived_by_column: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
 def to_json(value: Any) -> JsonValue:
@@ -426,6 +428,7 @@ def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
         pass_interval=_interval_from_json,
         gates=lambda items: tuple(_record(GateResult, item, status=Status) for item in items),
         flaky=lambda items: tuple(_record(FlakyTest, item) for item in items),
+        derived_by_column=lambda items: {name: tuple(values) for name, values in items.items()},
     )
 
 

@@ -38,8 +38,9 @@ def assertions_of(folder: Path, text: str) -> tuple[AssertionSpec, ...]:
 @pytest.mark.parametrize("text", [*map(config_of, SNIPPETS), *WHOLE])
 def test_every_config_on_the_page_is_valid(text: str, tmp_path: Path) -> None:
     Draft202012Validator(config_json_schema()).validate(read_yaml(text, "x").value)
-    context = check_context(case(vars={"expected": "x", "city": "x"}))
-    for spec in assertions_of(tmp_path, text):
+    found = assertions_of(tmp_path, text)
+    context = check_context(case(vars={"expected": "x", "city": "x", "context": "x"}, assertions=found))
+    for spec in found:
         assert check_assertion(spec, context) == []
 
 

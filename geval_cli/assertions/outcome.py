@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from geval_cli.config.dialect import Dialect
+from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.specs import JudgesSpec
 from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, ModelGradedSpec, ProviderSpec, Scoring
 from geval_cli.config.suite import TestCase
@@ -34,6 +36,7 @@ class Subject:
             the test brings.
         provider: who answered, as the config has it; None for an output that the test brings.
         opaque: the variables of the test that models made in earlier jobs; they are put into no code.
+        dialect: whose rules say how data is written as text.
     """
 
     test: TestCase
@@ -44,11 +47,15 @@ class Subject:
     response: ModelResponse | None = None
     provider: ProviderSpec | None = None
     opaque: frozenset[str] = frozenset()
+    dialect: Dialect = Dialect.GEVAL
 
     @property
     def text(self) -> str:
         """The output as text: as it is, or as JSON when a provider answered with data."""
-        return self.output if isinstance(self.output, str) else json.dumps(self.output, ensure_ascii=False)
+        if isinstance(self.output, str):
+            return self.output
+        is_promptfoo = self.dialect is Dialect.PROMPTFOO
+        return js_json(self.output) if is_promptfoo else json.dumps(self.output, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

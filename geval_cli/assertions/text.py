@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import regex
 
+from geval_cli.assertions.javascript_pattern import python_pattern
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.values import as_text
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import AssertionSpec, TextAssertionSpec
 from geval_cli.errors import Problem
+from geval_cli.templating import Templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     value = context.render(as_text(spec.value), location, problems)
     if value is not None and spec.base_type == "regex":
         try:
-            regex.compile(value)
+            regex.compile(_pattern(value, context.templates))
         except regex.error as error:
             problems.append(Problem(f"broken regular expression: {error}", location, "this does not compile"))
     return problems
@@ -55,8 +58,13 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     value = tools.templates.render(as_text(spec.value), subject.test.variables)
     comparison = COMPARISONS[spec.base_type]
     if spec.base_type == "regex":  # in a thread: it may take long on an output that nobody foresaw
-        passed = await asyncio.to_thread(comparison.holds, subject.text, value)
+        pattern = _pattern(value, tools.templates)
+        passed = await asyncio.to_thread(comparison.holds, subject.text, pattern)
     else:
         passed = comparison.holds(subject.text, value)
     does = comparison.does if passed else comparison.does_not
     return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
+
+
+def _pattern(value: str, templates: Templates) -> str:
+    return python_pattern(value) if templates.dialect is Dialect.PROMPTFOO else value

@@ -26,7 +26,12 @@ app = typer.Typer(
 )
 
 Configs = Annotated[
-    list[Path], typer.Argument(metavar="CONFIG...", help="Config files, run one after another.")
+    list[Path] | None,
+    typer.Argument(
+        metavar="[CONFIG]...",
+        help="Config files, run one after another. [default: gevalconfig.yaml or promptfooconfig.yaml here]",
+        show_default=False,
+    ),
 ]
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
 Home = Annotated[
@@ -76,7 +81,7 @@ def root(
 
 @app.command(epilog=EXIT_CODES)
 def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    configs: Configs,
+    configs: Configs = None,
     output: Annotated[
         list[Path] | None,
         typer.Option(
@@ -193,6 +198,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     """Send prompts x providers x tests to models and check every answer."""
     from geval_cli.cli.arguments import (
         config_groups,
+        named_or_found,
         parse_budget,
         parse_cache_choice,
         parse_dialect,
@@ -200,10 +206,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         parse_scoring,
         parse_variables,
     )
-    from geval_cli.cli.plan import show_plans
     from geval_cli.cli.run import RunDisplay, run_configs
     from geval_cli.cli.selection import FilterOptions, parse_selection
-    from geval_cli.cli.watch import watch as watch_files
     from geval_cli.service import RunRequest
 
     filters = FilterOptions(
@@ -216,6 +220,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         sample=filter_sample,
         seed=seed,
     )
+    named = named_or_found(configs)
     selection = parse_selection(filters, home)
     budget = parse_budget(max_cost, max_requests)
     resumption = parse_resumption(resume, resume_from, retry_errors)
@@ -245,23 +250,34 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
             allows_empty=allow_empty,
             untrusted=untrusted,
         )
-        for group in config_groups(configs, merge=merge)
+        for group in config_groups(named, merge=merge)
     ]
     if plan:
+        from geval_cli.cli.plan import show_plans
+
         _exit(show_plans(requests, tuple(output or ()), home=home, cache_dir=cache_dir))
+    written: set[Path] = set()
     display = RunDisplay(
-        tuple(output or ()), shows_progress=not no_progress, is_verbose=verbose, log_file=log_file
+        tuple(output or ()),
+        shows_progress=not no_progress,
+        is_verbose=verbose,
+        log_file=log_file,
+        note_written=written.update,
     )
 
     def run_all() -> ExitCode:
         return run_configs(requests, display, home=home, cache=cache)
 
-    _exit(watch_files(run_all, configs, outputs=display.outputs) if watch else run_all())
+    if not watch:
+        _exit(run_all())
+    from geval_cli.cli.watch import watch as watch_files
+
+    _exit(watch_files(run_all, named, own=lambda: written))
 
 
 @app.command()
 def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    configs: Configs,
+    configs: Configs = None,
     grader: Grader = None,
     var: Variables = None,
     env_file: EnvFile = None,
@@ -274,7 +290,7 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     untrusted: Untrusted = False,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
-    from geval_cli.cli.arguments import config_groups, parse_dialect, parse_variables
+    from geval_cli.cli.arguments import config_groups, named_or_found, parse_dialect, parse_variables
     from geval_cli.cli.configs import validate_configs
     from geval_cli.service import RunRequest
 
@@ -291,7 +307,7 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
             joined=group[1:],
             untrusted=untrusted,
         )
-        for group in config_groups(configs, merge=merge)
+        for group in config_groups(named_or_found(configs), merge=merge)
     ]
     _exit(validate_configs(requests, lists_differences=promptfoo))
 

@@ -19,11 +19,12 @@ _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
 _CONFIG_NAMES = (
+    "gevalconfig.yaml",
+    "gevalconfig.yml",
+    "gevalconfig.json",
     "promptfooconfig.yaml",
     "promptfooconfig.yml",
     "promptfooconfig.json",
-    "gevalconfig.yaml",
-    "gevalconfig.yml",
 )
 
 
@@ -51,6 +52,21 @@ def parse_dialect(text: str | None) -> Dialect | None:
     if text is None or text in set(Dialect):
         return None if text is None else Dialect(text)
     raise UsageError(f"unknown dialect `{text}`", hint=f"one of: {', '.join(Dialect)}")
+
+
+def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
+    """The configs that were named, else the one in the current folder.
+
+    Raises:
+        UsageError: none was named, and there is none.
+    """
+    if configs:
+        return list(configs)
+    found = next((Path(name) for name in _CONFIG_NAMES if Path(name).is_file()), None)
+    if found is None:
+        message = f"no config is named, and there is no {_CONFIG_NAMES[0]} or {_CONFIG_NAMES[3]} in this folder"
+        raise UsageError(message, hint="name one, or write one with `geval init`")
+    return [found]
 
 
 def config_groups(configs: Sequence[Path], *, merge: bool) -> list[tuple[Path, ...]]:

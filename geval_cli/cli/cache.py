@@ -3,10 +3,14 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from geval_cli.cli.problems import print_warnings
 from geval_cli.report.numbers import plural
+from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_cache
 
 _KILOBYTE = 1024
@@ -19,7 +23,7 @@ def print_stats(home: Path | None, folder: Path | None) -> None:
         UsageError: there is no cache.
         StoreError: it cannot be read.
     """
-    with open_cache(home, os.environ, folder) as cache:
+    with _opened(home, folder) as cache:
         stats = asyncio.run(cache.stats())
     expired = f", {stats.expired:,} of them older than 14 days" if stats.expired else ""
     _say(f"{stats.path}")
@@ -32,14 +36,21 @@ def print_stats(home: Path | None, folder: Path | None) -> None:
 
 def clear(home: Path | None, folder: Path | None) -> None:
     """Remove all answers; raises as `print_stats`."""
-    with open_cache(home, os.environ, folder) as cache:
+    with _opened(home, folder) as cache:
         _say(f"removed {plural(asyncio.run(cache.clear()), 'answer')}")
 
 
 def prune(home: Path | None, folder: Path | None, *, older_than_s: float) -> None:
     """Remove answers older than so many seconds; raises as `print_stats`."""
-    with open_cache(home, os.environ, folder) as cache:
+    with _opened(home, folder) as cache:
         _say(f"removed {plural(asyncio.run(cache.prune(older_than_s=older_than_s)), 'answer')}")
+
+
+@contextmanager
+def _opened(home: Path | None, folder: Path | None) -> Iterator[ResponseCache]:
+    with open_cache(home, os.environ, folder) as cache:
+        print_warnings(cache.warnings)
+        yield cache
 
 
 def _say(text: str) -> None:

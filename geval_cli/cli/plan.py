@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import prepare_all
 from geval_cli.engine.forecast import Forecast
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
@@ -14,7 +15,8 @@ from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
 from geval_cli.report.console import make_console
 from geval_cli.report.forecast import print_forecast
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.service import PreparedRun, RunRequest, forecast_run
+from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.service.planning import forecast_run
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import open_cache
 
@@ -52,6 +54,7 @@ def show_plans(
 def _forecast(prepared: PreparedRun, home: Path | None, cache_dir: Path | None) -> Forecast:
     try:
         with open_cache(home, os.environ, cache_dir) as cache:
+            print_warnings(cache.warnings)
             return asyncio.run(_with_answers(prepared, cache))
     except UsageError:  # there is none, and a plan is no reason to make one
         return asyncio.run(forecast_run(prepared, None))

@@ -4,13 +4,18 @@ import sys
 from collections.abc import Sequence
 
 from geval_cli.config.problems import render_problems
-from geval_cli.errors import ConfigError, GevalError, Problem
+from geval_cli.errors import ConfigError, GevalError, Problem, Severity
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
     """Print every problem, with its place in the file."""
     if problems:
         sys.stderr.write(render_problems(problems).rstrip("\n") + "\n")
+
+
+def print_warnings(texts: Sequence[str]) -> None:
+    """Print each text as a warning."""
+    print_problems([Problem(text, severity=Severity.WARNING) for text in texts])
 
 
 def print_error(error: GevalError) -> None:

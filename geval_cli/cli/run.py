@@ -4,14 +4,14 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
-from geval_cli.cli.problems import print_problems
+from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
@@ -34,6 +34,7 @@ from geval_cli.service import (
     run_evaluation,
     take_up,
 )
+from geval_cli.store.home import home_folder
 from geval_cli.store.state import CacheChoice, State, open_state
 
 _RANK = (
@@ -50,12 +51,16 @@ _RANK = (
 
 @dataclass(frozen=True, slots=True)
 class RunDisplay:
-    """What becomes of the results, besides being stored: results files, a log of requests, how much is shown."""
+    """What becomes of the results, besides being stored: results files, a log of requests, how much is shown.
+
+    `note_written` is told of every file and folder that is written to.
+    """
 
     outputs: tuple[Path, ...] = ()
     shows_progress: bool = True
     is_verbose: bool = False
     log_file: Path | None = None
+    note_written: Callable[[Iterable[Path]], None] = set
 
 
 def run_configs(
@@ -69,18 +74,29 @@ def run_configs(
     """
     if len(requests) > 1 and display.outputs:
         raise UsageError("-o takes the results of one config", hint="run the configs one by one")
+    if len(requests) > 1 and any(request.resume and request.resume.run for request in requests):
+        raise UsageError(
+            "--resume-from names one run, and there are several configs", hint="name its config alone"
+        )
     _check_outputs(display.outputs, [request.config for request in requests])
     prepared = prepare_all(requests)
     codes = []
     with ExitStack() as stack:
         log = _open_log(display.log_file, [request.config for request in requests], stack)
         state = stack.enter_context(open_state(home, os.environ, cache))
-        print_problems([Problem(text, severity=Severity.WARNING) for text in state.warnings])
+        display.note_written(_kept_beside(home, display.log_file))
+        print_warnings(state.warnings)
         for run, resumed in [(run, _taken_up(run, state)) for run in prepared]:
             codes.append(_run_one(run, resumed, state, display, log))
             if codes[-1] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 break
     return max(codes, key=_RANK.index)
+
+
+def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
+    """What a run writes besides its results and the databases."""
+    folder = home_folder(home, env=os.environ, cwd=Path.cwd())
+    return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
 
 
 def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True) -> list[PreparedRun]:
@@ -147,6 +163,7 @@ def _run_one(
     log: Sequence[ResultsFile],
 ) -> ExitCode:
     outputs = display.outputs or _configured_outputs(prepared)
+    display.note_written(outputs)
     files = [*(open_results_file(path) for path in outputs), *log]
     report, stop = asyncio.run(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError
 from geval_cli.report.console import make_console
 from geval_cli.report.output import check_output_path, write_results_file
@@ -18,6 +19,7 @@ from geval_cli.store.state import open_runs
 def print_runs(home: Path | None, *, limit: int) -> None:
     """The newest `limit` runs."""
     with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
         console = make_console(sys.stdout, environ=os.environ)
         found = [(run, summary or runs.pages().counts(run.id)) for run, summary in runs.runs(limit)]
         print_run_table(found, console, now=datetime.now().astimezone())
@@ -34,6 +36,7 @@ def show_run(home: Path | None, name: str, *, outputs: Sequence[Path], verbose: 
     if problems:
         raise ConfigError(problems)
     with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
         report = load_report(runs, name)
         for path in outputs:
             write_results_file(path, report)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import regex
 
+from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.selection import Selection, failing_tests
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue, case_result_from_json
@@ -75,6 +76,7 @@ def _results_of(run: str, home: Path | None) -> Iterator[CaseResult]:
         yield from _results_in(Path(run))
         return
     with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
         yield from load_report(runs, run).results()
 
 

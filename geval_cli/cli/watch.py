@@ -3,12 +3,15 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from geval_cli.cli.problems import print_error
 from geval_cli.errors import ExitCode, GevalError
 from geval_cli.report.inert import inert
 from geval_cli.report.numbers import plural
+from geval_cli.store.cache import CACHE_FILE
+from geval_cli.store.runs import RUNS_FILE
 
 _POLL_S = 0.3
 _QUIET_S = 0.2
@@ -25,20 +28,20 @@ def watch(
     run: Callable[[], ExitCode],
     configs: Sequence[Path],
     *,
-    outputs: Sequence[Path] = (),
+    own: Callable[[], Iterable[Path]] = tuple,
     files_max: int = _FILES_MAX,
 ) -> ExitCode:
     """Call `run` now and after each change in the configs' folders, until Ctrl-C; gives what the last run gave.
 
     A config that cannot be read does not end it: its problems are shown, and the next change tries again. The files in
-    the folders are looked at, at most `files_max`, but not the results files.
+    the folders are looked at, at most `files_max`, but not what the runs themselves write: `own` tells the files and
+    folders, asked after each run. Else each run would be the reason for another.
     """
     folders = sorted({config.resolve().parent for config in configs})
-    ignored = {path.resolve() for path in outputs}
     code = ExitCode.OK
     try:
         while True:
-            before = stamps_of(folders, ignored, files_max)
+            before = stamps_of(folders, (), files_max)
             try:
                 code = run()
             except GevalError as error:
@@ -48,7 +51,9 @@ def watch(
                 return code
             names = ", ".join(inert(str(folder)) for folder in folders)
             sys.stderr.write(f"\nwatching {names}; Ctrl-C ends it\n")
-            changed = _wait_for_change(before, lambda: stamps_of(folders, ignored, files_max))
+            ignored = {path.resolve() for path in own()}
+            before = {path: stamp for path, stamp in before.items() if path not in ignored}
+            changed = _wait_for_change(before, partial(stamps_of, folders, ignored, files_max))
             sys.stderr.write(f"{_described(changed)} changed\n\n")
     except KeyboardInterrupt:
         sys.stderr.write("\n")
@@ -67,13 +72,18 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
             continue
         for path in entries:
             if path.is_dir() and not path.is_symlink():
-                if path.name not in _SKIPPED:
+                if path.name not in _SKIPPED and path not in skipped:
                     pending.append(path)
-            elif path not in skipped and not path.name.endswith((".tmp", "~", ".swp")):
+            elif path not in skipped and not _is_passing(path.name):
                 stamp = _stamp(path)
                 if stamp is not None:
                     found[path] = stamp
     return found
+
+
+def _is_passing(name: str) -> bool:
+    """Whether nobody writes such a file by hand: a half-written one, or one of geval's own databases."""
+    return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

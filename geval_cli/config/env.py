@@ -6,7 +6,6 @@ in the current folder.
 
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 from geval_cli.config.confinement import confined_to, environment_problem, is_confined
@@ -105,7 +104,7 @@ def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | N
         if path is None or (path is not env_file and not path.is_file()):
             continue
         try:
-            with confined_to(None) if path is env_file else nullcontext():
+            with confined_to(None):  # none of these was named by the config
                 values |= parse_env_file(read_text(path), str(path))
         except ConfigError as error:
             problems += error.problems

@@ -76,7 +76,7 @@ class SimilarSpec(ModelGradedSpec):
     value: str | int | float | tuple[str | int | float, ...] = Field(
         description="The text, a template, or several, of which one must be near."
     )
-    threshold: Amount | None = Field(  # type: ignore[assignment]  # a distance may be above 1
+    threshold: Amount | None = Field(
         None,
         description="The lowest similarity (for similar:euclidean the greatest distance) that passes; 0.75.",
     )

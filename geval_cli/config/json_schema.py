@@ -55,7 +55,9 @@ def config_json_schema() -> JsonSchema:
             "assertion": _assertion_schema(),
             "jsonSchema": {"type": ["object", "boolean", "string", "null"]},
             "rubric": _rubric_schema(),
-            "rubricPrompt": {"anyOf": [{"type": "string"}, _spec_schema(RubricPromptSpec, {})]},
+            "rubricPrompt": {
+                "anyOf": [{"type": "string"}, _reference("chatMessages"), _spec_schema(RubricPromptSpec, {})]
+            },
         },
     }
 

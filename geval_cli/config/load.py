@@ -14,7 +14,7 @@ from geval_cli.config.gates import read_gates
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.prompt_specs import NO_PROMPT, read_prompts
-from geval_cli.config.promptfoo.load import open_promptfoo_suite
+from geval_cli.config.promptfoo.registry import open_promptfoo_suite
 from geval_cli.config.provider_specs import read_providers
 from geval_cli.config.schema import PromptSpec, RunOptionsSpec, SuiteSpec, TestSpec
 from geval_cli.config.scripts import ScriptCaller

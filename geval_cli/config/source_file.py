@@ -63,7 +63,7 @@ def read_text(path: Path, *, asked_at: Location | None = None, max_bytes: int = 
 def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Problem:
     """Why a file could not be opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
-        return Problem(f"there is no file `{path}`", asked_at, _missing_hint(path))
+        return Problem(f"there is no file `{path}`", asked_at, _missing_hint(path, asked_at))
     if isinstance(error, IsADirectoryError):
         return Problem(f"`{path}` is a folder, not a file", asked_at, "name a file in it")
     if isinstance(error, PermissionError):
@@ -180,10 +180,13 @@ def _not_utf8(path: Path, content: bytes, offset: int, asked_at: Location | None
     return Problem(message, Location(str(path), before.count("\n") + 1, column, length=0), hint)
 
 
-def _missing_hint(path: Path) -> str:
+def _missing_hint(path: Path, asked_at: Location | None) -> str:
     try:
         siblings = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return f"there is no folder `{path.parent}` either"
     near = did_you_mean(path.name, siblings)
-    return f"did you mean `{near}`?" if near else "paths are relative to the folder of the config file"
+    if near:
+        return f"did you mean `{near}`?"
+    base = "the folder of the config file" if asked_at else "the folder where the command runs"
+    return f"paths are relative to {base}"

@@ -10,6 +10,7 @@ from geval_cli.config.dialect import Dialect
 from geval_cli.config.gates import Gate
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.specs import TestDirections
+from geval_cli.config.promptfoo.template_filter import TemplateFilter
 from geval_cli.config.schema import (
     AssertionSpec,
     EvaluationParsing,
@@ -120,6 +121,7 @@ class Suite:
     gates: tuple[Gate, ...] = ()
     derived_metrics: tuple[DerivedMetric, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
+    filters: tuple[TemplateFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

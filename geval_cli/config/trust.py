@@ -29,6 +29,8 @@ class CodePart:
 
 def code_of_suite(suite: Suite) -> Iterator[CodePart]:
     """The code that belongs to no test. Providers that are programs are for the providers' room to tell."""
+    for item in suite.filters:
+        yield CodePart(f"nunjucksFilters.{item.name}", item.location)
     for prompt in suite.prompts:
         if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
             yield CodePart(prompt.raw or prompt.made_by, prompt.place.value())

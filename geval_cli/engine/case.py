@@ -6,17 +6,18 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.registry import (
     compares_outputs,
     judge_assertion,
+    judge_row,
     metric_name,
     score_threshold,
     wants_logprobs,
 )
+from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.engine.carried import CarriedOver
@@ -99,7 +100,9 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
     try:
         earlier = bench.carried.variables_for(job)
         job = await with_made_parts(job, bench.tools, earlier)
-        job = replace(job, test=await with_transformed_variables(job.test, bench.tools))
+        transformed = await with_transformed_variables(job.test, bench.tools)
+        if transformed is not job.test:
+            job = replace(job, test=transformed)
         test = seen_by_templates(job.test, bench.tools.templates, earlier)
         rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
         shown = rendered.text
@@ -116,6 +119,7 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
             response,
             job.provider if job.generates else None,
             frozenset(earlier),
+            bench.tools.templates.dialect,
         )
         return await _judged(job, answered, subject, replace(bench, tools=early.tools(bench.tools)))
     except BudgetError:
@@ -168,7 +172,8 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
         return Standing(job, replace(answered, error=error_info(failed)))
     bench.carried.note(job, subject.rendered_prompt, output)
-    answered, subject = replace(answered, output=output), replace(subject, output=output)
+    if output is not subject.output:
+        answered, subject = replace(answered, output=output), replace(subject, output=output)
     specs = [spec for spec in assertions_of(job.prompt, job.test) if not compares_outputs(spec)]
     assertions = await _judge_each(specs, subject, tools)
     verdict = verdict_of(assertions, job.test.threshold)
@@ -204,18 +209,38 @@ async def _judge_each(
 
 async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
     started, meter = time.monotonic(), Meter()
-    metered = replace(tools, judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter))
-    metered = replace(metered, judge_each=partial(_judge_each, tools=metered))
+    metered = replace(
+        tools,
+        judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
+        judge_each=lambda members, seen: _judge_each(members, seen, metered),
+    )
     try:
         seen = await seen_by_assertion(spec, subject, metered)
         return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
     except BudgetError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
-        return replace(error_result(spec, subject, tools, error, started), usage=meter.usage)
+        return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
 
 
-def error_result(
+async def compare_outputs(
+    spec: AssertionSpec, members: Sequence[RowMember], tools: Tools
+) -> Sequence[AssertionResult]:
+    """The results of an assertion that compares the outputs of a row, errors as results too.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
+    started = time.monotonic()
+    try:
+        return await judge_row(spec, members, tools)
+    except BudgetError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
+        return [_error_result(spec, member.subject, tools, error, started) for member in members]
+
+
+def _error_result(
     spec: AssertionSpec, subject: Subject, tools: Tools, error: Exception, started: float
 ) -> AssertionResult:
     """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""

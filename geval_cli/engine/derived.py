@@ -1,17 +1,18 @@
 """Derived metrics: numbers computed from the sums of a run's metrics by the formulas of the config. Pure.
 
-A formula knows the name of every metric, which stands for the sum of its scores over all cases, `__count` for the
-number of cases, and the derived metrics before it: `APE / __count` is a mean.
+A formula knows the name of every metric, which stands for the sum of its scores over the cases, `__count` for the
+number of cases, and the derived metrics before it: `APE / __count` is a mean. The cases are those of a column, or all.
 """
 
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.errors import Problem
-from geval_cli.records import RunSummary
+from geval_cli.records import CaseResult, RunSummary
 
 COUNT = "__count"
 _LARGEST_POWER = 1000.0
@@ -43,10 +44,32 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
     """The value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
-    values: dict[str, float] = {COUNT: float(summary.total)}
-    for name, scored in summary.metrics.items():
-        if scored.mean is not None:
-            values[name] = scored.mean * scored.n
+    sums = {name: scored.mean * scored.n for name, scored in summary.metrics.items() if scored.mean is not None}
+    return _derived(metrics, sums, summary.total)
+
+
+def derive_by_column(
+    metrics: Sequence[DerivedMetric], results: Iterable[CaseResult], *, columns: int
+) -> dict[str, tuple[float | None, ...]]:
+    """The value of each derived metric for the cases of each column alone, by the column's index."""
+    if not metrics:
+        return {}
+    counts: Counter[int] = Counter()
+    sums: dict[int, dict[str, float]] = defaultdict(dict)
+    for result in results:
+        counts[result.column] += 1
+        for name, score in result.named_scores.items():
+            if score is not None:
+                own = sums[result.column]
+                own[name] = own.get(name, 0.0) + score
+    derived = [_derived(metrics, sums[column], counts[column]) for column in range(columns)]
+    return {metric.name: tuple(values[metric.name] for values in derived) for metric in metrics}
+
+
+def _derived(
+    metrics: Iterable[DerivedMetric], sums: Mapping[str, float], count: int
+) -> dict[str, float | None]:
+    values: dict[str, float] = {COUNT: float(count), **sums}
     found: dict[str, float | None] = {}
     for metric in metrics:
         value = _value_of(metric.value, values)

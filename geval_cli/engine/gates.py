@@ -10,6 +10,11 @@ from geval_cli.records import CaseResult, GateResult, Status, Usage
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
 
+_LATENCIES = {Statistic.LATENCY_MEAN, *_QUANTILES}
+
+ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
+"""What decides a run that nobody set a gate for."""
+
 
 def judge_gates(
     gates: Sequence[Gate], results: Iterable[CaseResult], *, max_errors: int | None
@@ -28,7 +33,8 @@ def judge_gates(
     found = [item.result() for item in sums]
     if max_errors is not None:
         status = Status.PASSED if errored <= max_errors else Status.ERROR
-        found.append(GateResult(f"errors <= {max_errors}", status, float(errored), "allowed by --max-errors"))
+        note = "allowed by --max-errors" if max_errors else "--max-errors N allows some"
+        found.append(GateResult(f"errors <= {max_errors}", status, float(errored), note))
     return tuple(found)
 
 
@@ -83,7 +89,7 @@ class _Sums:
         """How the gate stands."""
         actual, note = self._actual()
         if actual is None:
-            return GateResult(self.gate.text, Status.ERROR, None, note or self._nothing())
+            return GateResult(self.gate.text, Status.ERROR, None, self._nothing())
         if self.gate.holds(actual):
             return GateResult(self.gate.text, Status.PASSED, actual, note)
         # Too many errors are no verdict on the answers.
@@ -93,7 +99,11 @@ class _Sums:
     def _nothing(self) -> str:
         if self.gate.metric is not None:
             return f"no case has a score of {self.gate.metric}"
-        return "no case has these tags" if self.gate.tags else "there is nothing to count"
+        if self.gate.tags and not self.cases:
+            return "no case has these tags"
+        if self.gate.statistic is Statistic.COST:
+            return "a price is unknown"
+        return "no answer was timed" if self.gate.statistic in _LATENCIES else "there is nothing to count"
 
     def _actual(self) -> tuple[float | None, str]:
         """What is compared with the limit, and a note on how sure it is."""
@@ -109,7 +119,7 @@ class _Sums:
             case Statistic.ERRORS:
                 return self._counted(self.errored)
             case Statistic.COST:
-                return self.usage.cost_usd, "" if self.usage.cost_usd is not None else "a price is unknown"
+                return self.usage.cost_usd, ""
             case Statistic.LATENCY_MEAN:
                 return self.latency.mean, f"n={self.latency.n}"
         return self.latencies.at(_QUANTILES[self.gate.statistic]), f"n={self.latencies.n}"

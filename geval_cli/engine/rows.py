@@ -1,19 +1,17 @@
 """The cases of one test and repeat that are judged together, once all of them have an output."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.registry import compares_outputs, judge_row
+from geval_cli.assertions.registry import compares_outputs
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.verdict import Verdict, named_scores
 from geval_cli.config.schema import AssertionSpec
 from geval_cli.config.suite import TestCase
-from geval_cli.engine.case import Bench, Standing, begin_job, error_result, run_job
+from geval_cli.engine.case import Bench, Standing, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.errors import BudgetError
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 
 
@@ -73,18 +71,12 @@ async def _compared(
     needs_scores = spec.base_type == "max-score"
     part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
     members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
-    started, meter = time.monotonic(), Meter()
+    meter = Meter()
     tools = replace(bench.tools, judge_for=lambda judge: MeteredJudge(bench.tools.judge_for(judge), meter))
-    try:
-        results = await judge_row(spec, members, tools)
-    except BudgetError:
-        raise
-    except Exception as error:  # noqa: BLE001 - as in case: one broken comparison must not lose the paid answers
-        results = [error_result(spec, member.subject, tools, error, started) for member in members]
-    costs = [meter.usage, *(Usage() for _ in results[1:])]
+    results = await compare_outputs(spec, members, tools)
     return [
-        (item.job.column, replace(result, usage=usage))
-        for item, result, usage in zip(part, results, costs, strict=True)
+        (item.job.column, replace(result, usage=Usage() if place else meter.usage))
+        for place, (item, result) in enumerate(zip(part, results, strict=True))
     ]
 
 

@@ -12,6 +12,8 @@ def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
     if (usage.requests, usage.cached_requests) != (len(choices), 0):
         usage = replace(usage, requests=len(choices), cached_requests=0)
     indexes = request.sample_indexes[: len(choices)]
+    if (choices, indexes, usage) == (response.choices, response.sample_indexes, response.usage):
+        return response
     return replace(response, choices=choices, sample_indexes=indexes, usage=usage)
 
 

@@ -237,7 +237,8 @@ def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | N
 
 
 def _holds_object(text: str) -> bool:
-    return any(True for _ in find_objects(text, start_of_answer(text)))
+    """Whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
+    return "{" in text[start_of_answer(text) :]
 
 
 def _claims_of(found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]) -> tuple[bool, ...] | None:

@@ -1,8 +1,8 @@
-"""Known model servers as data, and how a config, the environment and a preset become an `Endpoint`."""
+"""How a config, the environment and a preset become an `Endpoint`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from geval_cli.config.secrets import secret_values
@@ -15,103 +15,10 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.prices import LIST_PRICE, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-
-WireFormat = Literal["openai", "azure", "anthropic"]
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A model server that geval knows.
-
-    Attributes:
-        title: its name for people.
-        base_url: where its API begins; empty when every user has another.
-        key_envs: the variables that may hold the key, the usual one first.
-        base_url_envs: the variables that may hold another `base_url`.
-        example: an id to copy.
-        needs_key: False where a key is sent only if there is one.
-    """
-
-    title: str
-    base_url: str
-    key_envs: tuple[str, ...]
-    example: str
-    base_url_envs: tuple[str, ...] = ()
-    wire_format: WireFormat = "openai"
-    needs_key: bool = True
-
-
-PRESETS: Mapping[str, Preset] = {
-    "openai": Preset(
-        "OpenAI, and every server that speaks its chat API (set base_url)",
-        "https://api.openai.com/v1",
-        ("OPENAI_API_KEY",),
-        "openai:gpt-4.1",
-        ("OPENAI_BASE_URL", "OPENAI_API_BASE_URL"),
-    ),
-    "anthropic": Preset(
-        "Anthropic",
-        "https://api.anthropic.com",
-        ("ANTHROPIC_API_KEY",),
-        "anthropic:claude-sonnet-4-5",
-        ("ANTHROPIC_BASE_URL",),
-        "anthropic",
-    ),
-    "azure": Preset(
-        "Azure OpenAI (the id names the deployment)",
-        "",
-        ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
-        "azure:my-deployment",
-        ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE_URL", "AZURE_API_HOST"),
-        "azure",
-    ),
-    "ollama": Preset(
-        "Ollama on this machine",
-        "http://localhost:11434/v1",
-        ("OLLAMA_API_KEY",),
-        "ollama:llama3.2",
-        ("OLLAMA_BASE_URL",),
-        needs_key=False,
-    ),
-    "vllm": Preset(
-        "vLLM",
-        "http://localhost:8000/v1",
-        ("VLLM_API_KEY",),
-        "vllm:meta-llama/Llama-3.1-8B-Instruct",
-        ("VLLM_BASE_URL",),
-        needs_key=False,
-    ),
-    "openrouter": Preset(
-        "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter:openai/gpt-4.1"
-    ),
-    "groq": Preset(
-        "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "groq:llama-3.3-70b-versatile"
-    ),
-    "deepseek": Preset(
-        "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek:deepseek-chat"
-    ),
-    "mistral": Preset(
-        "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral:mistral-large-latest"
-    ),
-    "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4"),
-    "together": Preset(
-        "Together AI",
-        "https://api.together.xyz/v1",
-        ("TOGETHER_API_KEY",),
-        "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
-    ),
-    "fireworks": Preset(
-        "Fireworks AI",
-        "https://api.fireworks.ai/inference/v1",
-        ("FIREWORKS_API_KEY",),
-        "fireworks:accounts/fireworks/models/llama-v3p1-8b-instruct",
-    ),
-}
-
-KIND_ALIASES: Mapping[str, str] = {"togetherai": "together", "azureopenai": "azure"}
 
 AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""
@@ -147,6 +54,9 @@ def check(source: ProviderSource) -> list[Problem]:
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
+    elif preset_of(source).wire_format == "google" and is_embedding(source.spec.id):
+        hint = "name another, for example openai:embedding:text-embedding-3-large"
+        problems.append(source.problem(f"embeddings of {source.kind} are not supported", hint=hint))
     elif source.kind == "openai" and separator and mode in _OTHER_MODES:
         hint = f"geval speaks the chat API: write `openai:{_after(source.name)}`"
         problems.append(source.problem(f"`openai:{mode}:` is not supported", hint=hint))
@@ -277,7 +187,8 @@ def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -
 
 
 def _key_header(preset: Preset) -> str:
-    return {"anthropic": "x-api-key", "azure": "api-key"}.get(preset.wire_format, "authorization")
+    headers = {"anthropic": "x-api-key", "azure": "api-key", "google": "x-goog-api-key"}
+    return headers.get(preset.wire_format, "authorization")
 
 
 def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -307,6 +218,8 @@ def _path_of(source: ProviderSource) -> str:
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
     if preset.wire_format == "anthropic":
         return join_url(base_url, "/messages" if base_url.rstrip("/").endswith("/v1") else "/v1/messages")
+    if preset.wire_format == "google":
+        return join_url(base_url, f"/v1beta/models/{call.model}:generateContent")
     if preset.wire_format == "openai" or urlsplit(base_url).path.rstrip("/").endswith("/openai/v1"):
         return join_url(base_url, call.path)
     if call.path == "/responses":

@@ -28,6 +28,10 @@ _VENDOR_OF_HOST = {
     "api.together.xyz": "together",
     "api.together.ai": "together",
     "api.fireworks.ai": "fireworks",
+    "generativelanguage.googleapis.com": "google",
+    "api.cerebras.ai": "cerebras",
+    "api.perplexity.ai": "perplexity",
+    "api.cohere.ai": "cohere",
 }
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 

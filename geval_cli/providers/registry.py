@@ -3,10 +3,12 @@
 The module of a kind is imported on its first use.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from geval_cli.config.problems import did_you_mean
@@ -14,7 +16,7 @@ from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.providers.base import Provider
-from geval_cli.providers.presets import KIND_ALIASES, PRESETS
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
 
 NONE_PROVIDER = "none"
@@ -70,12 +72,16 @@ def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path) -> Provi
     return ProviderSource(spec, {**env, **own} if own else env, base_dir)
 
 
+_OWN_WIRE = {"anthropic": "anthropic", "google": "google"}
+"""The module of each API that is not OpenAI's."""
+
+
 def provider_kinds() -> dict[str, ProviderKind]:
     """All kinds by the word that an id begins with."""
     presets = {
         name: ProviderKind(
             f"{_HERE}.presets",
-            f"{_HERE}.{'anthropic' if preset.wire_format == 'anthropic' else 'openai_compatible'}",
+            f"{_HERE}.{_OWN_WIRE.get(preset.wire_format, 'openai_compatible')}",
             preset.title,
             preset.example,
             preset.key_envs[0] if preset.needs_key else "",
@@ -96,6 +102,24 @@ def check_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path
         return [_unknown_kind(source)]
     problems: list[Problem] = import_module(kind.checks).check(source)
     return problems
+
+
+def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path) -> None:
+    """Import what `specs` will need in a thread, while the caller goes on.
+
+    An HTTP client reads the system's certificates as it is imported, which holds up nobody else. Specs that are wrong
+    are left for `check_provider` to report.
+    """
+    kinds = (_find_kind(ProviderSource(spec, env, base_dir)) for spec in specs)
+    modules = {kind.builds for kind in kinds if kind is not None}
+    if modules:
+        Thread(target=_load, args=(sorted(modules),), name="geval-imports").start()
+
+
+def _load(modules: Sequence[str]) -> None:
+    with suppress(ImportError):  # told where the provider is built
+        for module in modules:
+            import_module(module)
 
 
 def check_ready(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:

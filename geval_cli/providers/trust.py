@@ -4,10 +4,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.config.confinement import TRUST_HINT
+from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
 from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
-from geval_cli.providers.presets import KIND_ALIASES, PRESETS, Preset
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.registry import OWN_KINDS
 from geval_cli.providers.source import ProviderSource
 
@@ -33,6 +34,8 @@ def trust_problem(spec: ProviderSpec, base_dir: Path) -> Problem | None:
             f"`{spec.public_id}` names a file outside the config's folder, which --untrusted does not allow"
         )
         return Problem(message, where, "keep the file beside the config")
+    if own_env_of(spec):
+        return _refused(f"`env` of `{spec.public_id}` sets environment values", spec)
     preset = PRESETS.get(kind)
     return None if preset is None else _endpoint_problem(spec, preset)
 

@@ -101,8 +101,7 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
         kind = "result" if verbose else "failure or error"
         kinds = "results" if verbose else "failures and errors"
         what = plural(failures.left_out, f"more {kind}", f"more {kinds}")
-        run = inert(report.run.id)
-        console.print(Text(f"\n {what} not shown; everything: geval show {run} -o results.json", style="dim"))
+        console.print(Text(f"\n {what} not shown; everything: {report.way_to_everything}", style="dim"))
 
 
 def _error_key(result: CaseResult) -> tuple[str, ...] | None:

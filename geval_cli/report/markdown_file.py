@@ -8,6 +8,7 @@ from pathlib import Path
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.report.derived_table import DERIVED_HEADER, derived_rows
 from geval_cli.report.inert import clipped_lines, inert, one_line, value_text
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import (
@@ -81,6 +82,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
         _gates(report.summary),
         _columns(report, picked),
         _metrics(report.summary),
+        _derived(report),
         _warnings(report),
     ]
     text = "\n".join(section for section in sections if section)
@@ -167,6 +169,12 @@ def _metrics(summary: RunSummary) -> str:
     hidden = len(summary.metrics) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
     return _table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+
+
+def _derived(report: RunReport) -> str:
+    titles = {column.index: suite_name(column) for column in report.columns}
+    rows = [(_code(name), _code(of), value) for name, of, value in derived_rows(report, titles)]
+    return _table(DERIVED_HEADER, rows) if rows else ""
 
 
 def _warnings(report: RunReport) -> str:

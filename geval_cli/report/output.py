@@ -2,19 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
 from geval_cli.errors import Problem
 from geval_cli.events import RunEvent
-from geval_cli.report.csv_file import CsvFile
-from geval_cli.report.html_file import HtmlFile
-from geval_cli.report.json_file import JsonFile
-from geval_cli.report.jsonl_file import JsonlFile
-from geval_cli.report.junit_file import JunitFile
-from geval_cli.report.markdown_file import MarkdownFile
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import output_error
 
@@ -35,17 +30,17 @@ class ResultsFile(Protocol):
         ...
 
 
-FORMATS: Mapping[str, Callable[[Path], ResultsFile]] = MappingProxyType(
+FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        ".json": JsonFile,
-        ".jsonl": JsonlFile,
-        ".csv": CsvFile,
-        ".md": MarkdownFile,
-        ".html": HtmlFile,
-        ".junit.xml": JunitFile,
+        ".json": ("json_file", "JsonFile"),
+        ".jsonl": ("jsonl_file", "JsonlFile"),
+        ".csv": ("csv_file", "CsvFile"),
+        ".md": ("markdown_file", "MarkdownFile"),
+        ".html": ("html_file", "HtmlFile"),
+        ".junit.xml": ("junit_file", "JunitFile"),
     }
 )
-"""Each file name ending that `-o` knows, and what writes it."""
+"""Each file name ending that `-o` knows, and the module and class of this room that write it."""
 
 
 def check_output_path(path: Path) -> Problem | None:
@@ -87,10 +82,12 @@ def open_results_file(path: Path) -> ResultsFile:
     Raises:
         ValueError: no format has this ending.
     """
-    make = _format_of(path)
-    if make is None:
+    found = _format_of(path)
+    if found is None:
         raise ValueError(f"no results format for {path}")
-    return make(path)
+    module, name = found
+    file: ResultsFile = getattr(import_module(f"geval_cli.report.{module}"), name)(path)
+    return file
 
 
 def write_results_file(path: Path, report: RunReport) -> None:
@@ -103,5 +100,5 @@ def write_results_file(path: Path, report: RunReport) -> None:
     open_results_file(path).finish(report)
 
 
-def _format_of(path: Path) -> Callable[[Path], ResultsFile] | None:
-    return next((make for ending, make in FORMATS.items() if path.name.lower().endswith(ending)), None)
+def _format_of(path: Path) -> tuple[str, str] | None:
+    return next((found for ending, found in FORMATS.items() if path.name.lower().endswith(ending)), None)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
+from geval_cli.report.inert import inert
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class RunReport:
             must not hold all results at once.
         planned: how many cases the run was to have, where that is known; an interrupted run has fewer results.
         bugs: how many results a bug in geval spoilt.
+        is_stored: whether all of it can be shown again by its id.
     """
 
     run: RunRecord
@@ -22,6 +24,14 @@ class RunReport:
     results: Callable[[], Iterator[CaseResult]]
     planned: int | None = None
     bugs: int = 0
+    is_stored: bool = True
+
+    @property
+    def way_to_everything(self) -> str:
+        """What to do to get all of it in a file."""
+        if not self.is_stored:
+            return "run it with -o results.json"
+        return f"geval show {inert(self.run.id)} -o results.json"
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -44,7 +44,7 @@ class RequestLogFile:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _OWNER_ONLY)
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:
-            raise output_error(self._path, error) from error
+            raise output_error(self._path, error, advice="name a file that can be written to") from error
         return self
 
     def __exit__(

@@ -10,6 +10,7 @@ from typing import Self
 
 from geval_cli.errors import OutputError
 
+_ADVICE = "the results are kept: `geval show RUN -o FILE` writes them again"
 _HINTS = {
     errno.ENOSPC: "free some space, then write it again with `geval show RUN -o FILE`",
     errno.EDQUOT: "free some space, then write it again with `geval show RUN -o FILE`",
@@ -21,10 +22,10 @@ _HINTS = {
 }
 
 
-def output_error(path: Path, error: OSError) -> OutputError:
-    """The `OutputError` for an operating system's refusal."""
+def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> OutputError:
+    """The `OutputError` for an operating system's refusal; `advice` is the hint where none fits better."""
     reason = (error.strerror or str(error)).lower()
-    hint = _HINTS.get(error.errno or 0, "the results are kept: `geval show RUN -o FILE` writes them again")
+    hint = _HINTS.get(error.errno or 0, advice)
     return OutputError(f"cannot write {path}: {reason}", path=str(path), hint=hint)
 
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
 from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.derived_table import print_derived
 from geval_cli.report.inert import inert, one_line
 from geval_cli.report.numbers import (
     format_cost,
@@ -33,6 +34,7 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
     summary = report.summary
     console.print()
     _print_metrics(summary, console)
+    print_derived(report, console)
     print_flaky(report, console)
     print_gates(report, console)
     for text in report.run.warnings:
@@ -110,7 +112,9 @@ def _remark(report: RunReport) -> str:
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
             rest = (
-                f"; `geval run {report.run.config_path} --resume` does the rest" if planned > finished else ""
+                f"; `geval run {report.run.config_path} --resume` does the rest"
+                if planned > finished and report.is_stored
+                else ""
             )
             return f"the run was stopped before its end: {kept}{rest}"
         case RunStatus.RUNNING:
@@ -172,6 +176,8 @@ def _print_metrics(summary: RunSummary, console: Console) -> None:
 
 def _run_text(report: RunReport, console: Console) -> Text:
     run = inert(report.run.id)
+    if not report.is_stored:
+        return Text(f"{run} (not stored, so it cannot be shown again)")
     command = f"geval show {run}"
     if console.width < _LABEL_WIDTH + len(run) + len(command) + len(" . see it again: ") + 2:
         return Text(command)

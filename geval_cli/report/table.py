@@ -8,7 +8,7 @@ from rich.text import Text
 
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import print_trimmed
-from geval_cli.report.inert import inert, one_line, value_text
+from geval_cli.report.inert import one_line, value_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.plain_table import indented, plain_table
 from geval_cli.report.report import RunReport
@@ -213,7 +213,7 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
     if not selection.is_whole:
         notes += [
             _what_is_hidden(selection),
-            f"everything: geval show {inert(report.run.id)} -o results.json",
+            f"everything: {report.way_to_everything}",
         ]
     if notes and rows:
         console.print()

@@ -68,6 +68,13 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
         raise CodeError(f"{code.name} cannot be compiled: {error}", line=line) from error
 
 
+def call_javascript_now(
+    code: Code, arguments: Mapping[str, JsonValue], limits: JavaScriptLimits = _LIMITS
+) -> JsonValue:
+    """What `JavaScriptEngine.call` returns, for callers that cannot wait any other way than by standing still."""
+    return _evaluate("run", _job(code, arguments), limits)
+
+
 @dataclass(slots=True)
 class JavaScriptEngine:
     """Runs code, up to `size` calls at a time, each in a thread of its own. Belongs to one event loop."""

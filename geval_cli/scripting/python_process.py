@@ -115,9 +115,7 @@ class PythonProcess:
         if self._listening is not None:
             await asyncio.wait([self._listening], timeout=_LAST_WORDS_S)
         how = "" if status is None else f" with status {status}"
-        return ScriptCrashError(
-            f"{self._name} ended{how} instead of answering", detail="".join(self._stderr)
-        )
+        return ScriptCrashError(f"{self._name} ended{how} instead of answering", detail="".join(self._stderr))
 
     async def _stop(self) -> None:
         child, self._child = self._child, None

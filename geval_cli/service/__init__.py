@@ -1,8 +1,9 @@
-"""The use cases, and the only place where rooms are wired together: check a suite, run it, read stored runs."""
+"""The use cases, and the only place where rooms are wired together: check a suite, run it, read stored runs.
 
-from geval_cli.service.code import runs_code
+What few commands need is not loaded with these: `planning` (what a run would ask), `code` (what it would execute).
+"""
+
 from geval_cli.service.evaluation import DEFAULT_CONCURRENCY, run_evaluation
-from geval_cli.service.planning import forecast_run
 from geval_cli.service.preparation import prepare
 from geval_cli.service.requests import PreparedRun, Resumption, RunRequest
 from geval_cli.service.resume import ResumedRun, take_up
@@ -15,10 +16,8 @@ __all__ = [
     "Resumption",
     "RunRequest",
     "exit_code",
-    "forecast_run",
     "load_report",
     "prepare",
     "run_evaluation",
-    "runs_code",
     "take_up",
 ]

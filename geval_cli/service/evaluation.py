@@ -105,7 +105,14 @@ async def run_evaluation(
         text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
         run = replace(run, warnings=(*run.warnings, text))
     listen(RunFinished(run, summary))
-    return RunReport(run, summary, recording.results, planned=prepared.total, bugs=tally.bugs)
+    return RunReport(
+        run,
+        summary,
+        recording.results,
+        planned=prepared.total,
+        bugs=tally.bugs,
+        is_stored=state.keeps_runs and recording.failure is None,
+    )
 
 
 def _what_changed(error: ConfigError) -> str:

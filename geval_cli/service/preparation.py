@@ -20,11 +20,12 @@ from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.metric import DEFAULT_THRESHOLD
 from geval_cli.providers.prices import known_price
-from geval_cli.providers.registry import build_provider, check_provider, check_ready
+from geval_cli.providers.registry import begin_loading, build_provider, check_provider, check_ready
 from geval_cli.providers.trust import trust_problem
 from geval_cli.service.load_scripts import LoadScripts
 from geval_cli.service.requests import PreparedRun, RunRequest
-from geval_cli.templating import NunjucksTemplates, Templates
+from geval_cli.service.template_filters import filter_problems, template_filters
+from geval_cli.templating import Templates, templates_of
 
 PROMPTFOO_THRESHOLD = 0.7
 """What a g-eval must reach in promptfoo's dialect when it does not say."""
@@ -53,6 +54,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         ),
     )
     suite = request.selection.apply(opened.suite)
+    if is_going_to_run and not opened.problems:
+        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite, shows_env=not request.is_untrusted)
     defaults = _judge_defaults(request, suite)
@@ -63,6 +66,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *opened.problems,
         *refused,
         *suite.warnings,
+        *filter_problems(suite),
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request.budget),
@@ -87,6 +91,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
 
 
 def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
+    if request.selection.takes_all and suite.providers and not Plan(suite).columns:
+        message = f"no provider of {suite.path} is asked any prompt, so there is nothing to run"
+        known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)
+        return Problem(message, None, f"name prompts under `prompts:` of a provider; there are {known}")
     if request.selection.takes_all:
         return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
     hint = "take a wider filter, or allow it with --allow-empty"
@@ -95,9 +103,7 @@ def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
 
 def templates_for(suite: Suite, *, shows_env: bool = True) -> Templates:
     """Templates that behave as the suite's dialect has them; without `shows_env` they see no environment values."""
-    if suite.dialect is not Dialect.PROMPTFOO:
-        return Templates()
-    return NunjucksTemplates(suite.env if shows_env else {})
+    return templates_of(suite.dialect, suite.env if shows_env else {}, template_filters(suite))
 
 
 def _folders_of(request: RunRequest) -> Iterator[Path]:
@@ -142,6 +148,9 @@ def _check_providers(
         if judge.id == NO_PROVIDER.id:
             hint = "name a model, for example with --grader openai:gpt-4.1"
             yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
+    named = [] if request.grader is None else [resolved(ProviderSpec(id=request.grader), suite)]
+    for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
+        yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir)
     for spec in {spec.model_dump_json(): spec for spec in (*answering, *judging)}.values():
         refused = _trust_problem(spec, suite) if request.is_untrusted else None
         if refused is not None:

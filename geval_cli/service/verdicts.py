@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from geval_cli.config.gates import Gate
-from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
+from geval_cli.engine.derived import derive_by_column
+from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.spread import flaky_tests
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, GateResult, RunSummary, Status
@@ -14,7 +15,10 @@ from geval_cli.service.requests import PreparedRun
 def with_verdicts(
     summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
 ) -> RunSummary:
-    """`summary` with the run's gates judged and its flaky tests named; the results are gone through again for it."""
+    """`summary` with the run's gates judged, its flaky tests named, its derived metrics told column by column.
+
+    The results are gone through again for each of these.
+    """
     if not summary.total and prepared.request.allows_empty:
         return summary
     gates, max_errors = gates_of(prepared)
@@ -22,6 +26,11 @@ def with_verdicts(
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)
+        if prepared.suite.derived_metrics:
+            by_column = derive_by_column(
+                prepared.suite.derived_metrics, results(), columns=len(prepared.plan.columns)
+            )
+            summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
             summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
     except StoreError as error:
@@ -33,12 +42,13 @@ def with_verdicts(
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
     """The gates of the config and of the command line, and how many errors are allowed beside them.
 
-    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many.
+    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
+    whoever only allows errors still wants everything that was judged to pass.
     """
     request = prepared.request
     gates = prepared.suite.gates
     if request.fail_under is not None:
         gates = (*gates, passed_gate(request.fail_under))
     if request.max_errors is not None:
-        return gates, request.max_errors
+        return gates or (ALL_PASS,), request.max_errors
     return gates, 0 if gates and not errors_are_gated(gates) else None

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import sqlite3
 import time
 import zlib
@@ -12,6 +13,7 @@ from pathlib import Path
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.database import Database, open_database, readable_database
+from geval_cli.store.key_filter import KeyFilter
 from geval_cli.store.migrations import CACHE
 from geval_cli.store.writer import DatabaseThread
 
@@ -80,6 +82,8 @@ class ResponseCache:
         self.is_read_only = database.is_read_only
         self._clock = now
         self._latest = 0.0
+        self._own = KeyFilter()
+        self._own_since = now()  # what was kept later was kept through here, as far as it matters
         self._database = database
         self._reader = DatabaseThread(database, writes=False)
         self._writer = None if database.is_read_only else DatabaseThread(database)
@@ -125,13 +129,21 @@ class ResponseCache:
     def begin_at(self, time_s: float) -> None:
         """Have `now` not fall behind `time_s`: what is kept from here on counts as kept since then."""
         self._latest = max(self._latest, time_s)
+        self._own_since = math.inf  # other processes kept some of it, whatever the clock says
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
         """Those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
 
+        What other processes kept since this one opened the cache may be missing when `since` is as late as that.
+
         Raises:
             StoreError: the cache cannot be read.
         """
+        if since is not None and since >= self._own_since:
+            # Only what was kept through here can be as young, and asking the database is most of what a look-up costs.
+            keys = [key for key in keys if self._own.may_hold(key)]
+            if not keys:
+                return {}
         oldest = max(self._expiry(), since or 0.0)
         rows = await self._reader.run(lambda connection: _select(connection, keys, oldest))
         return {key: _decode(answer) for key, answer in rows}
@@ -144,6 +156,8 @@ class ResponseCache:
         """
         created_at = self.now()
         rows = [(bytes.fromhex(key), created_at, _encode(stored)) for key, stored in choices.items()]
+        for key in choices:
+            self._own.add(key)
         await self._writing().run(lambda connection: _insert(connection, rows))
 
     async def remove_many(self, keys: Sequence[str]) -> None:

@@ -16,11 +16,17 @@ from geval_cli.store.runs import RunStore
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What geval keeps between runs. `warnings` say what went wrong while opening it."""
+    """What geval keeps between runs.
+
+    Attributes:
+        warnings: what went wrong while opening it.
+        keeps_runs: whether what is stored in `runs` is still there after the block that opened it.
+    """
 
     runs: RunStore
     cache: ResponseCache
     warnings: tuple[str, ...] = ()
+    keeps_runs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +63,15 @@ def open_state(
     folder = home_folder(home, env=environ, cwd=Path.cwd())
     with ExitStack() as stack:
         answers, cache_warnings = _opened_cache(cache, folder, stack)
-        runs, runs_warnings = _opened(RunStore, folder, stack, "the results of this run")
-        yield State(runs, answers, (*runs_warnings, *cache_warnings))
+        runs, runs_warnings, keeps_runs = _opened(RunStore, folder, stack, "the results of this run")
+        yield State(runs, answers, (*runs_warnings, *cache_warnings), keeps_runs)
 
 
 @contextmanager
 def open_cache(
     home: Path | None, environ: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[ResponseCache]:
-    """The cache in `folder`, or else in a home folder, for looking after it.
+    """The cache in `folder`, or else in a home folder, for looking after it; a disk may allow no more than reading it.
 
     Raises:
         UsageError: there is none.
@@ -73,11 +79,15 @@ def open_cache(
     """
     where = folder or home_folder(home, env=environ, cwd=Path.cwd())
     _check_exists(where)
-    cache = ResponseCache.open(where)
-    try:
+    with ExitStack() as stack:
+        try:
+            cache = ResponseCache.open(where)
+            stack.callback(cache.close)
+        except StoreError as error:
+            if not is_unwritable(error):
+                raise
+            cache = stack.enter_context(ResponseCache.open_read_only(where))
         yield cache
-    finally:
-        cache.close()
 
 
 @contextmanager
@@ -120,21 +130,23 @@ PartT = TypeVar("PartT", bound=_Part)
 
 def _opened(
     kind: type[PartT], folder: Path, stack: ExitStack, content: str, *, is_shared: bool = False
-) -> tuple[PartT, tuple[str, ...]]:
-    """The database and what to say about it; in a folder for this block only when `folder` cannot be used."""
+) -> tuple[PartT, tuple[str, ...], bool]:
+    """The database, what to say about it, and whether it is kept: else it ends with the block."""
+    is_kept = True
     try:
         if is_shared:
             make_shared_folder(folder)
         part = kind.open(folder)
         warnings = part.warnings
     except StoreError as error:
+        is_kept = False
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
         part = kind.open(temporary)
         warnings = (
             f"{error.message}; {content} are kept in a temporary folder until it ends ({error.hint})",
         )
     stack.callback(part.close)
-    return part, warnings
+    return part, warnings, is_kept
 
 
 def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[ResponseCache, tuple[str, ...]]:
@@ -144,7 +156,7 @@ def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[Re
         is_frozen = choice.folder is not None
         return stack.enter_context(ResponseCache.open_read_only(folder, is_frozen=is_frozen)), ()
     is_shared = choice.folder is not None
-    cache, warnings = _opened(ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared)
+    cache, warnings, _ = _opened(ResponseCache, folder, stack, "the answers of this run", is_shared=is_shared)
     cache.ttl_s = choice.ttl_s
     return cache, warnings
 

@@ -18,7 +18,7 @@ from geval_cli.store.database import Database, transaction
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-GATHER_S = 0.002
+GATHER_S = 0.004
 """How long a batch is gathered: long enough that many waiters share a commit, short beside any model call."""
 
 # What running prepared SQL can raise: SQLite's own errors, a number too large, text that is not Unicode.

@@ -5,10 +5,11 @@ ones that behave as in JavaScript.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
-from jinja2 import Template, nodes
+from jinja2 import Template, Undefined, nodes
 from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.exceptions import UndefinedError
 from jinja2.ext import Extension
@@ -37,11 +38,18 @@ _OWN_MEMBERS = (str, int, float, list, dict, type(None))
 
 
 class NunjucksTemplates(Templates):
-    """Renders templates as promptfoo does. `env` is what `{{ env.NAME }}` finds."""
+    """Renders templates as promptfoo does.
+
+    `env` is what `{{ env.NAME }}` finds; `filters` come to the built-in ones, and may raise ValueError.
+    """
 
     dialect = Dialect.PROMPTFOO
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        env: Mapping[str, str] | None = None,
+        filters: Mapping[str, Callable[..., JsonValue]] | None = None,
+    ) -> None:
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
             autoescape=False,
@@ -53,7 +61,8 @@ class NunjucksTemplates(Templates):
             **{name: environment.globals[name] for name in ("range", "cycler", "joiner")},
             "env": as_js(dict(env or {})),
         }
-        environment.filters = dict(FILTERS)
+        own = {name: partial(_called, function) for name, function in (filters or {}).items()}
+        environment.filters = {**FILTERS, **own}
         environment.tests = dict(TESTS)
         self._use(environment)
 
@@ -80,6 +89,10 @@ class NunjucksTemplates(Templates):
 
     def _undefined(self, error: UndefinedError, variables: Mapping[str, JsonValue]) -> TemplateError:
         return TemplateError(f"the template cannot be rendered: {error.message}", known=sorted(variables))
+
+
+def _called(function: Callable[..., JsonValue], *arguments: Any) -> Any:
+    return as_js(function(*(None if isinstance(item, Undefined) else item for item in arguments)))
 
 
 class _NunjucksTokens(Extension):

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from geval_cli.config.confinement import served_from
 from geval_cli.config.schema import Scoring
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import RunEvent, RunStarted
 from geval_cli.records import RunStatus, to_json
-from geval_cli.service import PreparedRun, RunRequest, prepare, run_evaluation, runs_code
+from geval_cli.service import PreparedRun, RunRequest, prepare, run_evaluation
+from geval_cli.service.code import runs_code
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
 from geval_cli.web.live_run import EventJson, LiveRun, finished_event, run_json
@@ -70,7 +72,8 @@ class LiveRuns:
         path = served_config(self._settings.folder, config)
         self._starting += 1
         try:
-            prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
+            with served_from(self._settings.readable_folder):
+                prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
             return await self._begin(prepared)
         finally:
             self._starting -= 1
@@ -175,7 +178,8 @@ class LiveRuns:
             begun.result().listen(event)
 
         try:
-            await run_evaluation(prepared, self._state, listen=listen, stop=stop)
+            with served_from(self._settings.readable_folder):
+                await run_evaluation(prepared, self._state, listen=listen, stop=stop)
         finally:
             if begun.done():
                 live = begun.result()

@@ -33,6 +33,27 @@ _ADVICE = {
     400: "send JSON as text in UTF-8",
 }
 
+_WORDS = {
+    "missing": "this is required",
+    "extra_forbidden": "there is no such field",
+    "string_type": "this must be a text",
+    "string_unicode": "this is no text: it holds half of a surrogate pair",
+    "string_too_long": "this may have {max_length} characters at most",
+    "model_attributes_type": "this must be a JSON object",
+    "model_type": "this must be a JSON object",
+    "dict_type": "this must be a JSON object",
+    "list_type": "this must be a list",
+    "bool_type": "this must be true or false",
+    "bool_parsing": "this must be true or false",
+    "int_type": "this must be a whole number",
+    "int_parsing": "this must be a whole number",
+    "int_from_float": "this must be a whole number",
+    "greater_than_equal": "this must be {ge} or more",
+    "less_than_equal": "this must be {le} or less",
+    "literal_error": "this must be one of {expected}",
+}
+"""What pydantic says in a programmer's words, by its kinds of error."""
+
 _AGAIN_S = 10
 _FILLED_PATTERN = r"\S"
 _EXCERPT_LENGTH = 500
@@ -119,13 +140,13 @@ def _request_error(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_words(item: Mapping[str, Any]) -> str:
-    kind = item["type"]
-    if kind == "string_pattern_mismatch" and item["ctx"]["pattern"] == _FILLED_PATTERN:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "string_pattern_mismatch" and context["pattern"] == _FILLED_PATTERN:
         return "this must not be empty"
-    if kind == "missing":
-        return "this is required"
-    if kind == "extra_forbidden":
-        return "there is no such field"
+    if kind == "string_too_short" and context["min_length"] == 1:
+        return "this must not be empty"
+    if kind in _WORDS:
+        return _WORDS[kind].format_map(context)
     return str(item["msg"]).removeprefix("Value error, ")
 
 

@@ -4,9 +4,7 @@ All of this is ASGI middleware, so that it holds for every address, also for one
 """
 
 import base64
-import binascii
 import hmac
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +43,7 @@ class HostAndOrigin:
         origin = headers.get("origin")
         if origin is None or origin in self._settings.allowed_origins:
             return None
-        if urlsplit(origin).netloc.lower() != host or not host:
+        if not host or origin.lower().removeprefix("https://").removeprefix("http://") != host:
             return "pages of other origins may not use this server"
         return None
 
@@ -55,7 +53,7 @@ class TokenCheck:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._token = token.encode()
+        self._token = token.encode("utf-8", "surrogateescape")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
@@ -84,7 +82,7 @@ def _given_token(authorization: str) -> bytes:
     if scheme.lower() == "basic":
         try:
             return base64.b64decode(value, validate=True).partition(b":")[2]
-        except binascii.Error:
+        except ValueError:
             return b""
     return b""
 

@@ -62,6 +62,11 @@ class ServerSettings:
         return self.host in _WILDCARDS
 
     @property
+    def readable_folder(self) -> Path | None:
+        """Where everything must lie that configs name; None where configs may do as they like."""
+        return None if self.allows_code else self.folder
+
+    @property
     def url(self) -> str:
         """Where a browser on this machine finds the server."""
         host = DEFAULT_HOST if self.is_wildcard else self.host

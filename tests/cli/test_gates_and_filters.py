@@ -121,6 +121,7 @@ def test_broken_filters(tmp_path: Path, options: list[str], said: str) -> None:
         (["pass_rate[area=nowhere] >= 0"], [], 3),
         ([], ["--fail-under", "0.66"], 0),
         ([], ["--fail-under", "0.67"], 1),
+        ([], ["--max-errors", "1"], 1),
         (["pass_rate >= 60%"], ["--fail-under", "0.9"], 1),
     ],
 )

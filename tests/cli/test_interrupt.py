@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import clean_environment, run_geval, with_ctrl_c
 
 from geval_cli.store.runs import RunStore
 
@@ -54,6 +54,7 @@ def start(project: Path, *options: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
+        preexec_fn=with_ctrl_c,  # noqa: PLW1509 - the tests have no threads of their own here
     )
     lines = project / "out.jsonl"
     while not lines.exists() or lines.read_text(encoding="utf-8").count("\n") < SLOW_AFTER:

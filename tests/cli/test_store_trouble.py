@@ -5,12 +5,15 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.geval_command import clean_environment, run_geval
 from support.read_only import read_only_command
 
+from geval_cli.cli.cache import print_stats
+from geval_cli.cli.runs import print_runs
 from geval_cli.store import database
 from geval_cli.store.state import open_state
 
@@ -74,9 +77,13 @@ def test_a_home_that_cannot_be_written_to_stops_no_run_and_can_be_read(project: 
     shown = read_only("show", "-o", "out.json")
     assert (shown.returncode, f"{TESTS} passed" in shown.stdout) == (0, True), shown.stderr
     assert results_of(project) == ["passed"] * TESTS
+    counted = read_only("cache", "stats")
+    assert (counted.returncode, "answers  0" in counted.stdout) == (0, True), counted.stderr
     ran = read_only("run", "config.yaml", "-o", "out.json")
     assert (ran.returncode, f"{TESTS} passed" in ran.stdout) == (0, True), ran.stderr
     assert "kept in a temporary folder until it ends" in ran.stderr
+    assert "not stored, so it cannot be shown again" in ran.stdout
+    assert "geval show" not in ran.stdout
 
 
 def test_damaged_databases_are_moved_aside_and_the_run_goes_on(project: Path) -> None:
@@ -91,6 +98,21 @@ def test_damaged_databases_are_moved_aside_and_the_run_goes_on(project: Path) ->
         assert aside.read_bytes() == b"no database " * 400
         assert f"was moved to {name}.damaged-" in " ".join(finished.stderr.split())
     assert "100%" in run_geval("list", cwd=project).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "look"),
+    [
+        ("geval.db", lambda home: print_runs(home, limit=5)),
+        ("cache.db", lambda home: print_stats(home, None)),
+    ],
+)
+def test_who_only_looks_is_told_that_a_damaged_database_was_moved_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, look: Callable[[Path], None]
+) -> None:
+    (tmp_path / name).write_bytes(b"no database " * 400)
+    look(tmp_path)
+    assert f"was moved to {name}.damaged-" in capsys.readouterr().err
 
 
 def test_a_database_that_another_process_keeps_locked_stops_no_run(

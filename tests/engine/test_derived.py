@@ -1,10 +1,22 @@
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from geval_cli.config.derived_metrics import DerivedMetric
-from geval_cli.engine.derived import check_formulas, derive
-from geval_cli.records import MetricSummary, RunSummary
+from geval_cli.engine.derived import check_formulas, derive, derive_by_column
+from geval_cli.records import (
+    CaseResult,
+    MetricSummary,
+    ProviderRef,
+    RenderedPrompt,
+    RunSummary,
+    Status,
+    run_summary_from_json,
+    to_json,
+)
 
 SUMMARY = RunSummary(
     total=4,
@@ -13,6 +25,21 @@ SUMMARY = RunSummary(
         "x": MetricSummary(2.0, 3, 1),
         "none": MetricSummary(None, 0, 4),
     },
+)
+
+PASSED = CaseResult(
+    id="0.0.0",
+    test_index=0,
+    repeat_index=0,
+    column=0,
+    description=None,
+    prompt=RenderedPrompt("p", "p", "x"),
+    provider=ProviderRef("echo", "echo"),
+    vars={},
+    output="x",
+    status=Status.PASSED,
+    score=1.0,
+    usage={},
 )
 
 
@@ -79,3 +106,21 @@ def test_any_formula_is_a_problem_or_has_a_value_or_none(formula: str) -> None:
     value = value_of(formula)
     assert value is None or isinstance(value, float)
     list(check_formulas([DerivedMetric(name="m", value=formula)]))
+
+
+def test_each_column_has_sums_of_its_own() -> None:
+    def result(column: int, **scores: float | None) -> CaseResult:
+        return replace(PASSED, column=column, named_scores=scores)
+
+    metrics = [DerivedMetric(name="mean", value="a / __count"), DerivedMetric(name="twice", value="mean * 2")]
+    results = [result(0, a=1.0), result(0, a=0.0, b=1.0), result(1, a=None), result(3, a=0.5)]
+    assert derive_by_column(metrics, results, columns=4) == {
+        "mean": (0.5, None, None, 0.5),
+        "twice": (1.0, None, None, 1.0),
+    }
+    assert derive_by_column([], results, columns=4) == {}
+
+
+def test_the_values_of_columns_survive_being_stored() -> None:
+    summary = RunSummary(derived={"m": 1.0}, derived_by_column={"m": (None, 0.5)})
+    assert run_summary_from_json(json.loads(json.dumps(to_json(summary)))) == summary

@@ -114,6 +114,21 @@ def test_more_errors_than_allowed_are_an_error(allowed: int, status: Status) -> 
     assert (found.gate, found.status, found.actual) == (f"errors <= {allowed}", status, 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("tone.mean >= 0.5", "no case has a score of tone"),
+        ("pass_rate[area=nowhere] >= 1%", "no case has these tags"),
+        ("latency.p95 <= 100", "no answer was timed"),
+        ("latency.mean <= 100", "no answer was timed"),
+    ],
+)
+def test_a_gate_on_nothing_says_what_is_missing(text: str, note: str) -> None:
+    cached = [make_case(number, latency_ms=5.0, cached=True) for number in range(2)]
+
+    assert result_of(text, cached) == GateResult(text, Status.ERROR, None, note)
+
+
 def test_fail_under_counts_errors_as_not_passed() -> None:
     (just, missed) = judge_gates([passed_gate(0.6), passed_gate(0.601)], ALL, max_errors=None)
 

@@ -116,3 +116,11 @@ def test_the_keys_of_a_request_are_those_of_its_samples_one_by_one():
 def test_a_value_without_a_json_form_is_refused():
     with pytest.raises(TypeError, match="set"):
         choice_key(IDENTITY, replace(REQUEST, params={"stop": {"a"}}), 0)
+
+
+def test_the_further_keys_of_a_message_change_the_key():
+    calls = {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    plain, calling, named = (
+        replace(REQUEST, messages=(Message("assistant", "x", further),)) for further in ({}, calls, {"name": "A"})
+    )
+    assert len({choice_key(IDENTITY, request, 0) for request in (plain, calling, named)}) == 3

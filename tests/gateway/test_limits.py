@@ -157,3 +157,16 @@ def test_a_cap_below_one_spreads_single_requests():
     window = Window(0.5)
     window.take(1, 0.0)
     assert window.wait_s(1, 0.0) == 120
+
+
+def test_requests_to_one_provider_are_as_far_apart_as_it_wishes(world):
+    spaced = slow(world, 0, limits=ProviderLimits(delay_ms=1500))
+    free = slow(world, 0, model="free")
+    complete_all(world, [(spaced, ask(str(i))) for i in range(4)] + [(free, ask("now"))])
+    assert world.time.now == pytest.approx(1000 + 3 * 1.5)
+
+
+def test_an_answer_from_the_cache_waits_for_nothing(world):
+    spaced = slow(world, 0, limits=ProviderLimits(delay_ms=1500))
+    complete_all(world, [(spaced, ask("once")) for _ in range(4)])
+    assert world.time.now == 1000

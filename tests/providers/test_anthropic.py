@@ -80,3 +80,30 @@ def test_tool_calls_become_their_json_text() -> None:
     response, _, _ = exchange(ask(), {"content": [call], "stop_reason": "tool_use"})
     assert json.loads(response.text) == [call]
     assert response.choices[0].finish_reason == "tool_calls"
+
+
+def test_calls_of_tools_and_their_results_are_blocks_of_content() -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]
+    request = ModelRequest(
+        (
+            Message("user", "Add."),
+            Message("assistant", "Well,", {"tool_calls": calls}),
+            Message("tool", "2", {"tool_call_id": "c1", "name": "add"}),
+            Message("assistant", None, {"tool_calls": [{"id": "c2", "function": {"name": "f", "arguments": "?"}}]}),
+        )
+    )
+    _, sent, _ = exchange(request)
+    assert sent["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "Well,"},
+                {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "2"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c2", "name": "f", "input": {"arguments": "?"}}],
+        },
+    ]

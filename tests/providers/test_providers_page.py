@@ -15,7 +15,8 @@ from geval_cli.providers.http import HTTP_KEYS
 from geval_cli.providers.llama_server import LlamaSettings
 from geval_cli.providers.local_models import LOCAL_KEYS, MODELS_DIR_VARIABLE
 from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
-from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION, PRESETS
+from geval_cli.providers.preset_table import PRESETS
+from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, provider_kinds
 from geval_cli.scripting.child import DEFAULT_PARALLEL
 from geval_cli.service import RunRequest, prepare

@@ -76,6 +76,14 @@ def test_aborted() -> None:
     assert last_lines(text)[0].startswith("ABORTED  0 passed, 1 failed")
 
 
+def test_a_run_that_is_not_stored_names_no_command_that_would_need_it() -> None:
+    text = printed(RunSummary(2, passed=2), status=RunStatus.INTERRUPTED, planned=5, is_stored=False)
+
+    assert "not stored" in text
+    assert "geval show" not in text
+    assert "--resume" not in text
+
+
 def test_a_run_whose_process_died() -> None:
     text = printed(
         RunSummary(1, passed=1),

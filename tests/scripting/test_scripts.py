@@ -53,7 +53,13 @@ def test_snippets_give_values(tmp_path: Path) -> None:
 
 def test_errors_of_snippets_are_told(tmp_path: Path) -> None:
     codes = ["1 / 0", "assert 1 == 2, 'no'", "{1}", "undefined_name", "raise SystemExit(3)"]
-    words = ["ZeroDivisionError", "AssertionError: no", "not JSON serializable", "NameError", "ended with status 3"]
+    words = [
+        "ZeroDivisionError",
+        "AssertionError: no",
+        "not JSON serializable",
+        "NameError",
+        "ended with status 3",
+    ]
     found = results(tmp_path, *map(python, codes))
     for error, word in zip(found, words, strict=True):
         assert isinstance(error, ScriptError)

@@ -145,6 +145,31 @@ def test_answers_older_than_wished_for_are_not_found(cache, days):
     assert set(asyncio.run(body())) == {key("after")}
 
 
+class TestAnswersSinceTheCacheWasOpened:
+    @pytest.fixture
+    def strangers(self, cache, tmp_path, days):
+        """The key of an answer that another process keeps while this one has the cache open."""
+        other = ResponseCache.open(tmp_path, now=days.now)
+        asyncio.run(other.put_many({key("theirs"): choice()}))
+        other.close()
+        return key("theirs")
+
+    def test_own_ones_are_found_and_the_database_is_not_asked_for_others(self, cache, days, strangers):
+        async def body():
+            await cache.put_many({key("own"): choice()})
+            return await cache.get_many([key("own"), strangers], since=days.now())
+
+        assert set(asyncio.run(body())) == {key("own")}
+
+    def test_those_of_others_are_found_when_older_ones_are_wanted_too(self, cache, days, strangers):
+        assert set(asyncio.run(cache.get_many([strangers], since=days.now() - 1))) == {strangers}
+
+    def test_those_of_others_are_found_for_a_run_that_they_began(self, cache, days, strangers):
+        began = days.now()  # with a clock that was set back meanwhile, this may be later than the opening
+        cache.begin_at(began)
+        assert set(asyncio.run(cache.get_many([strangers], since=began))) == {strangers}
+
+
 def test_clearing_removes_everything_and_gives_the_space_back(cache, tmp_path):
     async def body():
         await cache.put_many({key(i): choice(key(i) * 10) for i in range(1000)})

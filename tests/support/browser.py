@@ -90,20 +90,46 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
-    """A fresh window; at the end it is checked that it asked nobody else and that nothing was wrong."""
+def open_window(browser: Any, **context: Any) -> Iterator[Any]:
+    """A fresh window: a page of Playwright that shares nothing with any other."""
     window = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, "locale": "en-GB", **context})
     window.set_default_timeout(_PATIENCE_MS)
     try:
-        page = window.new_page()
-        found = Visit(page, address)
-        page.on("request", lambda request: found.requests.append(request.url))
-        page.on("console", lambda message: _note(found, message))
-        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        yield window.new_page()
+    finally:
+        window.close()
+
+
+@contextmanager
+def watch(page: Any, address: str) -> Iterator[Visit]:
+    """A visit in a window that there is; at the end it is checked that it asked nobody else and that nothing was wrong."""
+    found = Visit(page, address)
+    listeners = {
+        "request": lambda request: found.requests.append(request.url),
+        "console": lambda message: _note(found, message),
+        "pageerror": lambda error: found.complaints.append(str(error)),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    try:
         yield found
         found.check()
     finally:
-        window.close()
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+
+
+@contextmanager
+def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
+    """A visit in a window of its own."""
+    with open_window(browser, **context) as page, watch(page, address) as found:
+        yield found
+
+
+def forget(visited: Visit) -> None:
+    """Leave the page, and whatever it kept in the browser."""
+    visited.go("/")
+    visited.page.evaluate("localStorage.clear(); sessionStorage.clear()")
 
 
 def _note(found: Visit, message: Any) -> None:

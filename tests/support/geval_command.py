@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,11 @@ class Finished:
     code: int
     stdout: str
     stderr: str
+
+
+def with_ctrl_c() -> None:
+    """Undo, in a new process, that a shell's background jobs ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from geval_cli.errors import TemplateError
-from geval_cli.templating import NunjucksTemplates
+from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = NunjucksTemplates({"HOME": "/root"})
 

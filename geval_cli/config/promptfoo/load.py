@@ -12,6 +12,7 @@ from geval_cli.config.gates import read_gates
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.promptfoo.cases import PromptfooTests, read_scenarios
 from geval_cli.config.promptfoo.env import PromptfooEnv, literal_env
+from geval_cli.config.promptfoo.filters import read_filters
 from geval_cli.config.promptfoo.options import read_options
 from geval_cli.config.promptfoo.paths import find_files
 from geval_cli.config.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
@@ -80,6 +81,7 @@ def _suite(
     options = read_options(sections.settings, reading)
     providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
     derived_metrics = _derived_metrics(sections.settings.get("derivedMetrics"), reading)
+    filters = read_filters(sections.settings.get("nunjucksFilters"), reading)
     gates = sections.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
     reading.problems.extend(tests.problems())
@@ -101,6 +103,7 @@ def _suite(
         dialect=Dialect.PROMPTFOO,
         gates=found_gates,
         derived_metrics=derived_metrics,
+        filters=filters,
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)

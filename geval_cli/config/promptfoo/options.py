@@ -20,10 +20,28 @@ _WITHOUT_EFFECT = frozenset(
         "share",
         "watch",
         "description",
+        "generateSuggestions",
     }
 )
 """Options of the display and of services that geval does not have; they change no result."""
 
+_ELSEWHERE = {
+    "timeoutMs": "set `timeout_s` in the `config` of providers",
+    "maxEvalTimeMs": "set `timeout_s` in the `config` of providers",
+    "envPath": "write --env-file on the command line",
+    "envFile": "write --env-file on the command line",
+    "vars": "write --var NAME=VALUE on the command line",
+    "var": "write --var NAME=VALUE on the command line",
+    "filterFirstN": "write --filter-first-n on the command line",
+    "filterFailing": "write --filter-failing on the command line",
+    "filterPattern": "write --filter-pattern on the command line",
+    "filterPrompts": "write --filter-prompts on the command line",
+    "filterProviders": "write --filter-providers on the command line",
+    "filterTargets": "write --filter-providers on the command line",
+    "filterSample": "write --filter-sample on the command line",
+    "filterMetadata": "write --filter-metadata on the command line",
+}
+_SEE_HELP = "see `geval run --help` for options"
 _MOST = 10_000
 _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
@@ -37,7 +55,7 @@ def read_options(settings: dict[str, ConfigPart], reading: Reading) -> Promptfoo
         for key, value in group.items():
             place = settings[name].place
             if key not in _USED | _WITHOUT_EFFECT:
-                reading.warn(f"`{key}` is not used", place.key(key), "see `geval run --help` for options")
+                reading.warn(f"`{key}` is not used", place.key(key), _ELSEWHERE.get(key, _SEE_HELP))
             elif key in _USED and value is not None:
                 values[key] = value
     if "outputPath" in settings:

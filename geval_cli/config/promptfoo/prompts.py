@@ -101,7 +101,10 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: Reading)
         yield _Draft(js_json(value["messages"]), part.place, shown, id=name if isinstance(name, str) else "")
     elif isinstance(name, str):
         yield from _labelled(_of_text(name, part, reading), shown)
-    elif value and all(isinstance(entry, str) for entry in value.values()):
+    elif "role" in value:
+        hint = "a chat prompt is one entry: put its messages into a list of their own, `- - role: user`"
+        reading.report("a message stands where a prompt belongs", part.place.value(), hint)
+    elif value and all(isinstance(entry, str) and _may_be_file(file) for file, entry in value.items()):
         for file, its_label in value.items():
             inner = replace(part, place=part.place.child(file))
             yield from _labelled(_of_text(file, inner, reading), its_label)

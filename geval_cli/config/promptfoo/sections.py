@@ -20,11 +20,11 @@ from geval_cli.records import JsonValue
 _READ = frozenset(
     {
         "$schema", "assertionTemplates", "commandLineOptions", "defaultTest", "derivedMetrics", "description",
-        "dialect", "env", "evaluateOptions", "gates", "outputPath", "prompts", "providers", "scenarios", "targets",
-        "tests",
+        "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
+        "prompts", "providers", "scenarios", "targets", "tests",
     }
 )  # fmt: skip
-_SILENT = frozenset({"tags", "metadata", "writeLatestResults", "nunjucksFilters", "extensions", "redteam"})
+_SILENT = frozenset({"tags", "metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
 """Keys that change no result, and those that are refused elsewhere."""
 _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
 """How keys begin that only hold YAML anchors or what references name."""
@@ -161,10 +161,6 @@ def _refuse(config: ConfigFile, reading: Reading) -> None:
         "redteam": (
             "red teaming is not supported",
             "remove `redteam`; promptfoo itself generates such tests",
-        ),
-        "nunjucksFilters": (
-            "filters written in JavaScript are not run in templates",
-            "use a built-in filter, or write the result into the tests",
         ),
     }
     for key, (message, hint) in hints.items():

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from geval_cli.config.place import Place
+from geval_cli.config.promptfoo.assertion_numbers import with_written_numbers
 from geval_cli.config.promptfoo.paths import find_files
 from geval_cli.config.promptfoo.specs import TestDirections
 from geval_cli.config.promptfoo.test_rows import TestRow
@@ -64,6 +65,8 @@ def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
     _take_grader(value, row.place, what, reading)
     directions = _take_directions(value, row.place, reading)
     report_assertions(value.get("assert"), row.place.child("assert"), reading)
+    if "assert" in value:
+        value["assert"] = with_written_numbers(value["assert"])
     spec = read_test(value, row.place, what, reading)
     if spec is None or directions is None:
         return None

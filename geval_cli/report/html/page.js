@@ -120,7 +120,7 @@ function select() {
 function drawSummary() {
   const started = new Date(run.started_at);
   byId("origin").textContent = [`run ${run.id}`, started.toLocaleString(), `geval ${run.tool_version}`].join(" · ");
-  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), usageCard());
+  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), ...derivedCard(), usageCard());
   const warnings = [...run.warnings];
   if (run.status !== "completed") warnings.unshift(`this run was not finished: ${run.status}`);
   if (leftOut) warnings.unshift(`${leftOut.toLocaleString()} passed cases are not in this file, to keep it usable`);
@@ -181,6 +181,17 @@ function metricsCard() {
   return [
     element("section", { class: "card" }, element("h2", {}, "Metrics"), table(["metric", "mean", "95 % interval", "n", "errors"], lines)),
   ];
+}
+
+function derivedCard() {
+  const lines = [];
+  for (const [name, value] of Object.entries(summary.derived ?? {})) {
+    const byColumn = columns.length > 1 ? (summary.derived_by_column?.[name] ?? []) : [];
+    byColumn.forEach((own, index) => lines.push([asText(name), columnTitle(columns[index]), number(own)]));
+    lines.push([asText(name), "all cases", number(value)]);
+  }
+  if (!lines.length) return [];
+  return [element("section", { class: "card" }, element("h2", {}, "Derived metrics"), table(["derived metric", "of", "value"], lines))];
 }
 
 function usageCard() {

@@ -1,6 +1,7 @@
 """Which suites a folder holds."""
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +62,26 @@ def _config_files(folder: Path) -> Iterator[Path]:
             if seen > _FILES_MAX:
                 return
             if name.lower().endswith(CONFIG_SUFFIXES) and not name.startswith("."):
-                yield Path(where, name)
+                path = Path(where, name)
+                if _has_address(path):
+                    yield path
+
+
+def _has_address(path: Path) -> bool:
+    """Whether a link can name it: on Linux names may be bytes that are no text."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _listed(folder: Path, path: Path) -> ListedSuite | None:
     name = path.relative_to(folder).as_posix()
     try:
         details = path.stat()
-        if details.st_size > _LOOKED_INTO_BYTES or not path.resolve().is_relative_to(folder.resolve()):
+        is_small_file = stat.S_ISREG(details.st_mode) and details.st_size <= _LOOKED_INTO_BYTES
+        if not is_small_file or not path.resolve().is_relative_to(folder.resolve()):
             return None
         document, dialect = read_with_dialect(path)
     except ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
+from geval_cli.config.confinement import served_from
 from geval_cli.config.suite_draft import ComposedSuite, compose_suite, suite_form
 from geval_cli.config.yaml_edit import EditableText
 from geval_cli.errors import ConfigError, Problem, UsageError
@@ -94,7 +95,7 @@ def _checked(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
     if file is None:
         return {"changed_on_disk": True, "problems": None, "difference": ""}
     composed = _composed(file.source, asked)
-    problems = draft_problems(_request(settings, file.path), composed)
+    problems = _problems(settings, file.path, composed)
     return {
         "changed_on_disk": digest_on_disk(file.path) != asked.digest,
         "problems": problems_json(composed.problems, problems),
@@ -107,7 +108,7 @@ def _saved(settings: ServerSettings, asked: SaveRequest) -> tuple[int, dict[str,
     if file is None or file.digest != asked.digest:
         return _CONFLICT, _changed(settings, asked)
     composed = _composed(file.source, asked)
-    problems = draft_problems(_request(settings, file.path), composed)
+    problems = _problems(settings, file.path, composed)
     listed = problems_json(composed.problems, problems)
     if composed.problems or (has_errors(composed, problems) and not asked.anyway):
         return _UNPROCESSABLE, {"detail": "nothing was saved: the suite has problems", "problems": listed}
@@ -139,6 +140,11 @@ def _composed(source: EditableText, asked: CheckRequest) -> ComposedSuite:
         return compose_suite(source, asked.draft.draft())
     except UsageError as error:
         raise RefusedError(error.message, status=_UNPROCESSABLE, hint=error.hint) from error
+
+
+def _problems(settings: ServerSettings, path: Path, composed: ComposedSuite) -> list[Problem]:
+    with served_from(settings.readable_folder):
+        return draft_problems(_request(settings, path), composed)
 
 
 def _request(settings: ServerSettings, path: Path) -> RunRequest:

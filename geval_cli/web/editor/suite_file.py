@@ -134,7 +134,7 @@ def create_suite_file(folder: Path, name: str) -> str:
     if (
         not stem
         or len(name) > _NAME_LENGTH
-        or "\0" in name
+        or not name.isprintable()
         or any(part.startswith(".") for part in Path(name).parts)
     ):
         raise RefusedError("this is no name for a suite", status=_UNPROCESSABLE, hint=hint)

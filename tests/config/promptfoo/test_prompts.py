@@ -79,8 +79,14 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
         ("file://nothing.txt", "there is no file"),
         ("missing.txt", "there is no file"),
         ("file://no/*.txt", "no file fits"),
-        ("file://make.py:build", "a prompt that a program makes is not supported"),
-        ("exec:./make.sh", "a prompt that a program makes is not supported"),
+        ("file://make.py:build", "there is no file"),
+        ("prompt.ts", "TypeScript is not run"),
+        ("file://prompt.rb", "`.rb` files are not run"),
+        ("exec: ", "`exec:` is followed by no command"),
+        ({"role": "user", "content": "Hi"}, "a message stands where a prompt belongs"),
+        ({"content": "Hi"}, "this prompt has no text"),
+        ({"raw": "x", "config": 3}, "`config` must be a mapping"),
+        ({"raw": "x", "config": {"tools": "file://tools.json"}}, "there is no file"),
         ("langfuse://a:1:text", "prompts of langfuse are not fetched"),
         ("  ", "this prompt is empty"),
         (7, "a prompt must be text"),
@@ -90,7 +96,7 @@ def test_a_text_that_only_looks_like_a_path_is_a_prompt(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_a_prompt_is_refused(tmp_path: Path, prompt: object, message: str) -> None:
-    files = {"empty.txt": "---\n", "a.exe": "x"}
+    files = {"empty.txt": "---\n", "a.exe": "x", "prompt.ts": "", "prompt.rb": ""}
     found = errors_of(tmp_path, {**ECHO, "prompts": [prompt]}, files=files)
     assert len(found) == 1
     assert message in found[0]

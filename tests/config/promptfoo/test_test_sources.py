@@ -193,12 +193,12 @@ def test_an_image_becomes_a_data_url(tmp_path: Path) -> None:
     [
         ("file://nothing.txt", "there is no file"),
         ("file://no*.txt", "no file fits"),
-        ("file://make.py", "a variable that a program makes is not supported"),
+        ("file://make.go", "`.go` files are not run"),
         ("file://a.pdf", "PDF files are not read"),
     ],
 )
 def test_variables_that_cannot_be_loaded_are_refused(tmp_path: Path, value: str, message: str) -> None:
-    files = {"make.py": "", "a.pdf": ""}
+    files = {"make.go": "", "a.pdf": ""}
     found = errors_of(tmp_path, {**BASE, "tests": [{"vars": {"x": value}}]}, files=files)
     assert len(found) == 1
     assert message in found[0]

@@ -135,6 +135,36 @@ class TestStart:
         assert answer.status == status
         assert answer.json["hint"]
 
+    @pytest.mark.parametrize("named", ["file://../secret.txt", "file://linked/secret.txt"])
+    @pytest.mark.parametrize("place", ["prompts: [{}]", "prompts: [x]\ntests: [{{ vars: {{ x: {} }} }}]"])
+    def test_nor_does_a_path_in_a_config(
+        self, server: RunningServer, traps: None, named: str, place: str
+    ) -> None:
+        config = server.settings.folder / "reads.yaml"
+        config.write_text(f"providers: [echo]\n{place.format(named)}\n", encoding="utf-8")
+        answer = server.post("/api/runs", {"config": "reads.yaml"})
+        assert answer.status == 422
+        assert "outside the folder that is served" in answer.json["errors"][0]["detail"]
+        assert "--allow-code" in answer.json["errors"][0]["hint"]
+
+    def test_unless_every_config_is_trusted(self, tmp_path: Path) -> None:
+        folder = tmp_path / "served"
+        folder.mkdir()
+        (tmp_path / "prompt.txt").write_text("Hello", encoding="utf-8")
+        config = "prompts: [file://../prompt.txt]\nproviders: [echo]\ntests: [{}]\n"
+        (folder / "suite.yaml").write_text(config, encoding="utf-8")
+        with running_server(folder, allows_code=True) as server:
+            assert server.post("/api/runs", {"config": "suite.yaml"}).status == 201
+
+    def test_env_files_may_lie_anywhere(self, tmp_path: Path) -> None:
+        folder, env_file = tmp_path / "served", tmp_path / "keys.env"
+        folder.mkdir()
+        env_file.write_text("WORD=Hello\n", encoding="utf-8")
+        config = "prompts: ['{{ env.WORD }}']\nproviders: [echo]\ntests: [{}]\n"
+        (folder / "suite.yaml").write_text(config, encoding="utf-8")
+        with running_server(folder, env_file=env_file) as server:
+            assert server.post("/api/runs", {"config": "suite.yaml"}).status == 201
+
     def test_links_within_the_folder_are_followed(self, server: RunningServer) -> None:
         (server.settings.folder / "inner.yaml").symlink_to("suite.yaml")
         assert server.post("/api/runs", {"config": "inner.yaml"}).status == 201
@@ -156,6 +186,7 @@ def traps(server: RunningServer) -> None:
     """What leads out of the served folder, or nowhere."""
     folder = server.settings.folder
     (folder.parent / "outside.yaml").write_text(SUITE, encoding="utf-8")
+    (folder.parent / "secret.txt").write_text("secret", encoding="utf-8")
     (folder / "notes.txt").write_text(SUITE, encoding="utf-8")
     (folder / "link.yaml").symlink_to(folder.parent / "outside.yaml")
     (folder / "linked").symlink_to(folder.parent)

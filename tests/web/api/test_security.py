@@ -77,7 +77,16 @@ class TestOrigin:
         assert server.get("/api/runs", origin=server.url).status == 200
 
     @pytest.mark.parametrize(
-        "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost", ""]
+        "origin",
+        [
+            "https://evil.example",
+            "null",
+            "http://127.0.0.1:1",
+            "http://localhost",
+            "",
+            "http://[",
+            "http://[]/:99999",
+        ],
     )
     def test_any_other_is_refused(self, server: RunningServer, origin: str) -> None:
         assert refused(server.get("/api/runs", origin=origin), 403)
@@ -132,6 +141,7 @@ class TestToken:
             f"Token {TOKEN}",
             "Basic !!!",
             "Basic YTpi",
+            "Basic \xe9",
             "Bearer \xff\xfe",
         ],
     )
@@ -140,6 +150,13 @@ class TestToken:
         assert refused(answer, 401)
         assert TOKEN not in answer.text
         assert answer.headers["www-authenticate"].startswith("Bearer")
+
+    def test_may_hold_any_character(self, tmp_path: Path) -> None:
+        token = 't\u00f6k"en \udcff'  # the last one is a byte of the environment that is no UTF-8
+        with running_server(tmp_path, token=token) as server:
+            given = token.encode("utf-8", "surrogateescape").decode("latin-1")
+            assert server.get("/api/runs", authorization=f"Bearer {given}").status == 200
+            assert server.get("/api/runs", authorization=f"Bearer {given[:-1]}").status == 401
 
     def test_is_in_the_description_of_the_api_when_there_is_one(
         self, server: RunningServer, guarded: RunningServer

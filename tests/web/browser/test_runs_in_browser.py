@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Visit, serve, visit
+from support.browser import Visit, forget, open_window, serve, visit, watch
 from support.sample_run import RUN, make_case
 from support.stored_runs import (
     HOSTILE,
@@ -19,6 +19,9 @@ from support.stored_runs import (
 
 from geval_cli.records import RunStatus, RunSummary
 from geval_cli.store.runs import RunStore
+
+PATIENCE_MS = 3000
+"""So long the page waits before it asks again about a run that another process has under way."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(folder, address, hostile, before, after)
 
 
-@pytest.fixture
-def window(site: Site, browser: Any) -> Iterator[Visit]:
-    with visit(browser, site.address) as found:
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    """One for all tests: a fresh one takes longer than most of them."""
+    with open_window(browser) as found:
         yield found
+
+
+@pytest.fixture
+def window(site: Site, page: Any) -> Iterator[Visit]:
+    with watch(page, site.address) as found:
+        yield found
+        forget(found)
 
 
 def statuses(window: Visit) -> list[str]:
@@ -235,6 +246,7 @@ def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:
             f"/runs/{site.hostile}",
             f"/runs/{site.hostile}/results/3/0/0",
             f"/compare?before={site.before}&after={site.after}",
+            "/docs",
         ):
             window.go(path)
             assert window.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -258,11 +270,14 @@ def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) 
     runs = RunStore.open(tmp_path / ".geval")
     runs.begin(replace(RUN, status=RunStatus.RUNNING, finished_at=None, duration_ms=None))
     with serve(tmp_path) as address, visit(browser, address) as window:
-        window.go(f"/runs/{RUN.id}")
+        window.page.clock.install()
+        with window.page.expect_response("**/events"):
+            window.go(f"/runs/{RUN.id}")
         window.page.get_by_text("Waiting for the first result").wait_for()
         runs.add(RUN.id, make_case()).result()
         runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
         runs.close()
+        window.page.clock.fast_forward(PATIENCE_MS)
         window.page.get_by_text("completed").wait_for()
         assert statuses(window) == ["Passed 0.88"]
 

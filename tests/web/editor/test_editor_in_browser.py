@@ -7,7 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from support.browser import Visit, serve, visit
+from support.browser import Visit, forget, open_window, serve, visit, watch
 
 SUITE = dedent("""\
     # A bakery, with comments that must stay
@@ -68,11 +68,19 @@ def folder(site: tuple[Path, str]) -> Path:
     return site[0]
 
 
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    """One for all tests: a fresh one takes longer than most of them."""
+    with open_window(browser) as found:
+        yield found
+
+
 @pytest.fixture
-def window(site: tuple[Path, str], folder: Path, browser: Any) -> Iterator[Visit]:
-    with visit(browser, site[1]) as found:
+def window(site: tuple[Path, str], folder: Path, page: Any) -> Iterator[Visit]:
+    with watch(page, site[1]) as found:
         open_editor(found)
         yield found
+        forget(found)
         found.complaints[:] = [text for text in found.complaints if not _REFUSAL.search(text)]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,15 @@ def editor(server: RunningServer) -> Editor:
 
 
 class TestList:
+    def test_what_is_no_file_or_has_no_address_is_passed_over(self, editor: Editor) -> None:
+        os.mkfifo(editor.folder / "pipe.yaml")
+        (editor.folder / "folder.yaml").mkdir(exist_ok=True)
+        Path(os.fsdecode(os.fsencode(editor.folder) + b"/\xff.yaml")).write_text(SUITE, encoding="utf-8")
+        answer = editor.server.get("/suites")
+        (editor.folder / "pipe.yaml").unlink()
+        assert answer.status == 200
+        assert re.findall(r"edit\?path=([^\"]+)", answer.text) == ["suite.yaml"] * 2
+
     def test_suites_are_listed_with_what_they_hold(self, editor: Editor) -> None:
         (editor.folder / "below").mkdir(exist_ok=True)
         (editor.folder / "below" / "more.json").write_text(
@@ -368,6 +378,7 @@ class TestNew:
             ("no/x.yaml", 404),
             ("  ", 422),
             (".yaml", 422),
+            ("two\nlines.yaml", 422),
         ],
     )
     def test_other_names_are_refused(self, editor: Editor, tmp_path: Path, name: str, status: int) -> None:

@@ -1,0 +1,24 @@
+"""The way into promptfoo's dialect. Its readers are imported when the first config of that dialect is read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from geval_cli.config.document import Document
+from geval_cli.config.scripts import ScriptCaller
+from geval_cli.config.suite import OpenedSuite, SuiteOverrides
+
+
+def open_promptfoo_suite(
+    documents: Sequence[tuple[Path, Document]],
+    *,
+    env: Mapping[str, str],
+    env_file: Path | None,
+    overrides: SuiteOverrides,
+    scripts: ScriptCaller | None,
+) -> OpenedSuite:
+    """See `geval_cli.config.promptfoo.load.open_promptfoo_suite`."""
+    from geval_cli.config.promptfoo import load
+
+    return load.open_promptfoo_suite(
+        documents, env=env, env_file=env_file, overrides=overrides, scripts=scripts
+    )

@@ -1,0 +1,172 @@
+"""Google's Gemini API (`google:MODEL`)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from geval_cli.providers.addresses import HttpCall
+from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.endpoint_provider import EndpointProvider
+from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.transport import response_error
+from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
+
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+_BODY_KEYS = frozenset(
+    {"safetySettings", "tools", "toolConfig", "tool_config", "cachedContent", "labels", "generationConfig"}
+)
+_GENERATION_NAMES = {
+    "max_tokens": "maxOutputTokens",
+    "max_completion_tokens": "maxOutputTokens",
+    "max_output_tokens": "maxOutputTokens",
+    "top_p": "topP",
+    "top_k": "topK",
+    "stop": "stopSequences",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+"""Parameters as other APIs call them, and as this one does."""
+_FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+
+
+class GoogleProvider(EndpointProvider):
+    """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        endpoint.prepare()
+        payload = _payload(endpoint, request)
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        body, reply = await self._transport.post_json(call, payload, context)
+        choice = _choice(body, reply, context)
+        usage = endpoint.usage(_usage(body), requests=1)
+        wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
+        return ModelResponse(
+            choices=(choice,),
+            usage=usage,
+            latency_ms=reply.latency_ms,
+            dropped=tuple(name for name, is_wished in wished.items() if is_wished),
+            model=body.get("modelVersion") if isinstance(body.get("modelVersion"), str) else None,
+            request_id=request_id_of(reply, context),
+            exhausted_s=self._transport.exhausted_s(reply, usage),
+        )
+
+
+def build(source: ProviderSource) -> GoogleProvider:
+    """The provider that a checked `source` describes."""
+    return GoogleProvider(endpoint_of(source))
+
+
+def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
+    settings = {**endpoint.wire, **request.params}
+    instruction = settings.pop("systemInstruction", None) or settings.pop("system_instruction", None)
+    format_ = settings.pop("response_format", None)
+    for name in ("logprobs", "top_logprobs"):
+        settings.pop(name, None)
+    body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
+    generation = {
+        _GENERATION_NAMES.get(name, name): value for name, value in settings.items() if value is not None
+    }
+    if isinstance(generation.get("stopSequences"), str):
+        generation["stopSequences"] = [generation["stopSequences"]]
+    generation |= _shape(request, format_)
+    generation |= body.pop("generationConfig", None) or {}
+    system, contents = _contents(request.messages, instruction)
+    payload = {**body, "contents": contents}
+    if system:
+        payload["systemInstruction"] = {"parts": [{"text": system}]}
+    if generation:
+        payload["generationConfig"] = generation
+    return payload
+
+
+def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
+    """What makes the answer JSON, if it is to be."""
+    if request.response_schema is not None:
+        return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
+    kind = format_.get("type") if isinstance(format_, dict) else None
+    return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
+
+
+def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The system text, and the other messages; a conversation of system messages only is asked as the user."""
+    system = [_instruction_text(instruction)] if instruction else []
+    told = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
+    others = [
+        {"role": "model" if item.role == "assistant" else "user", "parts": _parts(item.content)}
+        for item in messages
+        if item.role not in _INSTRUCTION_ROLES
+    ]
+    if not others:
+        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(told)}]}]
+    return "\n\n".join([*system, *told]), others
+
+
+def _instruction_text(written: Any) -> str:
+    parts = written.get("parts") if isinstance(written, dict) else written
+    return content_text([parts] if isinstance(parts, dict) else parts)
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    """The parts of a message; those that this API does not spell as others do go as they are."""
+    if isinstance(content, str):
+        return [{"text": content}]
+    parts = content if isinstance(content, list) else [content]
+    return [
+        {"text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
+        for part in parts
+    ]
+
+
+def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+    candidates = body.get("candidates") if isinstance(body, dict) else None
+    if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
+        return _candidate(candidates[0], reply, context)
+    feedback = body.get("promptFeedback") if isinstance(body, dict) else None
+    if isinstance(feedback, dict) and feedback.get("blockReason"):
+        raise response_error(
+            f"no answer, since the prompt was blocked ({feedback['blockReason']})", reply, context
+        )
+    raise response_error("an answer without candidates", reply, context)
+
+
+def _candidate(candidate: Mapping[str, Any], reply: HttpReply, context: CallContext) -> Choice:
+    reason = candidate.get("finishReason")
+    content = candidate.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    if not isinstance(parts, list):
+        if not reason or reason == "STOP":
+            raise response_error("an answer without content", reply, context)
+        parts = []
+    text = "".join(_texts(parts))
+    return Choice(text, _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None)
+
+
+def _texts(parts: list[Any]) -> Iterator[str]:
+    """What was said without the thoughts; the calls that the model wants made, as JSON."""
+    for part in parts:
+        if not isinstance(part, dict) or part.get("thought"):
+            continue
+        if isinstance(part.get("text"), str):
+            yield part["text"]
+        elif "functionCall" in part:
+            yield json.dumps(part, ensure_ascii=False)
+
+
+def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
+    """Tokens, thoughts counted as written, under this API's own names."""
+    counted = body.get("usageMetadata")
+    if not isinstance(counted, dict):
+        return None
+    written = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    usage = {
+        "prompt_tokens": counted.get("promptTokenCount"),
+        "completion_tokens": sum(item for item in written if isinstance(item, int)),
+        "prompt_tokens_details": {"cached_tokens": counted.get("cachedContentTokenCount")},
+    }
+    return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})

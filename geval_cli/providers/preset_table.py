@@ -1,0 +1,166 @@
+"""The model servers that geval knows, as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+WireFormat = Literal["openai", "azure", "anthropic", "google"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A model server that geval knows.
+
+    Attributes:
+        title: its name for people.
+        base_url: where its API begins; empty when every user has another.
+        key_envs: the variables that may hold the key, the usual one first.
+        base_url_envs: the variables that may hold another `base_url`.
+        example: an id to copy.
+        needs_key: False where a key is sent only if there is one.
+    """
+
+    title: str
+    base_url: str
+    key_envs: tuple[str, ...]
+    example: str
+    base_url_envs: tuple[str, ...] = ()
+    wire_format: WireFormat = "openai"
+    needs_key: bool = True
+
+
+PRESETS: Mapping[str, Preset] = {
+    "openai": Preset(
+        "OpenAI, and every server that speaks its chat API (set base_url)",
+        "https://api.openai.com/v1",
+        ("OPENAI_API_KEY",),
+        "openai:gpt-4.1",
+        ("OPENAI_BASE_URL", "OPENAI_API_BASE_URL"),
+    ),
+    "anthropic": Preset(
+        "Anthropic",
+        "https://api.anthropic.com",
+        ("ANTHROPIC_API_KEY",),
+        "anthropic:claude-sonnet-4-5",
+        ("ANTHROPIC_BASE_URL",),
+        "anthropic",
+    ),
+    "azure": Preset(
+        "Azure OpenAI (the id names the deployment)",
+        "",
+        ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
+        "azure:my-deployment",
+        ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE_URL", "AZURE_API_HOST"),
+        "azure",
+    ),
+    "ollama": Preset(
+        "Ollama on this machine",
+        "http://localhost:11434/v1",
+        ("OLLAMA_API_KEY",),
+        "ollama:llama3.2",
+        ("OLLAMA_BASE_URL",),
+        needs_key=False,
+    ),
+    "vllm": Preset(
+        "vLLM",
+        "http://localhost:8000/v1",
+        ("VLLM_API_KEY",),
+        "vllm:meta-llama/Llama-3.1-8B-Instruct",
+        ("VLLM_BASE_URL",),
+        needs_key=False,
+    ),
+    "openrouter": Preset(
+        "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter:openai/gpt-4.1"
+    ),
+    "groq": Preset(
+        "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "groq:llama-3.3-70b-versatile"
+    ),
+    "deepseek": Preset(
+        "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek:deepseek-chat"
+    ),
+    "mistral": Preset(
+        "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral:mistral-large-latest"
+    ),
+    "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4"),
+    "together": Preset(
+        "Together AI",
+        "https://api.together.xyz/v1",
+        ("TOGETHER_API_KEY",),
+        "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
+    ),
+    "fireworks": Preset(
+        "Fireworks AI",
+        "https://api.fireworks.ai/inference/v1",
+        ("FIREWORKS_API_KEY",),
+        "fireworks:accounts/fireworks/models/llama-v3p1-8b-instruct",
+    ),
+    "google": Preset(
+        "Google's Gemini API",
+        "https://generativelanguage.googleapis.com",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "google:gemini-2.5-flash",
+        ("GOOGLE_API_BASE_URL",),
+        "google",
+    ),
+    "perplexity": Preset(
+        "Perplexity", "https://api.perplexity.ai", ("PERPLEXITY_API_KEY",), "perplexity:sonar"
+    ),
+    "cohere": Preset(
+        "Cohere",
+        "https://api.cohere.ai/compatibility/v1",
+        ("COHERE_API_KEY",),
+        "cohere:command-a-03-2025",
+    ),
+    "cerebras": Preset(
+        "Cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), "cerebras:llama3.1-8b"
+    ),
+    "github": Preset(
+        "GitHub Models", "https://models.github.ai/inference", ("GITHUB_TOKEN",), "github:openai/gpt-4.1"
+    ),
+    "huggingface": Preset(
+        "Hugging Face's router",
+        "https://router.huggingface.co/v1",
+        ("HF_TOKEN", "HF_API_TOKEN"),
+        "huggingface:chat:meta-llama/Llama-3.1-8B-Instruct",
+    ),
+    "nvidia": Preset(
+        "NVIDIA",
+        "https://integrate.api.nvidia.com/v1",
+        ("NVIDIA_API_KEY",),
+        "nvidia:meta/llama-3.1-8b-instruct",
+    ),
+    "helicone": Preset(
+        "Helicone's gateway",
+        "https://ai-gateway.helicone.ai/v1",
+        ("HELICONE_API_KEY",),
+        "helicone:openai/gpt-4.1",
+    ),
+    "databricks": Preset(
+        "Databricks (set base_url to https://WORKSPACE/serving-endpoints)",
+        "",
+        ("DATABRICKS_TOKEN",),
+        "databricks:databricks-llama-4-maverick",
+        ("DATABRICKS_BASE_URL",),
+    ),
+    "cloudflare-ai": Preset(
+        "Cloudflare Workers AI (set base_url to https://api.cloudflare.com/client/v4/accounts/ACCOUNT/ai/v1)",
+        "",
+        ("CLOUDFLARE_API_KEY",),
+        "cloudflare-ai:@cf/meta/llama-3.1-8b-instruct",
+        ("CLOUDFLARE_BASE_URL",),
+    ),
+    "litellm": Preset(
+        "a LiteLLM proxy",
+        "http://localhost:4000/v1",
+        ("LITELLM_API_KEY",),
+        "litellm:gpt-4.1",
+        ("LITELLM_BASE_URL",),
+        needs_key=False,
+    ),
+}
+
+KIND_ALIASES: Mapping[str, str] = {
+    "togetherai": "together",
+    "azureopenai": "azure",
+    "gemini": "google",
+}

@@ -1,0 +1,94 @@
+"""factuality, model-graded-closedqa, conversation-relevance: what the judge decides about an answer."""
+
+import json
+from typing import Any
+
+import pytest
+from support.graded import SpeakingJudge, graded, graded_tools
+
+from geval_cli.config.schema import FactualityWeightsSpec, TestOptionsSpec
+from geval_cli.errors import JudgeError
+from geval_cli.records import Status
+
+
+@pytest.mark.parametrize(
+    ("category", "score", "status"),
+    [
+        ("A", 1, Status.PASSED),
+        ("B", 1, Status.PASSED),
+        ("C", 1, Status.PASSED),
+        ("D", 0, Status.FAILED),
+        ("E", 1, Status.PASSED),
+    ],
+)
+@pytest.mark.parametrize("kind", ["factuality", "model-graded-factuality"])
+def test_each_case_of_factuality_is_worth_something(
+    kind: str, category: str, score: float, status: Status
+) -> None:
+    result = graded(kind, graded_tools(json.dumps({"category": category, "reason": "so"})), value="Paris")
+    assert (result.status, result.score, result.reason) == (status, score, "so")
+    assert result.detail["category"] == category
+
+
+def test_the_worth_of_a_case_can_be_changed_and_what_is_above_nothing_passes() -> None:
+    weights = FactualityWeightsSpec.model_validate({"disagree": 0.5, "agree": 0})
+    test = {"options": TestOptionsSpec(factuality=weights)}
+    disagreeing = graded("factuality", graded_tools("(D) It contradicts."), value="x", test=test)
+    assert (disagreeing.status, disagreeing.score) == (Status.PASSED, 0.5)
+    assert disagreeing.reason == "It contradicts."
+    assert graded("factuality", graded_tools("C"), value="x", test=test).status is Status.FAILED
+    strict = graded("factuality", graded_tools("D"), value="x", threshold=0.6, test=test)
+    assert strict.status is Status.FAILED
+
+
+def test_the_judge_sees_question_reference_and_answer() -> None:
+    judge = SpeakingJudge(["C"])
+    test = {"vars": {"city": "Paris"}}
+    graded("factuality", graded_tools(judge=judge), output="Lyon", value="{{ city }}", test=test)
+    for text in ("the prompt", "Paris", "Lyon"):
+        assert text in judge.prompts[0]
+
+
+def test_a_category_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(JudgeError):
+        graded("factuality", graded_tools('{"category": "Z"}'), value="x")
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"), [("Because of this.\nY", Status.PASSED), ('{"verdict": "N"}', Status.FAILED)]
+)
+def test_a_closed_question_is_yes_or_no(reply: str, status: Status) -> None:
+    result = graded("model-graded-closedqa", graded_tools(reply), value="is polite")
+    assert (result.status, result.score) == (status, float(status is Status.PASSED))
+    assert result.reason
+
+
+def turns(count: int) -> dict[str, Any]:
+    talk = [{"input": f"question {number}", "output": f"answer {number}"} for number in range(count)]
+    return {"vars": {"_conversation": talk}}
+
+
+def test_each_turn_is_judged_within_its_window() -> None:
+    judge = SpeakingJudge([lambda prompt: "no" if prompt.rstrip().count("answer") == 1 else "yes"])
+    result = graded(
+        "conversation-relevance",
+        graded_tools(judge=judge),
+        test=turns(4),
+        config={"windowSize": 2},
+        threshold=0.75,
+    )
+    assert (result.status, result.score) == (Status.PASSED, 0.75)
+    assert [prompt.count("question ") for prompt in judge.prompts] == [1, 2, 2, 2]
+    assert "1 of 4 answers do not fit" in result.reason
+
+
+def test_without_turns_prompt_and_output_are_the_conversation() -> None:
+    judge = SpeakingJudge(["yes"])
+    assert graded("conversation-relevance", graded_tools(judge=judge), output="hi there").score == 1
+    assert "the prompt" in judge.prompts[0]
+    assert "hi there" in judge.prompts[0]
+
+
+def test_a_turn_that_cannot_be_judged_is_an_error() -> None:
+    with pytest.raises(JudgeError):
+        graded("conversation-relevance", graded_tools("hm"), test=turns(2))

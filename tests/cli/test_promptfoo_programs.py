@@ -1,0 +1,171 @@
+"""Prompts, variables and filters that programs make, in runs of the whole command."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import Finished, clean_environment, run_geval
+from support.promptfoo import NAME, write_files
+
+PROMPTS_PY = """
+def text(context):
+    return f"{context['vars']['x']} by {context['provider']['id']}, {{{{ y }}}}"
+
+async def chat(context):
+    return [{"role": "user", "content": context["config"]["greeting"] + context["vars"]["y"]}]
+
+def broken(context):
+    raise ValueError("out of ideas")
+
+def nothing(context):
+    return None
+"""
+TALK_PY = """
+import json
+
+def build(context):
+    return json.dumps(context["vars"]["_conversation"])
+"""
+VARIABLE_PY = """
+def get_var(name, prompt, others):
+    return {"output": f"{name} of {others['x']} in {prompt}"}
+
+def refuse(name, prompt, others):
+    return {"error": "no such record"}
+
+def bare(name, prompt, others):
+    return "text"
+"""
+FILES = {
+    "prompts.py": PROMPTS_PY,
+    "talk.py": TALK_PY,
+    "whole.py": "import json, sys\nprint('script', json.loads(sys.argv[1])['vars']['x'])\n",
+    "prompt.js": "module.exports = ({vars, provider}) => `${vars.x} ${provider.id}`;\n"
+    "module.exports.set = async (context) => ({prompt: [{role: 'user', content: 'set'}], config: context.config});\n",
+    "v.py": VARIABLE_PY,
+    "v.js": "module.exports = (name, prompt, others) => ({output: [name, others.x]});\n",
+    "echo.sh": '#!/bin/sh\necho "$1: $2" | cut -c 1-30\n',
+    "fail.sh": "#!/bin/sh\necho no luck >&2\nexit 3\n",
+}
+
+
+def run(folder: Path, content: Mapping[str, Any], *options: str) -> tuple[Finished, list[Any]]:
+    write_files(folder, {**FILES, NAME: json.dumps({"providers": ["echo"], **content})})
+    for script in ("echo.sh", "fail.sh"):
+        (folder / script).chmod(0o755)
+    env = clean_environment(OPENAI_API_KEY="sk-x")
+    done = run_geval("run", "-o", "o.json", "--no-progress", *options, cwd=folder, env=env)
+    output = folder / "o.json"
+    return done, json.loads(output.read_text())["results"] if output.exists() else []
+
+
+def test_programs_make_prompts_and_variables(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    prompts = [
+        "file://prompts.py:text",
+        {"id": "prompts.py:chat", "config": {"greeting": "Hi "}},
+        "file://whole.py",
+        "exec:./echo.sh Q",
+        "prompt.js",
+        "prompt.js:set",
+        "{{ z }}",
+    ]
+    tests = [{"vars": {"x": "A", "y": "file://v.py", "z": "file://v.js"}}]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 0, done.stdout + done.stderr
+    assert [row["output"] for row in rows] == [
+        "A by echo, y of A in ",
+        '[\n  {\n    "role": "user",\n    "content": "Hi y of A in "\n  }\n]',
+        "script A",
+        'Q: {"vars": {"x": "A", "y": "y',
+        "A echo",
+        '[\n  {\n    "role": "user",\n    "content": "set"\n  }\n]',
+        "z,A",
+    ]
+    assert rows[6]["vars"] == {"x": "A", "y": "y of A in {{ z }}", "z": ["z", "A"]}
+
+
+def test_programs_that_fail_are_errors_of_their_cases_alone(tmp_path: Path) -> None:
+    prompts = ["file://prompts.py:broken", "file://prompts.py:nothing", "exec:./fail.sh", "fine {{x}}"]
+    tests = [
+        {"vars": {"x": "A"}, "assert": [{"type": "contains", "value": "A"}]},
+        {"vars": {"x": "B", "y": "file://v.py:refuse"}, "prompts": ["fine {{x}}"]},
+        {"vars": {"x": "C", "y": "file://v.py:bare"}, "prompts": ["fine {{x}}"]},
+    ]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 3
+    assert [row["status"] for row in rows] == ["error", "error", "error", "passed", "error", "error"]
+    messages = [row["error"]["message"] for row in rows if row["error"]]
+    assert "prompts.py:broken` could not be made" in messages[0]
+    assert "out of ideas" in messages[0]
+    assert "gave nothing" in messages[1]
+    assert "ended with status 3: no luck" in messages[2]
+    assert messages[3] == "the variable `y` could not be made: no such record"
+    assert "gave no `output`" in messages[4]
+
+
+def test_what_cannot_be_run_is_found_before_anything_is_sent(tmp_path: Path) -> None:
+    prompts = ["file://prompts.py:absent", "exec:./missing.sh", "exec:'open", "plain"]
+    tests = [{"vars": {"x": "file://v.py:absent"}}]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 2
+    assert rows == []
+    assert done.stderr.count("has no function `absent`") == 2
+    assert "the program `./missing.sh` was not found" in done.stderr
+    assert "the command cannot be read" in done.stderr
+
+
+def test_answers_in_a_prompt_that_a_program_made_are_never_rendered(tmp_path: Path) -> None:
+    tests = [
+        {
+            "vars": {"x": "{% raw %}{{ 7 * 7 }}{% endraw %}"},
+            "prompts": ["plain {{x}}"],
+            "options": {"storeOutputAs": "y"},
+        },
+        {"vars": {"x": "B"}, "prompts": ["made"]},
+    ]
+    prompts = [{"id": "file://again.py:build", "label": "made"}, "plain {{x}}"]
+    write_files(tmp_path, {"again.py": "def build(context):\n    return 'again: ' + context['vars']['y']\n"})
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 0, done.stderr
+    assert [row["output"] for row in rows] == ["plain {{ 7 * 7 }}", "again: plain {{ 7 * 7 }}"]
+
+
+def test_a_program_sees_former_turns(tmp_path: Path) -> None:
+    tests = [{"vars": {"x": "A"}}, {"vars": {"x": "B"}}]
+    done, rows = run(tmp_path, {"prompts": ["file://talk.py:build"], "tests": tests})
+    assert done.code == 0, done.stderr
+    turns = json.loads(rows[1]["output"])
+    assert [turn["output"] for turn in turns] == ["[]"]
+
+
+def test_filters_of_the_config_work_in_prompts_and_assertions(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    write_files(tmp_path, {"shout.js": "module.exports = (text, mark = '!') => text.toUpperCase() + mark;\n"})
+    content = {
+        "nunjucksFilters": {"shout": "./shout.js"},
+        "prompts": ["{{ x | shout }} {{ x | shout('?') }}"],
+        "tests": [{"vars": {"x": "hi"}, "assert": [{"type": "equals", "value": "{{ x | shout }} HI?"}]}],
+    }
+    done, rows = run(tmp_path, content)
+    assert done.code == 0, done.stdout + done.stderr
+    assert rows[0]["output"] == "HI! HI?"
+
+
+def test_filters_that_cannot_be_run_are_found_before_anything_is_sent(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    write_files(
+        tmp_path,
+        {"bad.js": "module.exports = (", "throws.js": "module.exports = () => { throw Error('no') };"},
+    )
+    content = {
+        "nunjucksFilters": {"bad": "bad.js", "throws": "throws.js"},
+        "prompts": ["{{ x | bad }}", "{{ x | throws }}"],
+        "tests": [{"vars": {"x": "hi"}}],
+    }
+    done, _ = run(tmp_path, content)
+    assert done.code == 2
+    assert "bad.js cannot be compiled" in done.stderr
+    assert "the filter `throws` failed" in done.stderr

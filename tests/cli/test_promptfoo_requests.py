@@ -1,0 +1,174 @@
+"""What models are asked, and how, for what promptfoo configs say about requests."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from support.geval_command import Finished, clean_environment, run_geval
+from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
+from support.promptfoo import NAME, write_files
+
+
+def answer(body: Any, headers: Mapping[str, str]) -> Reply:
+    return chat_reply(f"{body['model']}: {len(body['messages'])}")
+
+
+def run(
+    folder: Path, content: Mapping[str, Any], *options: str
+) -> tuple[Finished, list[RecordedRequest], list[Any]]:
+    with LoopbackServer(respond=answer) as server:
+        text = json.dumps(content).replace("<SERVER>", server.base_url)
+        write_files(folder, {NAME: text})
+        env = clean_environment(OPENAI_API_KEY="sk-of-all")
+        done = run_geval("run", NAME, "-o", "o.json", "--no-progress", *options, cwd=folder, env=env)
+        requests = server.requests
+    output = folder / "o.json"
+    return done, requests, json.loads(output.read_text())["results"] if output.exists() else []
+
+
+def test_a_provider_s_own_environment_and_the_parameters_of_a_prompt(tmp_path: Path) -> None:
+    own = {"OPENAI_API_KEY": "sk-of-one-alone", "OPENAI_BASE_URL": "<SERVER>"}
+    content = {
+        "env": {"OPENAI_BASE_URL": "<SERVER>"},
+        "providers": [
+            {"id": "openai:a", "config": {"temperature": 1, "top_p": 0.5}},
+            {"id": "openai:b", "env": own},
+        ],
+        "prompts": [{"raw": "Hi", "config": {"temperature": 0.25, "max_tokens": 7}}],
+        "tests": [{"options": {"max_tokens": 9}}],
+    }
+    done, requests, _ = run(tmp_path, content)
+    assert done.code == 0, done.stderr
+    sent = {request.json["model"]: request for request in requests}
+    keys = {model: request.headers["authorization"] for model, request in sent.items()}
+    assert keys == {"a": "Bearer sk-of-all", "b": "Bearer sk-of-one-alone"}
+    assert (sent["a"].json["temperature"], sent["a"].json["top_p"], sent["a"].json["max_tokens"]) == (
+        0.25,
+        0.5,
+        9,
+    )
+    assert sent["b"].json["temperature"] == 0.25
+    written = "".join(path.read_text(errors="replace") for path in tmp_path.glob("o.json"))
+    assert "sk-of-one-alone" not in written + done.stdout + done.stderr
+
+
+def test_messages_keep_their_further_keys(tmp_path: Path) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    chat = [
+        {"role": "user", "content": "Add {{x}}", "name": "Ann"},
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "{{x}}"},
+    ]
+    content = {
+        "env": {"OPENAI_BASE_URL": "<SERVER>"},
+        "providers": ["openai:a"],
+        "prompts": [json.dumps(chat)],
+        "tests": [{"vars": {"x": 1.0}}],
+    }
+    done, (request,), _ = run(tmp_path, content)
+    assert done.code == 0, done.stderr
+    assert request.json["messages"] == [
+        {"role": "user", "content": "Add 1", "name": "Ann"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "1", "tool_call_id": "c1"},
+    ]
+
+
+def test_numbers_and_data_are_compared_as_javascript_writes_them(tmp_path: Path) -> None:
+    data = {"a": 1.0, "b": [True, None]}
+    content = {
+        "providers": ["echo"],
+        "prompts": ["x"],
+        "tests": [
+            {
+                "providerOutput": data,
+                "assert": [
+                    {"type": "equals", "value": '{"a":1,"b":[true,null]}'},
+                    {"type": "contains", "value": 1.0},
+                    {"type": "contains-all", "value": [1.0, "true"]},
+                    {"type": "regex", "value": r"^\{.*\}$"},
+                    {"type": "assert-set", "assert": [{"type": "not-contains", "value": 2.50}]},
+                ],
+            },
+            {"providerOutput": "2.5\n", "assert": [{"type": "not-regex", "value": r"^2\.5$"}]},
+        ],
+    }
+    done, _, rows = run(tmp_path, content)
+    assert done.code == 0, done.stdout + done.stderr
+    assert [row["status"] for row in rows] == ["passed", "passed"]
+
+
+def test_a_config_need_not_be_named(tmp_path: Path) -> None:
+    content = {"providers": ["echo"], "prompts": ["x"], "gates": ["errors <= 0"]}
+    write_files(tmp_path, {NAME: json.dumps(content)})
+    done = run_geval("run", "--no-progress", cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    assert NAME in done.stdout
+    write_files(tmp_path, {"gevalconfig.yaml": "providers: [echo]\nprompts: [y]\n"})
+    assert "gevalconfig.yaml: valid" in run_geval("validate", cwd=tmp_path).stdout
+    (tmp_path / "empty").mkdir()
+    lost = run_geval("run", cwd=tmp_path / "empty")
+    assert lost.code == 2
+    assert "no config is named" in lost.stderr
+
+
+def test_filtered_runs_of_filtering_configs_are_gone_on_with(tmp_path: Path) -> None:
+    content = {
+        "env": {"OPENAI_BASE_URL": "<SERVER>"},
+        "providers": [{"id": "openai:a", "prompts": ["one"]}, "openai:b"],
+        "prompts": [{"raw": "1 {{x}}", "label": "one"}, {"raw": "2 {{x}}", "label": "two"}],
+        "tests": [
+            {"description": "keep 1", "vars": {"x": ["p", "q"]}},
+            {"description": "leave", "vars": {"x": "r"}},
+            {"description": "keep 2", "vars": {"x": "s"}, "providers": ["openai:b"], "prompts": ["two"]},
+            {"description": "keep 3", "vars": {"x": "t"}},
+        ],
+    }
+    options = ("--filter-pattern", "keep", "--repeat", "2")
+    with LoopbackServer(respond=answer) as server:
+        write_files(tmp_path, {NAME: json.dumps(content).replace("<SERVER>", server.base_url)})
+        env = clean_environment(OPENAI_API_KEY="sk-x")
+        stopped = run_geval("run", "--max-requests", "9", "--no-progress", *options, cwd=tmp_path, env=env)
+        other = run_geval("run", "--resume", "--filter-pattern", "leave", cwd=tmp_path, env=env)
+        done = run_geval("run", "--resume", "-o", "o.json", "--no-progress", *options, cwd=tmp_path, env=env)
+        asked = [
+            (request.json["model"], request.json["messages"][0]["content"]) for request in server.requests
+        ]
+    assert stopped.code != 0
+    assert other.code == 2
+    assert "--filter-pattern: keep -> leave" in other.stderr
+    assert done.code == 0, done.stderr
+    assert " of 20 cases are done" in done.stderr
+    pairs = [("a", "one"), ("b", "one"), ("b", "two")]
+    wanted = [(model, f"{'1' if name == 'one' else '2'} {x}") for x in "pqt" for model, name in pairs] + [
+        ("b", "2 s")
+    ]
+    assert sorted(asked) == sorted(wanted * 2)
+    results = json.loads((tmp_path / "o.json").read_text())["results"]
+    assert len({result["id"] for result in results}) == len(results) == 20
+
+
+def test_derived_metrics_are_shown_for_each_column(tmp_path: Path) -> None:
+    content = {
+        "providers": [{"id": "echo", "label": "one"}, {"id": "echo", "label": "two", "prompts": ["p"]}],
+        "prompts": [{"raw": "{{x}}", "label": "p"}],
+        "derivedMetrics": [{"name": "share", "value": "right / __count"}],
+        "tests": [
+            {
+                "vars": {"x": x},
+                "providers": names,
+                "assert": [{"type": "equals", "value": "a", "metric": "right"}],
+            }
+            for x, names in (("a", ["one", "two"]), ("b", ["one"]))
+        ],
+    }
+    done, _, _ = run(tmp_path, content, "-o", "o.md", "-o", "o.html")
+    assert done.code == 1
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("share")]
+    assert rows == [["share", "one", "0.50"], ["share", "two", "1.00"], ["share", "all", "cases", "0.67"]]
+    lines = [line.split("|") for line in (tmp_path / "o.md").read_text().splitlines() if "`share`" in line]
+    assert [cells[3].strip() for cells in lines] == ["0.50", "1.00", "0.67"]
+    summary = json.loads((tmp_path / "o.json").read_text())["summary"]
+    assert summary["derived_by_column"] == {"share": [0.5, 1.0]}
+    assert "derived_by_column" in (tmp_path / "o.html").read_text()

@@ -1,0 +1,158 @@
+"""select-best and max-score: cases that are judged together."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+from support.graded import SpeakingJudge, graded_tools
+from support.specs import assertion, case, suite
+
+from geval_cli.assertions.outcome import JudgeDefaults, Tools
+from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
+from geval_cli.config.suite import TestCase
+from geval_cli.engine.case import Bench
+from geval_cli.engine.check import check_plan
+from geval_cli.engine.plan import Plan
+from geval_cli.engine.rows import RowDesk
+from geval_cli.errors import BudgetError, ProviderTimeoutError
+from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Role, Status, Usage
+from geval_cli.templating import Templates
+
+Answers = Mapping[str, str | Exception]
+A, B, C = (ProviderSpec(id=f"openai:{name}", label=name) for name in "abc")
+SELECT = assertion("select-best", value="the best")
+MAX = assertion("max-score")
+
+
+def plan_of(*assertions: AssertionSpec, tests: int = 1, repeats: int = 1) -> Plan:
+    cases = [case(index, vars={"x": index}, assertions=assertions) for index in range(tests)]
+    prompts = (PromptSpec(id="p", label="P", raw="{{ x }}"),)
+    return Plan(suite(cases, prompts=prompts, providers=(A, B, C)), repeats, is_in_rows=True)
+
+
+def done(plan: Plan, answers: Answers, tools: Tools) -> list[CaseResult]:
+    """What the desk gives out, in the order in which it does."""
+
+    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+        answer = answers[spec.label]
+        if isinstance(answer, Exception):
+            raise answer
+        return ModelResponse((Choice(answer),), Usage(1))
+
+    async def run() -> list[CaseResult]:
+        desk = RowDesk(Bench(generate, tools), plan.cases_of)
+        [lane] = plan.lanes
+        return [result for job in lane for result in await desk.run(job)]
+
+    return asyncio.run(run())
+
+
+def seen(results: list[CaseResult]) -> dict[str, tuple[Status, float | None]]:
+    return {item.provider.label: (item.status, item.score) for item in results}
+
+
+ANSWERS = {"a": "one", "b": "two", "c": "three"}
+
+
+def test_the_chosen_output_passes_and_the_others_fail() -> None:
+    judge = SpeakingJudge(['{"reason": "it is funny", "best": 2}'])
+    results = done(plan_of(SELECT), ANSWERS, graded_tools(judge=judge))
+    assert seen(results) == {"a": (Status.FAILED, 0), "b": (Status.PASSED, 1), "c": (Status.FAILED, 0)}
+    assert len(judge.requests) == 1
+    for text in ("the best", "one", "two", "three"):
+        assert text in judge.prompts[0]
+    assert "it is funny" in results[1].assertions[0].reason
+
+
+def test_what_the_choice_cost_is_counted_once() -> None:
+    results = done(plan_of(SELECT), ANSWERS, graded_tools('{"best": 1}'))
+    assert [item.usage[Role.JUDGE].requests for item in results] == [1, 0, 0]
+
+
+def test_the_winner_keeps_its_own_score_and_the_results_stand_in_the_configs_order() -> None:
+    word = assertion("contains-any", value=["two", "three"])
+    results = done(plan_of(SELECT, word), ANSWERS, graded_tools('{"best": 1}'))
+    assert seen(results)["a"] == (Status.FAILED, 0.0)
+    assert seen(results)["b"] == (Status.FAILED, 0.0)
+    assert [item.type for item in results[0].assertions] == ["select-best", "contains-any"]
+    won = done(plan_of(word, SELECT), ANSWERS, graded_tools('{"best": 2}'))
+    assert seen(won)["b"] == (Status.PASSED, 1.0)
+
+
+def test_each_test_and_repeat_is_a_row_of_its_own() -> None:
+    judge = SpeakingJudge(['{"best": 1}', '{"best": 2}', '{"best": 3}', '{"best": 1}'])
+    results = done(plan_of(SELECT, tests=2, repeats=2), ANSWERS, graded_tools(judge=judge))
+    assert [item.column for item in results if item.status is Status.PASSED] == [0, 1, 2, 0]
+    assert len(results) == 12
+
+
+def test_an_output_that_never_came_is_not_compared() -> None:
+    broken = ProviderTimeoutError("too slow", provider_id="openai:a")
+    judge = SpeakingJudge(['{"best": 2}'])
+    results = done(plan_of(SELECT), {**ANSWERS, "a": broken}, graded_tools(judge=judge))
+    assert seen(results) == {"a": (Status.ERROR, None), "b": (Status.FAILED, 0), "c": (Status.PASSED, 1)}
+    assert "Output 3" not in judge.prompts[0]
+
+
+def test_fewer_than_two_outputs_and_a_broken_judge_are_errors() -> None:
+    broken = ProviderTimeoutError("too slow", provider_id="openai:a")
+    alone = done(plan_of(SELECT), {**ANSWERS, "a": broken, "b": broken}, graded_tools('{"best": 1}'))
+    assert {item.status for item in alone} == {Status.ERROR}
+    unreadable = done(plan_of(SELECT), ANSWERS, graded_tools("Reply 1b48: bananas"))
+    assert {item.status for item in unreadable} == {Status.ERROR}
+    [error] = {item.assertions[0].error.type for item in unreadable if item.assertions[0].error}
+    assert error == "JudgeParseError"
+
+
+def test_a_row_that_the_budget_cuts_short_gives_no_results() -> None:
+    with pytest.raises(BudgetError):
+        done(plan_of(SELECT), ANSWERS, graded_tools(BudgetError("used up")))
+
+
+@pytest.mark.parametrize(
+    ("value", "status_of_c"),
+    [({}, Status.PASSED), ({"threshold": 0.9}, Status.FAILED), ({"method": "sum"}, Status.PASSED)],
+)
+def test_the_highest_score_passes(value: dict[str, object], status_of_c: Status) -> None:
+    has_t = assertion("contains", value="t", weight=0)
+    has_e = assertion("contains", value="three", weight=0)
+    has_x = assertion("contains", value="x", weight=0)
+    results = done(
+        plan_of(has_t, has_e, has_x, assertion("max-score", value=value)), ANSWERS, graded_tools("")
+    )
+    assert {item.provider.label: item.status for item in results} == {
+        "a": Status.FAILED,
+        "b": Status.FAILED,
+        "c": status_of_c,
+    }
+    assert results[2].assertions[-1].detail["total"] == pytest.approx(2 if "method" in value else 2 / 3)
+
+
+def test_weights_by_type_count_and_the_first_of_equals_wins() -> None:
+    rubric = assertion("starts-with", value="o")
+    word = assertion("contains", value="t")
+    weighed = assertion("max-score", value={"weights": {"starts-with": 3}})
+    results = done(plan_of(rubric, word, weighed), ANSWERS, graded_tools(""))
+    assert [item.assertions[-1].status for item in results] == [
+        Status.PASSED,
+        Status.FAILED,
+        Status.FAILED,
+    ]
+    assert results[0].assertions[-1].detail["total"] == 0.75
+    equal = done(plan_of(assertion("word-count", value=1), MAX), ANSWERS, graded_tools(""))
+    assert [item.status for item in equal] == [Status.PASSED, Status.FAILED, Status.FAILED]
+
+
+def problems_of(tests: list[TestCase], *providers: ProviderSpec) -> list[str]:
+    prompts = (PromptSpec(id="p", label="P", raw="{{ x }}"),)
+    checked = check_plan(
+        Plan(suite(tests, prompts=prompts, providers=providers)), Templates(), JudgeDefaults()
+    )
+    return [problem.message for problem in checked.problems]
+
+
+def test_a_row_of_one_and_scores_of_nothing_are_problems() -> None:
+    [alone] = problems_of([case(vars={"x": 1}, assertions=(SELECT,))], A)
+    assert "only one" in alone
+    [nothing] = problems_of([case(vars={"x": 1}, assertions=(MAX, SELECT))], A, B)
+    assert "scores of other assertions" in nothing

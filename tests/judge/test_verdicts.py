@@ -1,0 +1,133 @@
+import pytest
+
+from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
+from geval_cli.judge.verdicts import (
+    Decision,
+    parse_attributions,
+    parse_category,
+    parse_choice,
+    parse_numbers,
+    parse_plain,
+    parse_rubric_verdict,
+    parse_texts,
+    parse_verdict_list,
+    parse_yes_or_no,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [
+        ('{"reason": "good", "pass": true, "score": 0.8}', Decision(True, "good", 0.8)),
+        ('Sure!\n```json\n{"pass": "yes", "score": "0.5"}\n```', Decision(True, None, 0.5)),
+        ('{"pass": "false", "score": 1}', Decision(False, None, 1.0)),
+        ('{"score": 0.2, "reason": "weak"}', Decision(True, "weak", 0.2)),
+        ('{"pass": false}', Decision(False)),
+        ('<think>{"pass": true}</think>{"pass": false, "score": 0}', Decision(False, None, 0.0)),
+        ('I first thought {"pass": true}, but no: {"pass": false}', Decision(False)),
+        ('{"pass": true, "score": "high"}', Decision(True)),
+    ],
+)
+def test_a_rubric_verdict_is_the_last_object_of_a_reply(text: str, decision: Decision) -> None:
+    assert parse_rubric_verdict(text) == decision
+
+
+@pytest.mark.parametrize("text", ["", "It is fine.", '{"answer": 42}', '{"pass": true, "sco', "<think>hm"])
+def test_a_reply_without_a_rubric_verdict_is_an_error(text: str) -> None:
+    with pytest.raises(JudgeParseError) as caught:
+        parse_rubric_verdict(text)
+    assert caught.value.raw_text == text
+
+
+def test_a_score_on_another_scale_is_an_error() -> None:
+    with pytest.raises(JudgeRangeError, match="8"):
+        parse_rubric_verdict('{"pass": true, "score": 8}')
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        ('{"reason": "no doubt", "verdict": "Y"}', True),
+        ('{"verdict": "no"}', False),
+        ("It meets all of it.\n\nY", True),
+        ("It says nothing of it. N", False),
+        ("**Yes**", True),
+        ("The answer is: no.", False),
+    ],
+)
+def test_yes_or_no_is_read_from_json_or_the_last_word(text: str, passed: bool) -> None:
+    assert parse_yes_or_no(text).passed is passed
+
+
+@pytest.mark.parametrize("text", ["", "Perhaps", "Anybody", '{"answer": "quite"} y', "I say yes, mostly"])
+def test_what_is_neither_yes_nor_no_is_an_error(text: str) -> None:
+    with pytest.raises(JudgeParseError):
+        parse_yes_or_no(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ('{"reason": "same", "category": "C"}', "C"),
+        ('{"category": "(d)"}', "D"),
+        ("(A) It is a subset.", "A"),
+        ("B", "B"),
+        ("e: differs", "E"),
+    ],
+)
+def test_a_category_is_read_from_json_or_the_beginning(text: str, category: str) -> None:
+    assert parse_category(text)[0] == category
+
+
+@pytest.mark.parametrize("text", ["", "A good answer", '{"category": "Z"}', "Because"])
+def test_what_is_no_category_is_an_error(text: str) -> None:
+    with pytest.raises(JudgeParseError):
+        parse_category(text)
+
+
+def test_attributions_come_as_json_or_as_marks_in_lines() -> None:
+    as_json = '{"sentences": [{"sentence": "a", "attributed": true}, {"sentence": "b", "attributed": false}]}'
+    assert parse_attributions(as_json) == (True, False)
+    assert parse_attributions("1. a [Attributed]\n2. b [Not Attributed]\nend") == (True, False)
+    with pytest.raises(JudgeParseError):
+        parse_attributions("all of it")
+
+
+def test_verdicts_must_be_as_many_as_statements() -> None:
+    as_json = '{"verdicts": [{"reason": "r", "verdict": "yes"}, {"reason": "r", "verdict": "no"}]}'
+    assert parse_verdict_list(as_json, 2) == (True, False)
+    assert parse_verdict_list("1. a. Verdict: Yes.\n2. b. Verdict: no.", 2) == (True, False)
+    assert parse_verdict_list("Final verdict for each statement in order: No. Yes.", 2) == (False, True)
+    with pytest.raises(JudgeParseError, match="2 verdicts on 3 statements"):
+        parse_verdict_list(as_json, 3)
+
+
+def test_texts_are_a_list_that_may_be_empty_or_lines() -> None:
+    assert parse_texts('{"statements": ["a", " b "]}', "statements") == ("a", "b")
+    assert parse_texts('{"statements": []}', "statements") == ()
+    assert parse_texts("a\n\nb", "statements") == ("a", "b")
+    for broken in ("", '{"other": ["a"]}', '{"statements": ["a", "b'):
+        with pytest.raises(JudgeParseError):
+            parse_texts(broken, "statements")
+
+
+def test_numbers_count_once_and_must_exist() -> None:
+    assert parse_numbers('{"relevant": [3, 1, 3]}', "relevant", 3) == (1, 3)
+    assert parse_numbers('{"relevant": []}', "relevant", 3) == ()
+    for broken in ('{"relevant": [4]}', '{"relevant": [0]}', '{"relevant": ["x"]}', "1, 3"):
+        with pytest.raises(JudgeParseError):
+            parse_numbers(broken, "relevant", 3)
+
+
+def test_a_choice_is_a_number_alone_or_in_json() -> None:
+    assert parse_choice('{"reason": "funny", "best": 2}', 3) == (1, "funny")
+    assert parse_choice(" 0.", 3, first=0) == (0, None)
+    for broken in ("Reply 1b48: bananas", '{"best": 4}', '{"best": 1.5}', ""):
+        with pytest.raises(JudgeError):
+            parse_choice(broken, 3)
+
+
+def test_a_plain_answer_is_what_follows_the_thoughts() -> None:
+    assert parse_plain("<think>x</think>\nWhat is\n it?") == "What is it?"
+    with pytest.raises(JudgeParseError):
+        parse_plain("  ")

@@ -1,0 +1,92 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.calls import answer, ask, provider, run
+from support.loopback import LoopbackServer, Reply
+
+from geval_cli.errors import ProviderResponseError
+from geval_cli.records import Message, ModelRequest, ModelResponse
+
+GOOD = {
+    "candidates": [{"content": {"parts": [{"text": "hi"}], "role": "model"}, "finishReason": "STOP"}],
+    "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 4},
+    "modelVersion": "gemini-2.5-flash-001",
+}
+
+
+def exchange(
+    request: ModelRequest, body: Mapping[str, Any] = GOOD, **config: Any
+) -> tuple[ModelResponse, dict[str, Any]]:
+    with LoopbackServer(Reply(body=body)) as server:
+        model = provider("google:gemini-2.5-flash", {"base_url": server.url, "apiKey": "key-123", **config})
+        [response] = run(answer(model, request))
+    assert server.requests[0].path == "/v1beta/models/gemini-2.5-flash:generateContent"
+    assert server.requests[0].headers["x-goog-api-key"] == "key-123"
+    return response, server.requests[0].json
+
+
+def test_a_question_and_its_answer() -> None:
+    response, sent = exchange(ask())
+    assert sent == {"contents": [{"role": "user", "parts": [{"text": "Say hi."}]}]}
+    assert (response.text, response.choices[0].finish_reason) == ("hi", "stop")
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 7)
+
+
+def test_a_conversation_with_instructions() -> None:
+    messages = (
+        Message("system", "Be kind."),
+        Message("user", "?"),
+        Message("assistant", "!"),
+        Message("user", "."),
+    )
+    _, sent = exchange(ModelRequest(messages), systemInstruction={"parts": [{"text": "Be brief."}]})
+    assert sent["systemInstruction"] == {"parts": [{"text": "Be brief.\n\nBe kind."}]}
+    assert [item["role"] for item in sent["contents"]] == ["user", "model", "user"]
+
+
+def test_parameters_are_written_as_the_api_has_them() -> None:
+    config = {"generationConfig": {"topK": 3, "temperature": 0.5}, "safetySettings": [{"category": "x"}]}
+    request = ask(params={"temperature": 0, "max_tokens": 9, "stop": "END"})
+    _, sent = exchange(request, **config)
+    assert sent["generationConfig"] == {
+        "temperature": 0.5,
+        "maxOutputTokens": 9,
+        "stopSequences": ["END"],
+        "topK": 3,
+    }
+    assert sent["safetySettings"] == [{"category": "x"}]
+
+
+def test_a_schema_shapes_the_answer_and_what_is_unknown_is_reported() -> None:
+    request = ask(response_schema={"type": "object"}, want_logprobs=True, sample_indexes=(0, 1))
+    response, sent = exchange(request)
+    assert sent["generationConfig"]["responseJsonSchema"] == {"type": "object"}
+    assert response.dropped == ("logprobs", "n")
+
+
+def test_thoughts_are_no_answer_and_calls_are() -> None:
+    parts = [{"text": "hm", "thought": True}, {"functionCall": {"name": "f", "args": {}}}]
+    body = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
+    response, _ = exchange(ask(), body)
+    assert response.text == '{"functionCall": {"name": "f", "args": {}}}'
+
+
+def test_an_answer_that_was_cut_off_says_so() -> None:
+    response, _ = exchange(ask(), {"candidates": [{"content": {}, "finishReason": "MAX_TOKENS"}]})
+    assert (response.text, response.choices[0].finish_reason) == ("", "length")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "without candidates"),
+        ({"promptFeedback": {"blockReason": "SAFETY"}}, "blocked"),
+        ({"candidates": [{"finishReason": "STOP"}]}, "without content"),
+        ({"candidates": "x"}, "without candidates"),
+        ([], "without candidates"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(body: Any, words: str) -> None:
+    with pytest.raises(ProviderResponseError, match=words):
+        exchange(ask(), body)

@@ -1,0 +1,43 @@
+"""What is refused before anything is sent because the command line says so."""
+
+from pathlib import Path
+
+import pytest
+
+from geval_cli.cli.run import RunDisplay, run_configs
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.service import Resumption, RunRequest, prepare
+from geval_cli.store.state import CacheChoice
+
+SUITE = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hello}]}]\n"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "suite.yaml"
+    path.write_text(SUITE, encoding="utf-8")
+    return path
+
+
+def test_a_grader_that_does_not_exist_is_refused_even_if_nothing_is_to_be_judged(suite: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown provider `nope`"):
+        prepare(RunRequest(suite, {}, grader="nope"))
+
+
+def test_a_grader_that_nothing_uses_needs_no_key(suite: Path) -> None:
+    assert prepare(RunRequest(suite, {}, grader="openai:gpt-4.1")).total == 1
+
+
+def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
+    requests = [RunRequest(suite, {}, resume=Resumption(run="latest"))] * 2
+    with pytest.raises(UsageError, match="names one run, and there are several configs"):
+        run_configs(requests, RunDisplay(), home=suite.parent / "state", cache=CacheChoice())
+    assert not (suite.parent / "state").exists()
+
+
+def test_a_log_that_cannot_be_opened_speaks_of_no_results(suite: Path) -> None:
+    display = RunDisplay(log_file=suite.parent)
+    with pytest.raises(ConfigError) as caught:
+        run_configs([RunRequest(suite, {})], display, home=suite.parent / "state", cache=CacheChoice())
+    [problem] = caught.value.problems
+    assert problem.hint == "name a file that can be written to"

@@ -1,0 +1,86 @@
+"""Assertions that ask judges, judged with scripted ones: one that writes, and one that embeds."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.scripted_judge import prompt_of, reply
+from support.specs import TEMPLATES, assertion, case
+
+from geval_cli.assertions.outcome import JudgeDefaults, Subject, Tools
+from geval_cli.assertions.registry import judge_assertion
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.metric import Judge
+from geval_cli.providers.presets import is_embedding
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
+
+Says = str | Exception | Callable[[str], str | Exception]
+
+
+@dataclass(eq=False)
+class SpeakingJudge:
+    """Replies with what it is told, one after another; the last reply is repeated. Keeps all requests."""
+
+    replies: Sequence[Says]
+    label: str = "scripted:judge"
+    provider_params: Mapping[str, JsonValue] = field(default_factory=dict)
+    requests: list[ModelRequest] = field(default_factory=list)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        says = self.replies[min(len(self.requests), len(self.replies)) - 1]
+        answer = says(prompt_of(request)) if callable(says) else says
+        if isinstance(answer, Exception):
+            raise answer
+        return reply(*[answer] * len(request.sample_indexes))
+
+    @property
+    def prompts(self) -> list[str]:
+        return [prompt_of(request) for request in self.requests]
+
+
+@dataclass(eq=False)
+class VectorJudge:
+    """Embeds the texts that it knows."""
+
+    vectors: Mapping[str, Sequence[float]]
+    label: str = "scripted:embedding"
+    provider_params: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return reply(json.dumps(self.vectors[prompt_of(request)]))
+
+
+def graded_tools(
+    *replies: Says,
+    vectors: Mapping[str, Sequence[float]] | None = None,
+    judge: SpeakingJudge | None = None,
+    asked: list[str] | None = None,
+    defaults: JudgeDefaults | None = None,
+) -> Tools:
+    """Tools with a speaking judge for text and, for ids of embedding models, one that embeds."""
+    speaking, embedding = judge or SpeakingJudge(replies), VectorJudge(vectors or {})
+
+    def judge_for(spec: ProviderSpec) -> Judge:
+        if asked is not None:
+            asked.append(spec.id)
+        return embedding if is_embedding(spec.id) else speaking
+
+    return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
+
+
+def graded(
+    kind: str,
+    tools: Tools,
+    *,
+    output: JsonValue = "the output",
+    prompt: str = "the prompt",
+    test: dict[str, Any] | None = None,
+    **keys: Any,
+) -> AssertionResult:
+    """What an assertion of `kind` says about `output`."""
+    seen = Subject(case(**(test or {})), output, prompt)
+    return asyncio.run(judge_assertion(assertion(kind, **keys), seen, tools))
