@@ -64,7 +64,9 @@ def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
         return list(configs)
     found = next((Path(name) for name in _CONFIG_NAMES if Path(name).is_file()), None)
     if found is None:
-        message = f"no config is named, and there is no {_CONFIG_NAMES[0]} or {_CONFIG_NAMES[3]} in this folder"
+        message = (
+            f"no config is named, and there is no {_CONFIG_NAMES[0]} or {_CONFIG_NAMES[3]} in this folder"
+        )
         raise UsageError(message, hint="name one, or write one with `geval init`")
     return [found]
 

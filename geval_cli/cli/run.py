@@ -49,6 +49,10 @@ _RANK = (
 """Which exit code wins when several configs run: the last in this order."""
 
 
+def _tell_nobody(_: Iterable[Path]) -> None:
+    """Stands for a listener where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunDisplay:
     """What becomes of the results, besides being stored: results files, a log of requests, how much is shown.
@@ -60,7 +64,7 @@ class RunDisplay:
     shows_progress: bool = True
     is_verbose: bool = False
     log_file: Path | None = None
-    note_written: Callable[[Iterable[Path]], None] = set
+    note_written: Callable[[Iterable[Path]], None] = _tell_nobody
 
 
 def run_configs(

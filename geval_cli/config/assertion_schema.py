@@ -170,7 +170,9 @@ class WebhookAssertionSpec(AssertionSpec):
 class CodeAssertionSpec(AssertionSpec):
     """javascript, python: code of yours judges; it sees `output` and `context`, and gives a verdict or a score."""
 
-    value: str = Field(description="An expression, several lines with `return`, or file://checks.js:function.")
+    value: str = Field(
+        description="An expression, several lines with `return`, or file://checks.js:function."
+    )
     threshold: float | None = Field(
         None, description="The lowest score that passes; without it, any above 0 does."
     )

@@ -55,7 +55,9 @@ def is_outside(path: Path) -> bool:
 def outside_problem(path: Path, asked_at: Location | None) -> Problem:
     """What to say about a file that may not be read. It says nothing of whether there is one."""
     if not is_confined():
-        hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
+        hint = (
+            "serve a folder that holds both, or start the server with --allow-code if you trust every config"
+        )
         return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
     message = f"`{path}` lies outside the folder of the config, which --untrusted does not allow"
     return Problem(message, asked_at, "keep the file beside the config")

@@ -24,7 +24,7 @@ class Spec(BaseModel):
         extra="forbid",
         arbitrary_types_allowed=True,
         populate_by_name=True,
-        defer_build=True,  # a config uses a few of the sixty models, and building them all took half of the start
+        defer_build=True,  # a config uses a few of the sixty models, and building them all took a fifth of the start
     )
 
     place: Place = Field(default_factory=Place.nowhere, exclude=True, repr=False)

@@ -44,7 +44,9 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
     """The value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
-    sums = {name: scored.mean * scored.n for name, scored in summary.metrics.items() if scored.mean is not None}
+    sums = {
+        name: scored.mean * scored.n for name, scored in summary.metrics.items() if scored.mean is not None
+    }
     return _derived(metrics, sums, summary.total)
 
 
@@ -59,9 +61,8 @@ def derive_by_column(
     for result in results:
         counts[result.column] += 1
         for name, score in result.named_scores.items():
-            if score is not None:
-                own = sums[result.column]
-                own[name] = own.get(name, 0.0) + score
+            own = sums[result.column]
+            own[name] = own.get(name, 0.0) + score
     derived = [_derived(metrics, sums[column], counts[column]) for column in range(columns)]
     return {metric.name: tuple(values[metric.name] for values in derived) for metric in metrics}
 

@@ -67,7 +67,8 @@ def check_made_variables(context: CheckContext) -> Iterator[Problem]:
 
 
 async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
-    test, found = job.test, {}
+    test = job.test
+    found: dict[str, JsonValue] = {}
     for name, written in test.directions.made_vars.items():
         others = {key: value for key, value in test.vars.items() if key != name}
         arguments: dict[str, JsonValue] = {

@@ -77,11 +77,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:
     """The system text, and the other messages; a conversation of system messages only is asked as the user."""
     instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
-    others = [
-        _wire_message(item)
-        for item in messages
-        if item.role not in _INSTRUCTION_ROLES
-    ]
+    others = [_wire_message(item) for item in messages if item.role not in _INSTRUCTION_ROLES]
     if not others:
         return "", [{"role": "user", "content": "\n\n".join(instructions)}]
     return "\n\n".join(instructions), others

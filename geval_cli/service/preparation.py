@@ -57,7 +57,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if is_going_to_run and not opened.problems:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
-    templates = templates_for(suite, shows_env=not request.is_untrusted)
+    templates = templates_for(suite, is_trusted=not request.is_untrusted)
     defaults = _judge_defaults(request, suite)
     with confined_to((suite.base_dir, *_folders_of(request))) if request.is_untrusted else nullcontext():
         checked = check_plan(plan, templates, defaults, is_complete=not opened.problems)
@@ -101,9 +101,13 @@ def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
     return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
 
 
-def templates_for(suite: Suite, *, shows_env: bool = True) -> Templates:
-    """Templates that behave as the suite's dialect has them; without `shows_env` they see no environment values."""
-    return templates_of(suite.dialect, suite.env if shows_env else {}, template_filters(suite))
+def templates_for(suite: Suite, *, is_trusted: bool = True) -> Templates:
+    """Templates that behave as the suite's dialect has them.
+
+    Those of a suite that is not trusted see no environment values, and run no filters of its own.
+    """
+    filters = template_filters(suite, runs_code=is_trusted)
+    return templates_of(suite.dialect, suite.env if is_trusted else {}, filters)
 
 
 def _folders_of(request: RunRequest) -> Iterator[Path]:

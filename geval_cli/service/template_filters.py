@@ -32,9 +32,9 @@ class _JavaScriptFilter:
             raise ValueError(f"the filter `{self.name}` failed: {error}") from error
 
 
-def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
-    """The filters by name; those that `filter_problems` complains about give nothing."""
-    return {item.name: _built(item, suite) for item in suite.filters}
+def template_filters(suite: Suite, *, runs_code: bool) -> dict[str, Callable[..., JsonValue]]:
+    """The filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
+    return {item.name: _built(item, suite) if runs_code else _nothing for item in suite.filters}
 
 
 def filter_problems(suite: Suite) -> Iterator[Problem]:

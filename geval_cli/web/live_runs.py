@@ -73,7 +73,9 @@ class LiveRuns:
         self._starting += 1
         try:
             with served_from(self._settings.readable_folder):
-                prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
+                prepared = await asyncio.to_thread(
+                    self._prepare, self._request(path, choices or RunChoices())
+                )
             return await self._begin(prepared)
         finally:
             self._starting -= 1

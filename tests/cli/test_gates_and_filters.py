@@ -1,11 +1,16 @@
 """Gates, filters and repeats through the command line: what is selected, what is shown, what the shell is told."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.geval_command import Finished, run_geval
+
+from geval_cli.cli.selection import FilterOptions, parse_selection
+from geval_cli.errors import UsageError
+from geval_cli.store.runs import RunStore
 
 SUITE = """\
 prompts:
@@ -94,21 +99,23 @@ def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--filter-pattern", "("], "--filter-pattern takes a regular expression"),
-        (["--filter-metadata", "area"], "--filter-metadata takes NAME=VALUE"),
-        (["--filter-failing", "no-such-run"], "no-such-run"),
-        (["--filter-failing", "missing.json"], "cannot read missing.json"),
-        (["--filter-failing", "suite.json"], "suite.json holds no results"),
+        (FilterOptions(pattern="("), "--filter-pattern takes a regular expression"),
+        (FilterOptions(metadata=["area"]), "--filter-metadata takes NAME=VALUE"),
+        (FilterOptions(failing="no-such-run"), "no-such-run"),
+        (FilterOptions(failing="missing.json"), "cannot read missing.json"),
+        (FilterOptions(failing="suite.json"), "suite.json holds no results"),
     ],
 )
-def test_broken_filters(tmp_path: Path, options: list[str], said: str) -> None:
-    run_suite(tmp_path)
+def test_broken_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: FilterOptions, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunStore.open(tmp_path).close()
     (tmp_path / "suite.json").write_text("[1]", encoding="utf-8")
-    done, _ = run_suite(tmp_path, *options)
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        parse_selection(options, tmp_path)
 
-    assert done.code == 2
-    assert said in done.stderr
-    assert "\n    = " in done.stderr
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,17 @@ def test_filters_that_cannot_be_run_are_found_before_anything_is_sent(tmp_path: 
     assert done.code == 2
     assert "bad.js cannot be compiled" in done.stderr
     assert "the filter `throws` failed" in done.stderr
+
+
+def test_a_stranger_s_filters_are_not_run_and_refused(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    write_files(tmp_path, {"loud.js": "module.exports = () => { throw Error('it ran') };"})
+    content = {
+        "nunjucksFilters": {"loud": "loud.js"},
+        "prompts": ["{{ x | loud }}"],
+        "tests": [{"vars": {"x": "hi"}}],
+    }
+    done, _ = run(tmp_path, content, "--untrusted")
+    assert done.code == 2
+    assert "`nunjucksFilters.loud` runs code, which --untrusted does not allow" in done.stderr
+    assert "it ran" not in done.stderr

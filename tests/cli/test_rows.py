@@ -1,6 +1,5 @@
 """Runs whose outputs are compared, by the real command: what is stored, and what a resumed run does again."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -109,11 +109,11 @@ def test_any_formula_is_a_problem_or_has_a_value_or_none(formula: str) -> None:
 
 
 def test_each_column_has_sums_of_its_own() -> None:
-    def result(column: int, **scores: float | None) -> CaseResult:
+    def result(column: int, **scores: float) -> CaseResult:
         return replace(PASSED, column=column, named_scores=scores)
 
     metrics = [DerivedMetric(name="mean", value="a / __count"), DerivedMetric(name="twice", value="mean * 2")]
-    results = [result(0, a=1.0), result(0, a=0.0, b=1.0), result(1, a=None), result(3, a=0.5)]
+    results = [result(0, a=1.0), result(0, a=0.0, b=1.0), result(1), result(3, a=0.5)]
     assert derive_by_column(metrics, results, columns=4) == {
         "mean": (0.5, None, None, 0.5),
         "twice": (1.0, None, None, 1.0),

@@ -121,6 +121,7 @@ def test_a_value_without_a_json_form_is_refused():
 def test_the_further_keys_of_a_message_change_the_key():
     calls = {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     plain, calling, named = (
-        replace(REQUEST, messages=(Message("assistant", "x", further),)) for further in ({}, calls, {"name": "A"})
+        replace(REQUEST, messages=(Message("assistant", "x", further),))
+        for further in ({}, calls, {"name": "A"})
     )
     assert len({choice_key(IDENTITY, request, 0) for request in (plain, calling, named)}) == 3

@@ -89,7 +89,9 @@ def test_calls_of_tools_and_their_results_are_blocks_of_content() -> None:
             Message("user", "Add."),
             Message("assistant", "Well,", {"tool_calls": calls}),
             Message("tool", "2", {"tool_call_id": "c1", "name": "add"}),
-            Message("assistant", None, {"tool_calls": [{"id": "c2", "function": {"name": "f", "arguments": "?"}}]}),
+            Message(
+                "assistant", None, {"tool_calls": [{"id": "c2", "function": {"name": "f", "arguments": "?"}}]}
+            ),
         )
     )
     _, sent, _ = exchange(request)

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,13 @@ from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.providers.local import LocalProvider
 from geval_cli.providers.redaction import public_url
-from geval_cli.providers.registry import build_provider, check_provider, check_ready, provider_kinds
+from geval_cli.providers.registry import (
+    begin_loading,
+    build_provider,
+    check_provider,
+    check_ready,
+    provider_kinds,
+)
 
 
 def problems(
@@ -226,3 +234,29 @@ def test_a_local_model_answers_as_many_at_once_as_it_has_slots() -> None:
     built = provider("local:smollm2", {"n_parallel": 2})
     assert isinstance(built, LocalProvider)
     assert built.limits.max_concurrency == 2
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "is_loaded"), [("openai:m", True), ("echo", False), ("opnai:m", False)]
+)
+def test_what_a_provider_needs_is_loaded_beforehand_and_nothing_else(
+    provider_id: str, is_loaded: bool
+) -> None:
+    program = f"""
+import sys, threading
+from pathlib import Path
+from geval_cli.config.schema import ProviderSpec
+from geval_cli.providers.registry import begin_loading
+assert "aiohttp" not in sys.modules
+begin_loading([ProviderSpec(id={provider_id!r})], env={{}}, base_dir=Path())
+for thread in threading.enumerate():
+    if thread is not threading.current_thread():
+        thread.join()
+assert ("aiohttp" in sys.modules) is {is_loaded}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_loading_beforehand_leaves_mistakes_to_the_check() -> None:
+    begin_loading([ProviderSpec(id="opnai:m")], env={}, base_dir=Path())
+    assert len(problems("opnai:m")) == 1

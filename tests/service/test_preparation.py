@@ -20,8 +20,9 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_a_grader_that_does_not_exist_is_refused_even_if_nothing_is_to_be_judged(suite: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown provider `nope`"):
+    with pytest.raises(ConfigError) as caught:
         prepare(RunRequest(suite, {}, grader="nope"))
+    assert [problem.message for problem in caught.value.problems] == ["unknown provider `nope`"]
 
 
 def test_a_grader_that_nothing_uses_needs_no_key(suite: Path) -> None:

@@ -102,7 +102,7 @@ def open_window(browser: Any, **context: Any) -> Iterator[Any]:
 
 @contextmanager
 def watch(page: Any, address: str) -> Iterator[Visit]:
-    """A visit in a window that there is; at the end it is checked that it asked nobody else and that nothing was wrong."""
+    """A visit in an open window; at the end it is checked that nobody else was asked and nothing was wrong."""
     found = Visit(page, address)
     listeners = {
         "request": lambda request: found.requests.append(request.url),

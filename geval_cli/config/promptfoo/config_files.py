@@ -22,7 +22,9 @@ def with_file_contents(value: JsonValue, place: Place, folder: Path, reading: Re
             with_file_contents(item, place.child(index), folder, reading) for index, item in enumerate(value)
         ]
     if isinstance(value, dict):
-        return {key: with_file_contents(item, place.child(key), folder, reading) for key, item in value.items()}
+        return {
+            key: with_file_contents(item, place.child(key), folder, reading) for key, item in value.items()
+        }
     if not is_file_reference(value) or "{{" in value:
         return value
     files = find_files(value, folder)

@@ -1,6 +1,6 @@
 """From promptfoo configs to a suite: read, join, and turn every part into the specs that geval's own configs become."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from geval_cli.config.derived_metrics import DerivedMetric, read_derived_metrics
@@ -34,7 +34,7 @@ _TRUE = frozenset({"1", "true", "yes", "yup", "yeppers"})
 
 
 def open_promptfoo_suite(
-    documents: list[tuple[Path, Document]],
+    documents: Sequence[tuple[Path, Document]],
     *,
     env: Mapping[str, str],
     env_file: Path | None,

@@ -174,7 +174,9 @@ def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:
     if text.startswith(EXEC_PREFIX):
         command = text.removeprefix(EXEC_PREFIX).strip()
         if not command:
-            raise ConfigError([Problem("`exec:` is followed by no command", location, "write exec:./prompt.sh")])
+            raise ConfigError(
+                [Problem("`exec:` is followed by no command", location, "write exec:./prompt.sh")]
+            )
         folder = str(part.folder.absolute())
         yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=folder)
         return

@@ -1,6 +1,6 @@
 """The way into promptfoo's dialect. Its readers are imported when the first config of that dialect is read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from geval_cli.config.document import Document
@@ -9,7 +9,7 @@ from geval_cli.config.suite import OpenedSuite, SuiteOverrides
 
 
 def open_promptfoo_suite(
-    documents: Sequence[tuple[Path, Document]],
+    documents: list[tuple[Path, Document]],
     *,
     env: Mapping[str, str],
     env_file: Path | None,

@@ -1,0 +1,46 @@
+"""What `geval run` loads before it knows what a config needs: only what every run needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def modules_after(program: str) -> set[str]:
+    command = [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.fixture(scope="module")
+def loaded_to_run() -> set[str]:
+    return modules_after("import geval_cli.cli.run, geval_cli.cli.arguments, geval_cli.cli.selection")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aiohttp",
+        "genai_prices",
+        "jsonschema",
+        "rapidfuzz",
+        "sqlglot",
+        "geval_cli.config.promptfoo.load",
+        "geval_cli.report.html_file",
+        "geval_cli.report.junit_file",
+        "geval_cli.service.planning",
+        "geval_cli.templating.nunjucks",
+    ],
+)
+def test_what_few_runs_need_is_not_loaded(name: str, loaded_to_run: set[str]) -> None:
+    assert "geval_cli.service.evaluation" in loaded_to_run
+    assert name not in loaded_to_run
+
+
+def test_the_models_of_a_config_are_built_when_they_are_used() -> None:
+    program = """
+from geval_cli.config.schema import ASSERTION_SPECS, ProviderSpec
+assert not ASSERTION_SPECS["contains-xml"].__pydantic_complete__
+assert ProviderSpec(id="echo").id == "echo"
+assert ProviderSpec.__pydantic_complete__
+"""
+    assert "pydantic" in modules_after(program)
