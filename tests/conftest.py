@@ -1,6 +1,8 @@
 """Options of the whole test suite."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,6 +26,14 @@ def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test may reach a paid service with a key that happens to be set."""
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def garbage_collection_as_it_was() -> Iterator[None]:
+    """The command makes collections rare for its process; a test that runs it in ours must not leave that behind."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

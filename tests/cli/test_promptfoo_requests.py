@@ -168,7 +168,7 @@ def test_derived_metrics_are_shown_for_each_column(tmp_path: Path) -> None:
     rows = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("share")]
     assert rows == [["share", "one", "0.50"], ["share", "two", "1.00"], ["share", "all", "cases", "0.67"]]
     lines = [line.split("|") for line in (tmp_path / "o.md").read_text().splitlines() if "`share`" in line]
-    assert [cells[3].strip() for cells in lines] == ["0.50", "1.00", "0.67"]
+    assert [cells[-2].strip() for cells in lines] == ["0.50", "1.00", "0.67"]
     summary = json.loads((tmp_path / "o.json").read_text())["summary"]
     assert summary["derived_by_column"] == {"share": [0.5, 1.0]}
     assert "derived_by_column" in (tmp_path / "o.html").read_text()

@@ -69,7 +69,7 @@ def test_none_is_no_problem() -> None:
         ("openai:m", {"timeout_s": "60"}, "`timeout_s` must be a number of seconds above 0"),
         ("openai:m", {"max_retries": -1}, "`max_retries` must be a whole number from 0"),
         ("openai:m", {"maxConcurrency": True}, "`maxConcurrency` must be a whole number from 1"),
-        ("openai:m", {"price": 3}, "`price` must be a mapping"),
+        ("openai:m", {"price": 3}, "`price` must be `list`, or a mapping"),
         ("openai:m", {"headers": ["x"]}, "`headers` must be a mapping"),
         ("openai:m", {"apiKeyEnvar": "A", "api_key_env": "B"}, "mean the same"),
         ("openai:", {}, "names no model"),
