@@ -1,5 +1,6 @@
 """`geval serve` as a process: how it starts, and how it ends."""
 
+import http.client
 import json
 import re
 import signal
@@ -10,7 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
-from support.web_server import KEY, judge_environ
+from support.web_server import KEY, judge_environ, running_server
 
 from geval_cli.cli.serve import ServeOptions, serve
 from geval_cli.errors import ConfigError, UsageError
@@ -211,6 +212,19 @@ def test_options_that_make_no_sense(
     monkeypatch.setenv("GEVAL_SERVER_TOKEN", "x" * 20)
     with pytest.raises(UsageError, match=said):
         serve(options(**{"folder": tmp_path, **changes}))
+
+
+def test_answers_on_an_open_connection_leave_at_once(tmp_path: Path) -> None:
+    """Else each waits 40 ms for the client's confirmation of the packet before it."""
+    with (
+        running_server(tmp_path) as server,
+        closing(http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=10)) as client,
+    ):
+        client.request("GET", "/healthz")
+        client.getresponse().read()
+        (connection,) = server.server.server_state.connections
+        used = connection.transport.get_extra_info("socket")
+        assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
