@@ -28,7 +28,6 @@ test: check
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks

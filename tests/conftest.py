@@ -37,10 +37,14 @@ def garbage_collection_as_it_was() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what loads the local model one after another: it takes all cores and half a gigabyte each time."""
+    """Run what loads the local model one after another: it takes all cores and half a gigabyte each time.
+
+    And first, since it takes longest: at the end one process would have to wait for it.
+    """
     for item in items:
         if item.get_closest_marker("local_model") is not None:
             item.add_marker(pytest.mark.xdist_group("local_model"))
+    items.sort(key=lambda item: item.get_closest_marker("local_model") is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
