@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from geval_cli.errors import ApiError, GevalError, JudgeError, MissingParamsError, UsageError
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
     from geval_cli.library.records import Result, TestCase
+    from geval_cli.library.schema import SchemaEvaluation, SchemaResult
 else:
     _HOMES = {
         "ApiError": "geval_cli.errors",
@@ -20,6 +21,8 @@ else:
         "JudgeError": "geval_cli.errors",
         "MissingParamsError": "geval_cli.errors",
         "Result": "geval_cli.library.records",
+        "SchemaEvaluation": "geval_cli.library.schema",
+        "SchemaResult": "geval_cli.library.schema",
         "TestCase": "geval_cli.library.records",
         "UsageError": "geval_cli.errors",
         "aevaluate_batch": "geval_cli.library.metric",
@@ -39,6 +42,8 @@ __all__ = [
     "JudgeError",
     "MissingParamsError",
     "Result",
+    "SchemaEvaluation",
+    "SchemaResult",
     "TestCase",
     "UsageError",
     "__version__",

@@ -4,7 +4,7 @@ from geval_cli.assertions.json_schemas import schema_problems, schema_verdict
 from geval_cli.assertions.json_text import FoundJson, find_json, parse_strict_json
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.written_schema import parse_schema, unless_empty
-from geval_cli.config.schema import AssertionSpec, SchemaEvaluationSpec
+from geval_cli.config.schema import AssertionSpec, EvaluationParsing, SchemaEvaluationSpec, WrittenSchema
 from geval_cli.errors import Problem
 
 
@@ -18,28 +18,31 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
 async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     """Parse the output, strictly or tolerantly, and validate it; without a schema nothing is evaluated."""
     assert isinstance(spec, SchemaEvaluationSpec)
-    written = unless_empty(spec.value)
+    return await evaluate_text(subject.text, spec.value, spec.parsing)
+
+
+async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: EvaluationParsing) -> Outcome:
+    """The verdict on a text by a schema that has no problems; an empty one evaluates nothing."""
+    written = unless_empty(schema)
     if written is None:
         return Outcome.not_evaluated("the test has no `evaluation_schema`")
     try:
-        found = _parse(subject.text, spec)
+        found = _parse(text, parsing)
     except ValueError as error:
-        hint = _hint(subject.text, spec)
-        return Outcome.of(False, f"the output is not JSON: {error}{hint}", parsing=spec.parsing)
-    return await schema_verdict(
-        found.value, parse_schema(written), parsing=spec.parsing, found_in=found.found_in
-    )
+        hint = _hint(text, parsing)
+        return Outcome.of(False, f"the output is not JSON: {error}{hint}", parsing=parsing)
+    return await schema_verdict(found.value, parse_schema(written), parsing=parsing, found_in=found.found_in)
 
 
-def _parse(text: str, spec: SchemaEvaluationSpec) -> FoundJson:
-    if spec.parsing == "tolerant":
+def _parse(text: str, parsing: EvaluationParsing) -> FoundJson:
+    if parsing == "tolerant":
         return find_json(text)
     return FoundJson(parse_strict_json(text), "whole output")
 
 
-def _hint(text: str, spec: SchemaEvaluationSpec) -> str:
+def _hint(text: str, parsing: EvaluationParsing) -> str:
     """What to do about an answer that only says more than JSON."""
-    if spec.parsing == "tolerant":
+    if parsing == "tolerant":
         return ""
     try:
         found = find_json(text)

@@ -1,0 +1,81 @@
+"""`SchemaEvaluation`: outputs against a JSON Schema, as a test's `evaluation_schema` does it. No judge, no network."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from geval_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from geval_cli.assertions.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaResult:
+    """The verdict on one output.
+
+    Attributes:
+        status: `passed`, `failed` or `not_evaluated` (the schema is empty).
+        score: 1 when the output fits, 0 when not, None when nothing was evaluated.
+        reason: in words; for an output that does not fit, every error with its JSON path.
+    """
+
+    status: Literal["passed", "failed", "not_evaluated"]
+    score: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEvaluation:
+    """A JSON Schema that outputs must fit.
+
+    Attributes:
+        schema: as a mapping, a boolean or JSON text; an empty one evaluates nothing.
+        parsing: `strict`: the output is JSON and nothing else; `tolerant`: code fences and prose may surround it.
+
+    Raises:
+        UsageError: naming everything that is wrong with the schema.
+    """
+
+    schema: Mapping[str, Any] | bool | str
+    parsing: Literal["strict", "tolerant"] = "strict"
+
+    def __post_init__(self) -> None:
+        from geval_cli.assertions.json_schemas import schema_problems
+        from geval_cli.assertions.written_schema import unless_empty
+        from geval_cli.config.place import Place
+
+        if self.parsing not in ("strict", "tolerant"):
+            raise UsageError(
+                f"`parsing` is strict or tolerant, not {self.parsing!r}", hint="strict is the default"
+            )
+        written = unless_empty(self._written())
+        problems = [] if written is None else schema_problems(written, "the schema", Place.nowhere())
+        if problems:
+            raise UsageError.of("this schema cannot be used", problems)
+
+    def evaluate(self, actual_output: Any) -> SchemaResult:
+        """The verdict on an output: text, or data as JSON would have it.
+
+        Raises:
+            GevalError: a pattern of the schema takes too long on this output.
+        """
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own under way
+            return thread.submit(asyncio.run, self.aevaluate(actual_output)).result()
+
+    async def aevaluate(self, actual_output: Any) -> SchemaResult:
+        """As `evaluate`, without blocking the event loop."""
+        from geval_cli.assertions.schema_evaluation import evaluate_text
+
+        text = (
+            actual_output if isinstance(actual_output, str) else json.dumps(actual_output, ensure_ascii=False)
+        )
+        outcome: Outcome = await evaluate_text(text, self._written(), self.parsing)
+        return SchemaResult(outcome.status.value, outcome.score, outcome.reason)  # type: ignore[arg-type]  # never `error`
+
+    def _written(self) -> dict[str, Any] | bool | str:
+        return dict(self.schema) if isinstance(self.schema, Mapping) else self.schema
