@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -36,15 +37,27 @@ def garbage_collection_as_it_was() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium. While it is open, `asyncio.run` must not be called in the test's own thread."""
+    from support.browser import open_browser
+
+    with open_browser() as found:
+        yield found
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what loads the local model one after another: it takes all cores and half a gigabyte each time.
+    """Run one after another what loads the local model, and what uses a browser: each takes all cores and much memory.
 
     And first, since it takes longest: at the end one process would have to wait for it.
     """
     for item in items:
-        if item.get_closest_marker("local_model") is not None:
-            item.add_marker(pytest.mark.xdist_group("local_model"))
-    items.sort(key=lambda item: item.get_closest_marker("local_model") is None)
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+        for name in ("local_model", "browser"):
+            if item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

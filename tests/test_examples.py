@@ -83,18 +83,53 @@ def test_the_dimensions_example_runs_with_another_judge(project: Path) -> None:
     assert {item["metric"] for item in judged} == set(DIMENSIONS)
 
 
+def only(tests: str) -> tuple[str, str]:
+    return ("--filter-pattern", tests)
+
+
 @pytest.mark.local_model
-@pytest.mark.parametrize("name", ["quickstart.yaml", "criteria.yaml"])
-def test_the_examples_for_the_local_model_run_on_the_real_one(name: str, project: Path) -> None:
-    finished = run_geval("run", name, "-o", "results.json", cwd=project, timeout_s=600)
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        # Together each provider and prompt, and each way to judge; all of it takes two minutes of a processor.
+        (
+            "quickstart.yaml",
+            ("--filter-providers", "^smollm2$", "--filter-prompts", "tutor", *only("explanation")),
+        ),
+        ("quickstart.yaml", ("--filter-providers", "warm", "--filter-prompts", "plain", *only("data"))),
+        ("criteria.yaml", only("tone|truth")),
+    ],
+)
+def test_the_examples_for_the_local_model_run_on_the_real_one(
+    name: str, part: tuple[str, ...], project: Path
+) -> None:
+    finished = run_geval("run", name, *part, "-o", "results.json", cwd=project, timeout_s=600)
     # So small a judge may fail to answer now and then: that is an error, and never more than the odd one.
     assert finished.code in {0, 1, 3}, finished.stdout + finished.stderr
     results = json.loads((project / "results.json").read_text(encoding="utf-8"))
     assert results["run"]["status"] == "completed"
     judged = [item for case in results["results"] for item in case["assertions"] if item["type"] == "g-eval"]
     scored = [item for item in judged if item["status"] in {"passed", "failed"}]
-    assert len(scored) > len(judged) / 2
+    assert len(scored) * 2 >= len(judged)
     assert all(0 <= item["score"] <= 1 and item["detail"]["judge"] == "local:smollm2" for item in scored)
+
+
+@pytest.mark.local_model
+def test_the_example_that_compares_meanings_tells_near_from_far(project: Path) -> None:
+    finished = run_geval("run", "similar-local.yaml", cwd=project, timeout_s=600)
+    assert finished.code == 0, finished.stdout + finished.stderr
+
+
+def test_the_example_about_safety_asks_a_moderator(project: Path) -> None:
+    def answer(body: Any, headers: Mapping[str, str]) -> Reply:
+        harmless = {"flagged": False, "categories": {"hate": False}}
+        return respond(body, headers) if "messages" in body else Reply(body={"results": [harmless]})
+
+    with LoopbackServer(respond=answer) as server:
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-of-the-example")
+        finished = run_geval("run", "safety.yaml", cwd=project, env=env)
+    assert (finished.code, finished.stderr.count("error:")) == (0, 0)
+    assert {request.path for request in server.requests} == {"/v1/chat/completions", "/v1/moderations"}
 
 
 def test_the_starter_config_is_written_once_and_is_valid(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+from support.loop_thread import LoopThread
 
 _TOPIC = re.compile(r"topic (\d+)")
 
@@ -25,18 +27,14 @@ class CountedRequest:
     is_answered: bool = False
 
 
-class CountingServer:
-    """The server; a context manager with a thread and an event loop of its own."""
+class CountingServer(LoopThread):
+    """The server; a context manager. An answer takes `latency_s` seconds."""
 
     def __init__(self, *, latency_s: float = 0.02) -> None:
+        super().__init__("counting-server")
         self.requests: list[CountedRequest] = []
-        self.port = 0
         self._latency_s = latency_s
         self._arrival = threading.Condition()
-        self._started = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="counting-server")
-        self._stop: asyncio.Event
 
     @property
     def base_url(self) -> str:
@@ -47,33 +45,18 @@ class CountingServer:
         with self._arrival:
             return self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._started.wait()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
         application = web.Application()
         application.router.add_post("/v1/chat/completions", self._answer)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
         await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        self._started.set()
-        await self._stop.wait()
-        await runner.cleanup()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
 
     async def _answer(self, asked: web.Request) -> web.Response:
         request = _counted(await asked.json())

@@ -1,4 +1,9 @@
-"""Runs the real `geval` command in a process of its own, as a user does."""
+"""Runs the real `geval` command in a process of its own, as a user does.
+
+Most of what a short command costs is the loading of its modules. So on Linux it is forked off a process that has loaded
+them, one for each process of pytest. It is started from nothing with `is_loaded_anew`, and where its environment says
+something about the loading.
+"""
 
 import os
 import re
@@ -9,11 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.forked_geval import Ended, Order, fork_server
+
 _VOLATILE = (
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{4}\b"), "<ID>"),
     (re.compile(r"\b\d+(\.\d+)?\s?(ms|s|min)\b(?!\w)"), "<TIME>"),
     (re.compile(r"\b\d{4}-\d{2}-\d{2}T[\d:.]+(\+00:00|Z)"), "<WHEN>"),
 )
+
+_READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "SSL", "TYPER_", "PYDANTIC_", "AIOHTTP_")
+"""How the names of variables begin that decide how Python and libraries are loaded; aiohttp reads certificates."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +49,39 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def run_geval(
-    *args: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 120
+    *args: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+    streams: Mapping[str, int] | None = None,
+    is_loaded_anew: bool = False,
 ) -> Finished:
-    """Run `geval ARGS` in `cwd` and wait for it."""
+    """Run `geval ARGS` in `cwd` and wait for it. With `streams`, its `stdout` or `stderr` is that open file."""
+    order = Order(args, cwd, clean_environment() if env is None else env, streams or {}, timeout_s)
+    if is_loaded_anew or not _can_be_forked(order.env):
+        ended = _run_anew(order)
+    else:
+        ended = fork_server(*sorted(clean_environment().items())).run(order)
+    return Finished(ended.code, settled(ended.stdout.decode(), cwd), settled(ended.stderr.decode(), cwd))
+
+
+def _run_anew(order: Order) -> Ended:
     finished = subprocess.run(
-        [sys.executable, "-m", "geval_cli", *args],
-        cwd=cwd,
-        env=clean_environment() if env is None else dict(env),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=timeout_s,
+        [sys.executable, "-m", "geval_cli", *order.args],
+        cwd=order.cwd,
+        env=order.env,
+        timeout=order.timeout_s,
         check=False,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **order.streams},
     )
-    return Finished(finished.returncode, settled(finished.stdout, cwd), settled(finished.stderr, cwd))
+    return Ended(finished.returncode, finished.stdout or b"", finished.stderr or b"")
+
+
+def _can_be_forked(env: Mapping[str, str]) -> bool:
+    """Whether nothing in `env` says how Python and its libraries are to be loaded."""
+    loaded = clean_environment()
+    deciding = {name for name in {*env, *loaded} if name.startswith(_READ_WHILE_LOADING)}
+    return sys.platform == "linux" and all(env.get(name) == loaded.get(name) for name in deciding)
 
 
 def settled(text: str, folder: Path) -> str:

@@ -15,7 +15,6 @@
   of concurrency need no sleep.
 - `server.requests` are recorded in order of arrival, `server.peak_in_flight` is the most that were open at
   once, `server.connections` counts TCP connections.
-The server runs in its own thread and event loop, so it serves sync and async tests alike.
 """
 
 import asyncio
@@ -24,10 +23,12 @@ import inspect
 import json
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from support.loop_thread import LoopThread
 
 Responder = Callable[[Any, Mapping[str, str]], Any | Awaitable[Any]]
 
@@ -110,10 +111,11 @@ def _token_entry(alternatives: Mapping[str, float]) -> dict[str, Any]:
     return {**entries[0], "top_logprobs": entries}
 
 
-class LoopbackServer:
+class LoopbackServer(LoopThread):
     """The server; a context manager. `base_url` ends in /v1, `url` does not; every path is answered."""
 
     def __init__(self, *replies: Reply, respond: Responder | None = None) -> None:
+        super().__init__("loopback-server")
         self.requests: list[RecordedRequest] = []
         self.peak_in_flight = 0
         self.connections = 0
@@ -124,16 +126,11 @@ class LoopbackServer:
         self._arrival = threading.Condition()
         self._may_answer = asyncio.Event()
         self._may_answer.set()
-        self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="loopback-server")
-        self._started = threading.Event()
-        self._stop: asyncio.Event
-        self._port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
@@ -163,32 +160,17 @@ class LoopbackServer:
             if not self._arrival.wait_for(lambda: self.hang_ups >= count, timeout_s):
                 raise TimeoutError(f"{self.hang_ups} of {count} clients hung up")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._started.wait()
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._stop = asyncio.Event()
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
-        self._port = server.sockets[0].getsockname()[1]
-        self._started.set()
-        await self._stop.wait()
-        server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await server.wait_closed()
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A plain function with our own task: asyncio reports a cancelled handler of its own as an error.

@@ -1,0 +1,54 @@
+"""A server of a test, in a thread and an event loop of its own, so that it serves sync and async tests alike."""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+_START_S = 20.0
+
+
+class LoopThread:
+    """A context manager: the server that `listening` makes is there from its beginning to its end."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=name)
+        self._bound: Future[int] = Future()
+        self._stop = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, on 127.0.0.1."""
+        return self._bound.result(_START_S)
+
+    def listening(self) -> AbstractAsyncContextManager[int]:
+        """Listen on a port, and give it; stop listening afterwards. Runs in the server's loop."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._bound.result(_START_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            async with self.listening() as port:
+                self._bound.set_result(port)
+                await self._stop.wait()
+        except OSError as error:
+            if self._bound.done():
+                raise
+            self._bound.set_exception(error)
