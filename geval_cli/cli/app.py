@@ -3,10 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from geval_cli.cli import options
 from geval_cli.errors import ExitCode
 from geval_cli.version import __version__
 
@@ -25,53 +26,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Configs = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="[CONFIG]...",
-        help="Config files, run one after another. [default: gevalconfig.yaml or promptfooconfig.yaml here]",
-        show_default=False,
-    ),
-]
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
-Home = Annotated[
-    Path | None,
-    typer.Option(
-        "--home", metavar="FOLDER", help="Where runs and cache are kept. [default: $GEVAL_HOME or .geval]"
-    ),
-]
-EnvFile = Annotated[
-    Path | None, typer.Option("--env-file", help="Read environment variables from this file.")
-]
-CacheFolder = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", metavar="FOLDER", help="Where the cache is. [default: the home folder]"),
-]
-DialectName = Annotated[
-    str | None,
-    typer.Option(
-        "--dialect", metavar="NAME", help="geval or promptfoo. [default: as the config says itself]"
-    ),
-]
-Merge = Annotated[bool, typer.Option("--merge", help="Join the configs into one suite, as promptfoo does.")]
-Variables = Annotated[
-    list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="Set a variable in every test.")
-]
-Grader = Annotated[
-    str | None, typer.Option("--grader", metavar="PROVIDER", help="Who judges, for example openai:gpt-4.1.")
-]
-Untrusted = Annotated[
-    bool,
-    typer.Option(
-        "--untrusted",
-        help="For a stranger's config: no code, no environment values, no files elsewhere, known vendors only.",
-    ),
-]
-
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False,
+    version: options.Version = False,
 ) -> None:
     """Run prompts against models and have every answer checked, first of all by G-Eval."""
     if version:
@@ -81,119 +39,45 @@ def root(
 
 @app.command(epilog=EXIT_CODES)
 def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    configs: Configs = None,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write results: .json, .jsonl, .csv, .html, .md, .junit.xml; repeatable.",
-        ),
-    ] = None,
-    max_concurrency: Annotated[
-        int | None, typer.Option("-j", "--max-concurrency", min=1, help="Most requests under way at once.")
-    ] = None,
-    grader: Grader = None,
-    scoring: Annotated[
-        str | None, typer.Option("--scoring", metavar="HOW", help="auto, logprobs, samples or single.")
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", min=1, max=1000, help="Judge each output this many times.")
-    ] = None,
-    var: Variables = None,
-    env_file: EnvFile = None,
-    home: Home = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Use no answers from earlier runs.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress display.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show passed assertions too, with the judge's steps.")
-    ] = False,
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop at the first failure or error.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the latest unfinished run of this config.")
-    ] = False,
-    resume_from: Annotated[
-        str | None, typer.Option("--resume-from", metavar="RUN", help="Go on with this run.")
-    ] = None,
-    retry_errors: Annotated[
-        bool, typer.Option("--retry-errors", help="Do the errored cases of the latest run again.")
-    ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Only the cache answers; nothing is sent, no key is needed.")
-    ] = False,
-    cache_dir: CacheFolder = None,
-    cache_ttl: Annotated[
-        str | None,
-        typer.Option("--cache-ttl", metavar="AGE", help="Use answers up to this age: 12h, 30d, never. [14d]"),
-    ] = None,
-    max_cost: Annotated[
-        float | None, typer.Option("--max-cost", metavar="USD", help="Stop when so much is spent.")
-    ] = None,
-    max_requests: Annotated[
-        int | None, typer.Option("--max-requests", min=0, help="Stop after so many requests.")
-    ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Say what a run would ask and cost; send nothing.")
-    ] = False,
-    log_file: Annotated[
-        Path | None,
-        typer.Option("--log-file", metavar="FILE", help="Add a line of JSON for every request."),
-    ] = None,
-    dialect: DialectName = None,
-    merge: Merge = False,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, max=1000, help="Run every test this many times.")
-    ] = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option(
-            "--fail-under", metavar="SHARE", min=0, max=1, help="Pass when so many of all cases pass: 0.9."
-        ),
-    ] = None,
-    max_errors: Annotated[
-        int | None, typer.Option("--max-errors", min=0, help="With gates: how many cases may error. [0]")
-    ] = None,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="It is fine when no test is selected.")
-    ] = False,
-    filter_first_n: Annotated[
-        int | None, typer.Option("--filter-first-n", metavar="N", min=0, help="Only the first tests.")
-    ] = None,
-    filter_pattern: Annotated[
-        str | None, typer.Option("--filter-pattern", metavar="REGEX", help="Only tests described like this.")
-    ] = None,
-    filter_providers: Annotated[
-        str | None,
-        typer.Option("--filter-providers", metavar="REGEX", help="Only providers with such an id or label."),
-    ] = None,
-    filter_prompts: Annotated[
-        str | None,
-        typer.Option("--filter-prompts", metavar="REGEX", help="Only prompts with such an id or label."),
-    ] = None,
-    filter_metadata: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter-metadata", metavar="NAME=VALUE", help="Only tests with this metadata; repeatable."
-        ),
-    ] = None,
-    filter_failing: Annotated[
-        str | None,
-        typer.Option(
-            "--filter-failing", metavar="RUN", help="Only tests that failed or errored in a run or file."
-        ),
-    ] = None,
-    filter_sample: Annotated[
-        int | None,
-        typer.Option("--filter-sample", metavar="N", min=0, help="Only so many tests, drawn at random."),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed draws another sample.")] = 0,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Run again when a file in the config's folder changes.")
-    ] = False,
-    untrusted: Untrusted = False,
+    configs: options.Configs = None,
+    output: options.ResultsFiles = None,
+    max_concurrency: options.MaxConcurrency = None,
+    grader: options.Grader = None,
+    scoring: options.ScoringName = None,
+    samples: options.Samples = None,
+    var: options.Variables = None,
+    env_file: options.EnvFile = None,
+    home: options.Home = None,
+    no_cache: options.NoCache = False,
+    no_progress: options.NoProgress = False,
+    verbose: options.Verbose = False,
+    fail_fast: options.FailFast = False,
+    resume: options.Resume = False,
+    resume_from: options.ResumeFrom = None,
+    retry_errors: options.RetryErrors = False,
+    offline: options.Offline = False,
+    cache_dir: options.CacheFolder = None,
+    cache_ttl: options.CacheTtl = None,
+    max_cost: options.MaxCost = None,
+    max_requests: options.MaxRequests = None,
+    plan: options.PlanOnly = False,
+    log_file: options.LogFile = None,
+    dialect: options.DialectName = None,
+    merge: options.Merge = False,
+    repeat: options.Repeat = None,
+    fail_under: options.FailUnder = None,
+    max_errors: options.MaxErrors = None,
+    allow_empty: options.AllowEmpty = False,
+    filter_first_n: options.FilterFirst = None,
+    filter_pattern: options.FilterPattern = None,
+    filter_providers: options.FilterProviders = None,
+    filter_prompts: options.FilterPrompts = None,
+    filter_metadata: options.FilterMetadata = None,
+    filter_failing: options.FilterFailing = None,
+    filter_sample: options.FilterSample = None,
+    seed: options.Seed = 0,
+    watch: options.Watch = False,
+    untrusted: options.Untrusted = False,
 ) -> None:
     """Send prompts x providers x tests to models and check every answer."""
     from geval_cli.cli.arguments import (
@@ -221,41 +105,36 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         seed=seed,
     )
     named = named_or_found(configs)
-    selection = parse_selection(filters, home)
-    budget = parse_budget(max_cost, max_requests)
-    resumption = parse_resumption(resume, resume_from, retry_errors)
     cache = parse_cache_choice(cache_dir, cache_ttl, is_offline=offline, reads_cache=not no_cache)
-    requests = [
-        RunRequest(
-            config=group[0],
-            joined=group[1:],
-            dialect=parse_dialect(dialect),
-            environ=os.environ,
-            env_file=env_file,
-            variables=parse_variables(var or ()),
-            grader=grader,
-            scoring=parse_scoring(scoring, samples),
-            samples=samples,
-            max_concurrency=max_concurrency,
-            reads_cache=not no_cache,
-            fail_fast=fail_fast,
-            budget=budget,
-            traces_requests=verbose or log_file is not None,
-            is_offline=offline,
-            resume=resumption,
-            repeats=repeat,
-            selection=selection,
-            fail_under=fail_under,
-            max_errors=max_errors,
-            allows_empty=allow_empty,
-            untrusted=untrusted,
-        )
-        for group in config_groups(named, merge=merge)
-    ]
+    groups = config_groups(named, merge=merge)
+    request = RunRequest(
+        config=groups[0][0],
+        dialect=parse_dialect(dialect),
+        environ=os.environ,
+        env_file=env_file,
+        variables=parse_variables(var or ()),
+        grader=grader,
+        scoring=parse_scoring(scoring, samples),
+        samples=samples,
+        max_concurrency=max_concurrency,
+        reads_cache=not no_cache,
+        fail_fast=fail_fast,
+        budget=parse_budget(max_cost, max_requests),
+        traces_requests=verbose or log_file is not None,
+        is_offline=offline,
+        resume=parse_resumption(resume, resume_from, retry_errors),
+        repeats=repeat,
+        selection=parse_selection(filters, home),
+        fail_under=fail_under,
+        max_errors=max_errors,
+        allows_empty=allow_empty,
+        untrusted=untrusted,
+    )
+    requests = [replace(request, config=config, joined=tuple(joined)) for config, *joined in groups]
     if plan:
         from geval_cli.cli.plan import show_plans
 
-        _exit(show_plans(requests, tuple(output or ()), home=home, cache_dir=cache_dir))
+        _exit(show_plans(requests, tuple(output or ()), home=home, cache=cache))
     written: set[Path] = set()
     display = RunDisplay(
         tuple(output or ()),
@@ -277,17 +156,14 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
 
 @app.command()
 def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    configs: Configs = None,
-    grader: Grader = None,
-    var: Variables = None,
-    env_file: EnvFile = None,
-    dialect: DialectName = None,
-    merge: Merge = False,
-    promptfoo: Annotated[
-        bool,
-        typer.Option("--promptfoo", help="Read it as promptfoo's, and say what would differ from promptfoo."),
-    ] = False,
-    untrusted: Untrusted = False,
+    configs: options.Configs = None,
+    grader: options.Grader = None,
+    var: options.Variables = None,
+    env_file: options.EnvFile = None,
+    dialect: options.DialectName = None,
+    merge: options.Merge = False,
+    promptfoo: options.AsPromptfoo = False,
+    untrusted: options.Untrusted = False,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
     from geval_cli.cli.arguments import config_groups, named_or_found, parse_dialect, parse_variables
@@ -314,9 +190,7 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path(
-        "gevalconfig.yaml"
-    ),
+    path: options.StarterFile = Path("gevalconfig.yaml"),
 ) -> None:
     """Write a small commented config that runs."""
     from geval_cli.cli.configs import write_starter
@@ -326,9 +200,7 @@ def init(
 
 @app.command()
 def schema(
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it to a file instead.")
-    ] = None,
+    output: options.SchemaFile = None,
 ) -> None:
     """Print the JSON Schema of a config, for editors."""
     from geval_cli.cli.configs import write_schema
@@ -347,12 +219,9 @@ def export_what() -> None:
 
 @export.command("suite")
 def export_suite(
-    config: Config,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to, as JSON. [default: stdout]"),
-    ] = None,
-    env_file: EnvFile = None,
+    config: options.Config,
+    output: options.SuiteFile = None,
+    env_file: options.EnvFile = None,
 ) -> None:
     """Write a config as one JSON file, the texts of its files in it."""
     from geval_cli.cli.configs import export_suite as write_suite
@@ -362,13 +231,10 @@ def export_suite(
 
 @app.command("import")
 def import_suite(
-    suite: Annotated[Path, typer.Argument(metavar="FILE", help="What `geval export suite` wrote.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to, as YAML. [default: stdout]"),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    env_file: EnvFile = None,
+    suite: options.ExportedSuite,
+    output: options.ConfigFile = None,
+    force: options.Force = False,
+    env_file: options.EnvFile = None,
 ) -> None:
     """Write an exported suite as a YAML config."""
     from geval_cli.cli.configs import import_suite as write_config
@@ -378,7 +244,8 @@ def import_suite(
 
 @app.command("list")
 def list_runs(
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")] = 20, home: Home = None
+    limit: options.Limit = 20,
+    home: options.Home = None,
 ) -> None:
     """List stored runs, newest first."""
     from geval_cli.cli.runs import print_runs
@@ -388,20 +255,10 @@ def list_runs(
 
 @app.command()
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or `latest`.")
-    ] = "latest",
-    output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write it to a file: .json, .jsonl, .csv, .html, .md, .junit.xml.",
-        ),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")] = False,
-    home: Home = None,
+    run: options.RunName = "latest",
+    output: options.ReportFiles = None,
+    verbose: options.ShowPassed = False,
+    home: options.Home = None,
 ) -> None:
     """Show a stored run again."""
     from geval_cli.cli.runs import show_run
@@ -416,7 +273,7 @@ app.add_typer(cache_commands, name="cache")
 
 
 @cache_commands.command("stats")
-def cache_stats(cache_dir: CacheFolder = None, home: Home = None) -> None:
+def cache_stats(cache_dir: options.CacheFolder = None, home: options.Home = None) -> None:
     """Say how many answers are in the cache, how old they are and how much room they take."""
     from geval_cli.cli.cache import print_stats
 
@@ -424,7 +281,7 @@ def cache_stats(cache_dir: CacheFolder = None, home: Home = None) -> None:
 
 
 @cache_commands.command("clear")
-def cache_clear(cache_dir: CacheFolder = None, home: Home = None) -> None:
+def cache_clear(cache_dir: options.CacheFolder = None, home: options.Home = None) -> None:
     """Remove all answers."""
     from geval_cli.cli.cache import clear
 
@@ -433,11 +290,9 @@ def cache_clear(cache_dir: CacheFolder = None, home: Home = None) -> None:
 
 @cache_commands.command("prune")
 def cache_prune(
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")
-    ] = "14d",
-    cache_dir: CacheFolder = None,
-    home: Home = None,
+    older_than: options.OlderThan = "14d",
+    cache_dir: options.CacheFolder = None,
+    home: options.Home = None,
 ) -> None:
     """Remove old answers."""
     from geval_cli.cli.arguments import parse_age
@@ -446,94 +301,45 @@ def cache_prune(
     prune(home, cache_dir, older_than_s=parse_age("--older-than", older_than))
 
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where your configs are.")]
-Host = Annotated[
-    str, typer.Option("--host", help="Address to listen on; others than this machine's own need a token.")
-]
-Port = Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Also run configs that run code of their own.")]
-Origins = Annotated[
-    list[str] | None,
-    typer.Option("--cors", metavar="ORIGIN", help="Let pages of this origin use the API; repeatable."),
-]
-Names = Annotated[
-    list[str] | None,
-    typer.Option("--allowed-host", metavar="NAME", help="A further name of this server; repeatable."),
-]
-ServerScoring = Annotated[
-    str | None, typer.Option("--scoring", metavar="HOW", help="auto, logprobs, samples or single.")
-]
-ServerSamples = Annotated[
-    int | None, typer.Option("--samples", min=1, max=1000, help="Judge each output this many times.")
-]
+def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None:
+    @app.command(name, help=summary)
+    def command(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
+        folder: options.Folder = Path(),
+        host: options.Host = "127.0.0.1",
+        port: options.Port = 3001,
+        grader: options.Grader = None,
+        scoring: options.ScoringName = None,
+        samples: options.Samples = None,
+        env_file: options.EnvFile = None,
+        home: options.Home = None,
+        allow_code: options.AllowCode = False,
+        cors: options.Origins = None,
+        allowed_host: options.Names = None,
+    ) -> None:
+        from geval_cli.cli.serve import ServeOptions, serve
+
+        serve(
+            ServeOptions(
+                folder,
+                host,
+                port,
+                grader,
+                scoring,
+                samples,
+                env_file,
+                home,
+                allow_code,
+                cors or (),
+                allowed_host or (),
+                opens_browser,
+            )
+        )
 
 
-@app.command()
-def serve(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    folder: Folder = Path(),
-    host: Host = "127.0.0.1",
-    port: Port = 3001,
-    grader: Grader = None,
-    scoring: ServerScoring = None,
-    samples: ServerSamples = None,
-    env_file: EnvFile = None,
-    home: Home = None,
-    allow_code: AllowCode = False,
-    cors: Origins = None,
-    allowed_host: Names = None,
-) -> None:
-    """Serve the HTTP API and the web page."""
-    from geval_cli.cli.serve import ServeOptions
-    from geval_cli.cli.serve import serve as serve_until_stopped
-
-    options = ServeOptions(
-        folder,
-        host,
-        port,
-        grader,
-        scoring,
-        samples,
-        env_file,
-        home,
-        allow_code,
-        cors or (),
-        allowed_host or (),
-    )
-    serve_until_stopped(options)
-
-
-@app.command()
-def view(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
-    folder: Folder = Path(),
-    host: Host = "127.0.0.1",
-    port: Port = 3001,
-    grader: Grader = None,
-    scoring: ServerScoring = None,
-    samples: ServerSamples = None,
-    env_file: EnvFile = None,
-    home: Home = None,
-    allow_code: AllowCode = False,
-    cors: Origins = None,
-    allowed_host: Names = None,
-) -> None:
-    """Show runs in the browser: `geval serve`, and the browser opened."""
-    from geval_cli.cli.serve import ServeOptions
-    from geval_cli.cli.serve import serve as serve_until_stopped
-
-    options = ServeOptions(
-        folder,
-        host,
-        port,
-        grader,
-        scoring,
-        samples,
-        env_file,
-        home,
-        allow_code,
-        cors or (),
-        allowed_host or (),
-    )
-    serve_until_stopped(replace(options, opens_browser=True))
+_add_server_command("serve", "Serve the HTTP API and the web page.", opens_browser=False)
+_add_server_command(
+    "view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True
+)
 
 
 models = typer.Typer(
@@ -545,9 +351,7 @@ app.add_typer(models, name="models")
 @models.callback()
 def list_models(
     context: typer.Context,
-    providers: Annotated[
-        bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
-    ] = False,
+    providers: options.ListProviders = False,
 ) -> None:
     """List the local models that geval knows, and which of them are here."""
     if context.invoked_subcommand is None:
@@ -558,7 +362,7 @@ def list_models(
 
 @models.command()
 def pull(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="For example smollm2.")] = "smollm2",
+    model: options.ModelName = "smollm2",
 ) -> None:
     """Fetch a local model, once; later calls find it."""
     from geval_cli.cli.models import pull_model

@@ -5,45 +5,47 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.cli.run import prepare_all
+from geval_cli.cli.run import check_resumption, describe_progress, prepare_all
 from geval_cli.engine.forecast import Forecast
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
 from geval_cli.report.console import make_console
 from geval_cli.report.forecast import print_forecast
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.service import PreparedRun, ResumedRun, RunRequest, look_up
 from geval_cli.service.planning import forecast_run
 from geval_cli.store.cache import ResponseCache
-from geval_cli.store.state import open_cache
+from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
 
 def show_plans(
-    requests: Sequence[RunRequest],
-    outputs: Sequence[Path],
-    *,
-    home: Path | None,
-    cache_dir: Path | None = None,
+    requests: Sequence[RunRequest], outputs: Sequence[Path], *, home: Path | None, cache: CacheChoice
 ) -> ExitCode:
     """Print what running each config would ask for, and write it to `outputs` as JSON. Needs no keys.
 
     Raises:
         ConfigError: with every problem of every config.
-        UsageError: the options do not make sense.
+        UsageError: the options do not make sense, or there is no run to go on with.
+        StoreError: stored runs or answers cannot be read.
         OutputError: a file cannot be written.
     """
     if len(requests) > 1 and outputs:
         raise UsageError("-o takes the plan of one config", hint="plan the configs one by one")
+    if cache.is_offline:
+        hint = "leave one of the two out; `--plan --cache-ttl never` says how many answers the cache lacks"
+        raise UsageError("--plan says what would be asked, and with --offline nothing is", hint=hint)
+    check_resumption(requests)
     for path in outputs:
         if path.suffix.lower() != ".json":
             hint = "use a name that ends in .json"
             raise ConfigError([Problem(f"cannot write a plan to {path}: it is written as JSON", hint=hint)])
     console = make_console(sys.stdout, environ=os.environ)
     for prepared in prepare_all(requests, is_going_to_run=False):
-        forecast = _forecast(prepared, home, cache_dir)
+        forecast = _forecast(prepared, _looked_up(prepared, home), home, cache)
         print_forecast(forecast, str(prepared.suite.path), console)
         for path in outputs:
             with SafeFile(path) as file:
@@ -51,18 +53,33 @@ def show_plans(
     return ExitCode.OK
 
 
-def _forecast(prepared: PreparedRun, home: Path | None, cache_dir: Path | None) -> Forecast:
-    try:
-        with open_cache(home, os.environ, cache_dir) as cache:
-            print_warnings(cache.warnings)
-            return asyncio.run(_with_answers(prepared, cache))
-    except UsageError:  # there is none, and a plan is no reason to make one
-        return asyncio.run(forecast_run(prepared, None))
+def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
+    """The run that would be gone on with, if any; it says so."""
+    if prepared.request.resume is None:
+        return None
+    with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
+        resumed = look_up(prepared, runs)
+    sys.stderr.write(f"plan of going on with {describe_progress(resumed, prepared)}\n")
+    return resumed
 
 
-async def _with_answers(prepared: PreparedRun, cache: ResponseCache) -> Forecast:
+def _forecast(
+    prepared: PreparedRun, resumed: ResumedRun | None, home: Path | None, choice: CacheChoice
+) -> Forecast:
+    with ExitStack() as stack:
+        try:
+            cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
+        except UsageError:  # there is none, and a plan is no reason to make one
+            return asyncio.run(forecast_run(prepared, None, resumed))
+        print_warnings(cache.warnings)
+        cache.ttl_s = choice.ttl_s
+        return asyncio.run(_with_answers(prepared, cache, resumed))
+
+
+async def _with_answers(prepared: PreparedRun, cache: ResponseCache, resumed: ResumedRun | None) -> Forecast:
     stats = await cache.stats()
-    return await forecast_run(prepared, cache if stats.entries else None)
+    return await forecast_run(prepared, cache if stats.entries else None, resumed)
 
 
 def _document(forecast: Forecast) -> JsonValue:

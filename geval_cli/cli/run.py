@@ -16,7 +16,6 @@ from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.report.annotations import annotation_lines, wants_annotations
 from geval_cli.report.console import make_console
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
@@ -49,6 +48,9 @@ _RANK = (
 """Which exit code wins when several configs run: the last in this order."""
 
 
+_NOT_STORED = "this run is not stored either: mend that or name another file, and run again"
+
+
 def _tell_nobody(_: Iterable[Path]) -> None:
     """Stands for a listener where there is none."""
 
@@ -78,10 +80,7 @@ def run_configs(
     """
     if len(requests) > 1 and display.outputs:
         raise UsageError("-o takes the results of one config", hint="run the configs one by one")
-    if len(requests) > 1 and any(request.resume and request.resume.run for request in requests):
-        raise UsageError(
-            "--resume-from names one run, and there are several configs", hint="name its config alone"
-        )
+    check_resumption(requests)
     _check_outputs(display.outputs, [request.config for request in requests])
     prepared = prepare_all(requests)
     codes = []
@@ -95,6 +94,23 @@ def run_configs(
             if codes[-1] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 break
     return max(codes, key=_RANK.index)
+
+
+def check_resumption(requests: Sequence[RunRequest]) -> None:
+    """See to it that a run that is named is gone on with once.
+
+    Raises:
+        UsageError: there are several configs.
+    """
+    if len(requests) > 1 and any(request.resume and request.resume.run for request in requests):
+        raise UsageError(
+            "--resume-from names one run, and there are several configs", hint="name its config alone"
+        )
+
+
+def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
+    """A run that is gone on with, in words: its id, and how much of it is done."""
+    return f"run {resumed.run.id}: {len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
 
 
 def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
@@ -153,9 +169,12 @@ def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     """The earlier run that is to be gone on with, if any; it says so."""
     if prepared.request.resume is None:
         return None
+    if not state.keeps_runs:
+        hint = "mend that first; without this option a new run begins, and ends without being stored"
+        message = "an earlier run can only be gone on with where its results can be stored, and they cannot"
+        raise UsageError(message, hint=hint)
     resumed = take_up(prepared, state.runs)
-    done = f"{len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
-    sys.stderr.write(f"going on with run {resumed.run.id}: {done}\n")
+    sys.stderr.write(f"going on with {describe_progress(resumed, prepared)}\n")
     return resumed
 
 
@@ -178,12 +197,19 @@ def _run_one(
     except StoreError as error:
         print_summary(report, console, written=written)
         problems.append(Problem(error.message, None, error.hint))
-    if wants_annotations(os.environ):
-        for line in annotation_lines(report, workspace=Path(os.environ.get("GITHUB_WORKSPACE") or ".")):
-            typer.echo(line)
+    if "GITHUB_ACTIONS" in os.environ:
+        _print_annotations(report)
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
+
+
+def _print_annotations(report: RunReport) -> None:
+    from geval_cli.report.annotations import annotation_lines, wants_annotations
+
+    if wants_annotations(os.environ):
+        for line in annotation_lines(report, workspace=Path(os.environ.get("GITHUB_WORKSPACE") or ".")):
+            typer.echo(line)
 
 
 async def _run_with_display(
@@ -218,7 +244,10 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
         try:
             file.finish(report)
         except (OutputError, StoreError) as error:
-            yield Problem(error.message, None, error.hint, severity=Severity.ERROR)
+            is_lost = isinstance(error, OutputError) and not report.is_stored
+            yield Problem(
+                error.message, None, _NOT_STORED if is_lost else error.hint, severity=Severity.ERROR
+            )
 
 
 @contextmanager

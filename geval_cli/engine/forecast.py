@@ -9,10 +9,17 @@ from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Role
 
 _ASSUMPTIONS: Mapping[Purpose, str] = {
-    Purpose.ANSWER: "one for each prompt, provider, test and repeat",
+    Purpose.ANSWER: "one for each prompt, provider, test and repeat; equal questions are sent once",
     Purpose.STEPS: "one for each criterion and judge, shared by all tests",
-    Purpose.RATING: "one for each criterion and output",
+    Purpose.RATING: "one for each criterion and output; equal outputs are judged once",
     Purpose.SAMPLES: "as many for each output as the config says",
+    Purpose.FALLBACK_SAMPLES: "for ratings of the cache that came without usable token probabilities",
+    Purpose.EXPLANATION: "for ratings of the cache that want one",
+    Purpose.CLAIMS: "one list for each output",
+    Purpose.QUESTIONS: "three for each output",
+    Purpose.VERDICT: "one for each assertion and output, or turn of a conversation; equal outputs are judged once",
+    Purpose.CHOICE: "one for each test and repeat, of all its outputs",
+    Purpose.EMBEDDING: "one for each text; equal texts are sent once",
 }
 
 

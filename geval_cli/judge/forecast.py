@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from geval_cli.judge.metric import Metric
-from geval_cli.records import ModelRequest, Role
 
 
 class Purpose(StrEnum):
-    """What an answer is asked for."""
+    """What an answer is asked for, in the order in which a plan shows them."""
 
     ANSWER = "answers"
     STEPS = "steps"
@@ -17,6 +16,11 @@ class Purpose(StrEnum):
     SAMPLES = "samples"
     FALLBACK_SAMPLES = "fallback samples"
     EXPLANATION = "explanations"
+    CLAIMS = "claims"
+    QUESTIONS = "questions"
+    VERDICT = "verdicts"
+    CHOICE = "choices"
+    EMBEDDING = "embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +37,14 @@ STEPS_STAND_IN = '{"steps": ["Read all of it.", "Compare it with the criteria.",
 """Stands for the judge's steps where a prompt is only measured."""
 
 
-def purpose_of(request: ModelRequest) -> Purpose:
-    """What `request` is for, as far as its form tells."""
-    if request.role is Role.GENERATION:
-        return Purpose.ANSWER
-    schema = request.response_schema or {}
-    if "steps" in schema.get("properties", {}):
-        return Purpose.STEPS
-    return Purpose.SAMPLES if len(request.sample_indexes) > 1 else Purpose.RATING
-
-
-def further_answers(metric: Metric) -> Iterator[FurtherAnswers]:
-    """What `grade` may ask for once it has asked for a rating or for samples (GEVAL.md, section 2).
+def further_answers(metric: Metric, after: Purpose) -> Iterator[FurtherAnswers]:
+    """What `grade` may ask for once it has asked for an answer of the purpose `after` (GEVAL.md, section 2).
 
     Asking once more after an unreadable reply is not counted: it is no way that anybody plans for.
     """
-    if metric.dimension is None:
+    if metric.dimension is None or after is Purpose.EXPLANATION:
         return
-    if metric.scoring == "auto":
+    if metric.scoring == "auto" and after is Purpose.RATING:
         yield FurtherAnswers(
             Purpose.FALLBACK_SAMPLES,
             0,

@@ -1,6 +1,7 @@
 """Says what went wrong when no complete HTTP answer came: where it broke, and what to do about it."""
 
 import os
+import re
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +22,10 @@ CONNECT_TIMEOUT_S = 30.0
 _PROXY_WANTS_A_PASSWORD = 407
 _PROXY_HINT = "check HTTPS_PROXY and HTTP_PROXY, or name the host in NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
+
+_UNREADABLE_ENCODING = re.compile(
+    r"decode content-encoding: \S+ \((\w+)\)"
+)  # aiohttp's words for one that it lacks
 
 
 def connection_error(
@@ -46,6 +51,11 @@ def connection_error(
     if isinstance(error, ValueError) and not isinstance(error, aiohttp.ClientError):
         message = f"the request to {origin} cannot be sent: {_reason(error, context)}"
         hint = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
+        return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
+    unreadable = _UNREADABLE_ENCODING.search(str(error))
+    if unreadable is not None:
+        message = f"{origin} packed its answer with {unreadable[1]}, which it was not asked for"
+        hint = "have the server, or the proxy before it, send gzip or no compression at all"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     return _unavailable(
         f"{origin} {_what_broke(error)}", context, "that is trouble at the server or on the way"

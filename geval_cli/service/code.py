@@ -11,7 +11,7 @@ from geval_cli.providers.trust import runs_program
 from geval_cli.records import JsonValue
 from geval_cli.service.requests import RunRequest
 
-_PROGRAMS = ("python:", "exec:")
+_PROGRAMS = ("python:", "javascript:", "exec:")
 _PROVIDER_KEYS = ("id", "provider", "providers", "targets", "grader")
 _ASSERTION_TYPES = ("python", "javascript", "ruby")
 _CODE_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".rb", ".sh")
@@ -40,6 +40,8 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
     try:
         for test in opened.suite.tests:
             found.update(dict.fromkeys(part.what for part in code_of_test(test)))
+            if test.provider is not None and runs_program(test.provider):
+                found.setdefault(test.provider.public_id)
             found.update(dict.fromkeys(_code_in([item.model_dump(mode="json") for item in test.assertions])))
             found.update(dict.fromkeys(_code_in([test.options.model_dump(mode="json"), dict(test.vars)])))
     except ConfigError:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from geval_cli.assertions.outcome import Tools
-from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.case import Bench
@@ -33,7 +32,7 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.scripting.scripts import Scripts
-from geval_cli.service.preparation import resolved
+from geval_cli.service.preparation import reads_cache, resolved
 from geval_cli.service.requests import PreparedRun
 from geval_cli.service.resume import ResumedRun
 from geval_cli.service.run_record import STOPPED, begun_run, ended_run, origin_of
@@ -101,9 +100,7 @@ async def run_evaluation(
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
         summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
         summary = await _concluded(run, summary, recording, prepared)
-    if recording.failure is not None:
-        text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
-        run = replace(run, warnings=(*run.warnings, text))
+    run = _with_store_trouble(run, recording)
     listen(RunFinished(run, summary))
     return RunReport(
         run,
@@ -113,6 +110,14 @@ async def run_evaluation(
         bugs=tally.bugs,
         is_stored=state.keeps_runs and recording.failure is None,
     )
+
+
+def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
+    """The record with a warning when the store lacks something of the run."""
+    if recording.failure is None:
+        return run
+    text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
+    return replace(run, warnings=(*run.warnings, text))
 
 
 def _what_changed(error: ConfigError) -> str:
@@ -154,29 +159,17 @@ async def _run_jobs(
     stop: StopSignal,
     resumed: ResumedRun | None,
 ) -> None:
-    request = prepared.request
     lanes = prepared.plan.lanes
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
         cache.begin_at(resumed.started_s)
         lanes = tuple(resumed.done.missing(lane) for lane in lanes)
     began = cache.now() if resumed is None else resumed.started_s
-    limit = request.max_concurrency or prepared.suite.options.max_concurrency or DEFAULT_CONCURRENCY
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
-            gateway = Gateway(
-                cache=cache,
-                reads_since=None if request.reads_cache and _may_read_cache(prepared) else began,
-                on_event=events.emit,
-                max_concurrency=limit,
-                oversight=Oversight(
-                    request.budget or Budget(),
-                    is_tracing=request.traces_requests,
-                    is_offline=request.is_offline,
-                ),
-            )
+            gateway = _gateway(prepared, cache, events, began_s=began)
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
@@ -194,16 +187,32 @@ async def _run_jobs(
                     events.emit(CaseFinished(result))
                 return results[-1] if results else None
 
-            parallel = 1 if prepared.plan.is_serial else limit * _JOBS_PER_REQUEST
+            parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
             await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop)
     finally:
         events.end()
 
 
-def _may_read_cache(prepared: PreparedRun) -> bool:
-    """False when the config itself asks for fresh answers."""
-    options = prepared.suite.options
-    return not (isinstance(options, PromptfooOptions) and options.uses_cache is False)
+def _request_limit(prepared: PreparedRun) -> int:
+    """The most requests under way at once."""
+    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
+    return named or DEFAULT_CONCURRENCY
+
+
+def _gateway(prepared: PreparedRun, cache: ResponseCache, events: EventStream, *, began_s: float) -> Gateway:
+    """The gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
+    request = prepared.request
+    return Gateway(
+        cache=cache,
+        reads_since=None if reads_cache(prepared) else began_s,
+        on_event=events.emit,
+        max_concurrency=_request_limit(prepared),
+        oversight=Oversight(
+            request.budget or Budget(),
+            is_tracing=request.traces_requests,
+            is_offline=request.is_offline,
+        ),
+    )
 
 
 def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> Bench:

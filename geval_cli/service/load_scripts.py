@@ -1,4 +1,4 @@
-"""Runs the Python functions that make parts of a config, while the config is read."""
+"""Runs the functions that make parts of a config, in Python or in JavaScript, while the config is read."""
 
 import asyncio
 import json
@@ -9,11 +9,21 @@ from pathlib import Path
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
+from geval_cli.scripting.code import FILE_PREFIX, PYTHON_SUFFIXES, CodeError, Language, find_code
+from geval_cli.scripting.javascript import (
+    INSTALL_HINT,
+    Entry,
+    call_javascript_now,
+    check_javascript,
+    is_installed,
+)
 from geval_cli.scripting.python_process import PythonProcess
-from geval_cli.scripting.script_errors import ScriptError
+from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError
 
 TIME_LIMIT_S = 120.0
 """How long one function may take; nothing else happens meanwhile."""
+
+_MAKE_FILE = "let Node write its tests into a .jsonl file, and name that"
 
 
 @dataclass(slots=True)
@@ -32,14 +42,16 @@ class LoadScripts:
         if key not in self._results:
             # In a thread, since whoever reads a config may have an event loop of its own.
             with ThreadPoolExecutor(1) as thread:
-                called = thread.submit(asyncio.run, self._call(path.resolve(), function, arguments))
+                if path.suffix.lower() in PYTHON_SUFFIXES:
+                    called = thread.submit(asyncio.run, self._call(path.resolve(), function, arguments))
+                else:
+                    called = thread.submit(_call_javascript, path.resolve(), function, arguments)
                 try:
                     self._results[key] = called.result()
+                except CodeError as error:
+                    raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
                 except ScriptError as error:
-                    message = f"`{function}` of {path.name} failed: {error}"
-                    hint = "see what it says below" if error.detail else ""
-                    notes = tuple(error.detail.rstrip().splitlines()[-3:])
-                    raise ConfigError([Problem(message, asked_at, hint, notes)]) from error
+                    raise ConfigError([_failure(path, function, error, asked_at)]) from error
         return self._results[key]
 
     async def _call(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
@@ -48,3 +60,29 @@ class LoadScripts:
             return await process.call(function, arguments, timeout_s=self.time_limit_s)
         finally:
             await process.aclose()
+
+
+def _call_javascript(path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+    if not is_installed():
+        raise CodeError(
+            f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
+        )
+    code = find_code(
+        f"{FILE_PREFIX}{path}" + (f":{function}" if function else ""), path.parent, Language.JAVASCRIPT
+    )
+    try:
+        check_javascript(code, ())
+    except CodeError as error:
+        raise CodeError(
+            error.message, hint=f"{_MAKE_FILE}, or write it without" if error.hint else ""
+        ) from error
+    named = {f"argument{index}": value for index, value in enumerate(arguments)}
+    return call_javascript_now(code, named, entry=Entry.TESTS)
+
+
+def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:
+    what = f"`{function}` of {path.name}" if function else path.name
+    hint = "see what it says below" if error.detail else ""
+    if isinstance(error, ScriptLimitError):
+        hint = f"{_MAKE_FILE}, or write it in Python"
+    return Problem(f"{what} failed: {error}", asked_at, hint, tuple(error.detail.rstrip().splitlines()[-3:]))

@@ -1,254 +1,191 @@
 """`--plan`: what a run would ask for, found by doing its jobs with models that only note what they are asked."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
 from geval_cli.assertions.geval import metric_of
-from geval_cli.assertions.outcome import Tools, judge_provider
-from geval_cli.assertions.registry import compares_outputs, members_of
-from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, ModelGradedSpec, ProviderSpec
-from geval_cli.engine.case import Bench, run_job
-from geval_cli.engine.evaluation import assertions_of
-from geval_cli.engine.forecast import Forecast, ForecastTally, Tokens
-from geval_cli.engine.plan import Job
-from geval_cli.errors import GevalError
-from geval_cli.gateway.identity import choice_keys
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, FORM_MAX_TOKENS
-from geval_cli.judge.forecast import STEPS_STAND_IN, Purpose, further_answers, purpose_of
-from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judging import ProviderPool
-from geval_cli.providers.anthropic import DEFAULT_MAX_TOKENS
-from geval_cli.providers.base import Provider
-from geval_cli.providers.prices import Price, known_price
-from geval_cli.records import (
-    AssertionResult,
-    Choice,
-    JsonValue,
-    ModelRequest,
-    ModelResponse,
-    Role,
-    Usage,
+from geval_cli.assertions.outcome import Subject, Tools, judge_provider
+from geval_cli.assertions.registry import (
+    compares_outputs,
+    judge_assertion,
+    judge_row,
+    members_of,
+    wants_logprobs,
 )
-from geval_cli.service.preparation import resolved
+from geval_cli.assertions.row import RowMember
+from geval_cli.config.graded_schema import ContextSpec
+from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, ModelGradedSpec, ProviderSpec
+from geval_cli.engine.carried import CarriedOver
+from geval_cli.engine.case import Bench, Standing, begin_job
+from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.forecast import Forecast
+from geval_cli.engine.plan import Job
+from geval_cli.gateway.identity import choice_keys
+from geval_cli.judge.forecast import Purpose, further_answers
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.judge.prompt import user_message
+from geval_cli.judging import ProviderPool
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse
+from geval_cli.service.inquiry import Inquiry, Judges, mute_judge
+from geval_cli.service.ledger import Doubt, Ledger, input_tokens, most_written
+from geval_cli.service.preparation import reads_cache
 from geval_cli.service.requests import PreparedRun
-from geval_cli.store.cache import ResponseCache, StoredChoice
+from geval_cli.service.resume import ResumedRun
+from geval_cli.store.cache import ResponseCache
 
 ASSUMED_ANSWER_TOKENS = 200
 """How long an answer is taken to be, in the prompt of its judge, when nothing bounds it."""
 
-_CHARACTERS_PER_TOKEN = 4
 _JOBS_AT_ONCE = 64
 _LONGEST_STAND_IN = 100_000
-_WRITTEN = {Purpose.FALLBACK_SAMPLES: FORM_MAX_TOKENS, Purpose.EXPLANATION: EXPLANATION_MAX_TOKENS}
-_LENGTH_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+_MADE_DOUBT = Doubt("none, if the cache knows the prompts that code of the config makes")
 
 
-async def forecast_run(prepared: PreparedRun, cache: ResponseCache | None) -> Forecast:
+async def forecast_run(
+    prepared: PreparedRun, cache: ResponseCache | None, resumed: ResumedRun | None = None
+) -> Forecast:
     """What running `prepared` would ask for; nothing is sent. Answers that `cache` has are counted apart.
 
-    Goes through all tests once and holds none of them. No code that a config names is run.
+    With `resumed` only what that run lacks. Goes through all tests once and holds none of them. No code that a config
+    names is run.
 
     Raises:
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
+    may_read, since = reads_cache(prepared), None
+    if resumed is not None and not may_read:
+        may_read, since = True, resumed.started_s  # what the run itself was told counts
+    lanes = prepared.plan.lanes
+    if resumed is not None:
+        lanes = tuple(resumed.done.missing(lane) for lane in lanes)
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
     try:
-        planner = _Planner(prepared, pool, cache if prepared.request.reads_cache else None)
-        for lane in prepared.plan.lanes:
+        ledger = Ledger(prepared.suite, pool, cache if may_read else None, since)
+        planner = _Planner(prepared, ledger)
+        at_once = 1 if prepared.plan.is_serial else _JOBS_AT_ONCE
+        for lane in lanes:
             jobs = iter(lane)
-            while some := list(islice(jobs, _JOBS_AT_ONCE)):
+            while some := list(islice(jobs, at_once)):
                 await asyncio.gather(*(planner.add(job) for job in some))
-        return planner.tally.forecast()
+                ledger.check()
+        return ledger.tally.forecast()
     finally:
         await pool.aclose()
 
 
-class NotAskedError(GevalError):
-    """A judge was to be asked: no further can a judgement be followed without an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SilentJudge:
-    """A judge that counts what it is asked and answers from the cache only; of steps it makes some up.
-
-    `unasked` are the requests of one job that it had no answer to.
-    """
-
-    provider: Provider
-    planner: "_Planner" = field(compare=False, repr=False)
-    unasked: list[ModelRequest] = field(compare=False, repr=False)
-
-    @property
-    def label(self) -> str:
-        return self.provider.label
-
-    @property
-    def provider_params(self) -> Mapping[str, JsonValue]:
-        return self.provider.identity.params
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        found = await self.planner.note(self.provider, request)
-        if found is not None:
-            return found
-        if purpose_of(request) is Purpose.STEPS:
-            return _stand_in(STEPS_STAND_IN)
-        self.unasked.append(request)
-        raise NotAskedError("nothing is sent")
-
-
 @dataclass(slots=True)
 class _Planner:
+    """Follows jobs, and rows of jobs whose outputs are compared once all of them are there."""
+
     prepared: PreparedRun
-    pool: ProviderPool
-    cache: ResponseCache | None
-    tally: ForecastTally = field(default_factory=ForecastTally)
+    ledger: Ledger
     _memory: JudgeMemory = field(default_factory=JudgeMemory)
-    _seen: set[int] = field(default_factory=set)
-    _prices: dict[int, tuple[Price | None]] = field(default_factory=dict)
+    _carried: CarriedOver = field(default_factory=CarriedOver)
+    _rows: dict[str, list[Standing]] = field(default_factory=dict)
 
     async def add(self, job: Job) -> None:
         """Count what `job` would ask for."""
-        asked = replace(job, test=replace(job.test, assertions=tuple(_judged(job.test.assertions))))
-        unasked: list[ModelRequest] = []
-        tools = Tools(
-            self.prepared.templates,
-            lambda spec: _SilentJudge(self._provider(spec), self, unasked),
-            self._memory,
-            self.prepared.defaults,
-        )
-        result = await run_job(asked, Bench(partial(self._generate, job=job), tools))
-        self.tally.cases += 1
-        specs = assertions_of(asked.prompt, asked.test)
-        for spec, outcome in _side_by_side(specs, result.assertions):
-            if isinstance(spec, GEvalAssertionSpec) and _ended_unasked(outcome):
-                self._add_further(spec, asked, tools, unasked)
+        self.ledger.tally.cases += 1
+        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
+        bare = replace(job, test=replace(job.test, assertions=()))
+        bench = Bench(partial(self._generate, job=job), self._tools(mute_judge), self._carried)
+        standing = replace(await begin_job(bare, bench), job=job)
+        if standing.subject is not None:
+            for spec in _judged(assertions_of(job.prompt, job.test)):
+                await self._follow(spec, standing)
+        if any(map(compares_outputs, job.test.assertions)):
+            await self._add_to_row(standing)
 
-    async def note(self, provider: Provider, request: ModelRequest) -> ModelResponse | None:
-        """Count the answers to `request`; those of the cache if it has all of them, else None."""
-        keys = choice_keys(provider.identity, request)
-        known = await self._known(provider, keys)
-        wanted = len(request.sample_indexes)
-        key = (request.role, provider.label, purpose_of(request))
-        # Single flight and the cache see to it that equal requests are sent once.
-        is_shared = provider.is_cacheable or request.role is Role.JUDGE
-        is_new = not is_shared or not self._was_seen(keys[0])
-        missing = wanted - len(known) if is_new else 0
-        self.tally.add(
-            key,
-            self._price(provider),
-            counts=(missing, missing, len(known) if is_new else 0),
-            tokens=_tokens(provider, request, missing),
-        )
-        return _recalled(known.values()) if len(known) == wanted else None
+    async def _add_to_row(self, standing: Standing) -> None:
+        job = standing.job
+        row = self._rows.setdefault(job.group, [])
+        row.append(standing)
+        if len(row) < self.prepared.plan.cases_of(job.test):
+            return
+        del self._rows[job.group]
+        row.sort(key=lambda member: member.job.column)
+        members = [RowMember(member.subject) for member in row if member.subject is not None]
+        for spec in job.test.assertions:
+            if compares_outputs(spec) and isinstance(spec, ModelGradedSpec):
+                is_after_code = any(_is_known(item) and _is_transformed(item.job, spec) for item in row)
+                inquiry = Inquiry(spec, self.ledger, is_after_code)
+                await inquiry.follow(partial(self._judge_row, spec, members))
+
+    async def _follow(self, spec: ModelGradedSpec, standing: Standing) -> None:
+        job, subject = standing.job, standing.subject
+        assert subject is not None
+        subject = _with_context(spec, subject, job)
+        inquiry = Inquiry(spec, self.ledger, _is_known(standing) and _is_transformed(job, spec))
+        await inquiry.follow(partial(self._judge, spec, subject))
+        if not isinstance(spec, GEvalAssertionSpec) or not inquiry.unasked:
+            return
+        tools = self._tools(mute_judge)
+        judge = self.ledger.provider(judge_provider(spec, job.test, tools.defaults))
+        # Samples are asked for in the words of the rating, and an explanation shows the judge as much.
+        read = max(input_tokens(request) for _, request in inquiry.unasked)
+        for further in further_answers(metric_of(spec, subject.test, tools), after=inquiry.unasked[0][0]):
+            self.ledger.note_further(judge, further, read)
+
+    async def _judge(self, spec: AssertionSpec, subject: Subject, judges: Judges) -> None:
+        await judge_assertion(spec, subject, self._tools(judges))
+
+    async def _judge_row(self, spec: AssertionSpec, members: Sequence[RowMember], judges: Judges) -> None:
+        await judge_row(spec, members, self._tools(judges))
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
-        provider = self._provider(spec)
-        found = await self.note(provider, request)
+        provider = self.ledger.provider(spec)
+        request = replace(request, want_logprobs=wants_logprobs(job.test.assertions))
+        doubt = None
+        if _is_made(job):
+            request = replace(request, messages=(*request.messages, *user_message(job.id)))
+            doubt = None if self.ledger.cache is None else _MADE_DOUBT
+        found = await self.ledger.note(provider, request, Purpose.ANSWER, doubt)
         if found is not None:
             return found
-        tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
-        # Each job's is another one: equal outputs would have equal judgements, which are asked for once.
-        return _stand_in(f"{job.id} {'word' * tokens}")
+        tokens = min(most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
+        # Another one for each question: equal outputs have equal judgements, which are asked for once.
+        name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
+        return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
 
-    def _provider(self, spec: ProviderSpec) -> Provider:
-        return self.pool.get(resolved(spec, self.prepared.suite))
-
-    def _add_further(
-        self, spec: GEvalAssertionSpec, job: Job, tools: Tools, unasked: Sequence[ModelRequest]
-    ) -> None:
-        judge = self._provider(judge_provider(spec, job.test, tools.defaults))
-        # Samples are asked for in the words of the rating, and an explanation shows the judge as much.
-        read = max((_input_tokens(request) for request in unasked), default=0)
-        for further in further_answers(metric_of(spec, job.test, tools)):
-            written = _bound(judge.identity.params) or _WRITTEN[further.purpose]
-            self.tally.add(
-                (Role.JUDGE, judge.label, further.purpose),
-                self._price(judge),
-                counts=(further.least, further.most, 0),
-                tokens=Tokens(further.least * read, further.most * read, further.most * written),
-                assumption=further.assumption,
-            )
-
-    def _price(self, provider: Provider) -> Price | None:
-        """Asked once for each provider: a list price is looked up in a large table."""
-        found = self._prices.get(id(provider))
-        if found is None:
-            found = self._prices[id(provider)] = (known_price(provider),)
-        return found[0]
-
-    async def _known(self, provider: Provider, keys: tuple[str, ...]) -> Mapping[str, StoredChoice]:
-        if self.cache is None or not provider.is_cacheable:
-            return {}
-        return await self.cache.get_many(keys)
-
-    def _was_seen(self, key: str) -> bool:
-        """Whether this was asked before. Half of a key is enough to tell, and takes little room."""
-        short = int(key[:16], 16)
-        if short in self._seen:
-            return True
-        self._seen.add(short)
-        return False
+    def _tools(self, judges: Judges) -> Tools:
+        # Lenient: no code is run here, and what it adds to the variables is missing.
+        return Tools(self.prepared.templates.lenient(), judges, self._memory, self.prepared.defaults)
 
 
-def _judged(specs: Iterable[AssertionSpec]) -> Iterator[AssertionSpec]:
-    """Those that a judge judges. The others ask nobody, and some would run code or call a web hook."""
+def _judged(specs: Iterable[AssertionSpec]) -> Iterator[ModelGradedSpec]:
+    """Those that a judge judges by themselves, also within sets; the others ask nobody."""
     for spec in specs:
-        members = tuple(_judged(members_of(spec)))
         if isinstance(spec, ModelGradedSpec) and not compares_outputs(spec):
             yield spec
-        elif members:
-            yield spec.model_copy(update={"assertions": members})
+        yield from _judged(members_of(spec))
 
 
-def _side_by_side(
-    specs: Sequence[AssertionSpec], results: Sequence[AssertionResult]
-) -> Iterator[tuple[AssertionSpec, AssertionResult]]:
-    """Each assertion, also within sets, with its result; nothing when the job broke before its assertions."""
-    for spec, result in zip(specs, results, strict=False):
-        yield spec, result
-        yield from _side_by_side(members_of(spec), result.assertions)
+def _is_known(standing: Standing) -> bool:
+    """Whether the output is what a run would judge, and not a stand-in."""
+    return not standing.job.generates or standing.result.cached
 
 
-def _ended_unasked(result: AssertionResult) -> bool:
-    return result.error is not None and result.error.type == NotAskedError.__name__
+def _is_made(job: Job) -> bool:
+    """Whether code of the config, which is not run, makes the prompt or a variable in it."""
+    is_program = isinstance(job.prompt, NamedPromptSpec) and bool(job.prompt.made_by)
+    return is_program or bool(job.test.directions.made_vars) or job.test.transform_vars is not None
 
 
-def _recalled(known: Iterable[StoredChoice]) -> ModelResponse:
-    stored = list(known)
-    dropped = tuple(dict.fromkeys(name for item in stored for name in item.dropped))
-    usage = Usage(len(stored), cached_requests=len(stored))
-    return ModelResponse(tuple(item.choice for item in stored), usage, cached=True, dropped=dropped)
+def _is_transformed(job: Job, spec: AssertionSpec) -> bool:
+    """Whether code of the config, which is not run, makes what is judged out of the output."""
+    own = job.provider.transform if isinstance(job.provider, FilteredProviderSpec) else None
+    context = spec.context_transform if isinstance(spec, ContextSpec) else None
+    return any(code is not None for code in (own, job.test.transform, spec.transform, context))
 
 
-def _stand_in(text: str) -> ModelResponse:
-    return ModelResponse((Choice(text, "stop"),))
-
-
-def _tokens(provider: Provider, request: ModelRequest, count: int) -> Tokens:
-    """Of `count` answers: one request may read the prompt once for all of them, or each its own."""
-    if not count:
-        return Tokens()
-    read, written = _input_tokens(request), _most_written(provider, request)
-    return Tokens(read, count * read, None if written is None else count * written)
-
-
-def _input_tokens(request: ModelRequest) -> int:
-    characters = sum(len(str(message.content)) for message in request.messages)
-    return -(-characters // _CHARACTERS_PER_TOKEN)
-
-
-def _most_written(provider: Provider, request: ModelRequest) -> int | None:
-    """The most tokens that one answer may have, if anything says so."""
-    named = _bound(request.params) or _bound(provider.identity.params)
-    if named is None and provider.identity.kind == "anthropic":
-        return DEFAULT_MAX_TOKENS
-    return named
-
-
-def _bound(params: Mapping[str, JsonValue]) -> int | None:
-    limits = (params.get(name) for name in _LENGTH_KEYS)
-    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
+def _with_context(spec: AssertionSpec, subject: Subject, job: Job) -> Subject:
+    """The subject with something in the place of the context that code would take out of the output."""
+    if not isinstance(spec, ContextSpec) or spec.context_transform is None:
+        return subject
+    context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
+    return replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))

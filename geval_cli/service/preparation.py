@@ -12,7 +12,7 @@ from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.schema import ProviderSpec
-from geval_cli.config.suite import Suite, SuiteOverrides
+from geval_cli.config.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.config.trust import test_trust_problems
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
@@ -39,20 +39,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     Raises:
         ConfigError: with every problem of the config, the providers and the judges.
     """
-    opened = open_suite(
-        request.config,
-        env=request.environ,
-        env_file=request.env_file,
-        overrides=SuiteOverrides(vars=request.variables),
-        reading_rules=ReadingRules(
-            needs_keys=not request.is_offline,
-            text=request.draft,
-            dialect=request.dialect,
-            joined=request.joined,
-            scripts=LoadScripts(request.environ),
-            is_untrusted=request.is_untrusted,
-        ),
-    )
+    opened = _opened(request)
     suite = request.selection.apply(opened.suite)
     if is_going_to_run and not opened.problems:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
@@ -90,6 +77,23 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     )
 
 
+def _opened(request: RunRequest) -> OpenedSuite:
+    return open_suite(
+        request.config,
+        env=request.environ,
+        env_file=request.env_file,
+        overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(
+            needs_keys=not request.is_offline,
+            text=request.draft,
+            dialect=request.dialect,
+            joined=request.joined,
+            scripts=LoadScripts(request.environ),
+            is_untrusted=request.is_untrusted,
+        ),
+    )
+
+
 def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
     if request.selection.takes_all and suite.providers and not Plan(suite).columns:
         message = f"no provider of {suite.path} is asked any prompt, so there is nothing to run"
@@ -108,6 +112,13 @@ def templates_for(suite: Suite, *, is_trusted: bool = True) -> Templates:
     """
     filters = template_filters(suite, runs_code=is_trusted)
     return templates_of(suite.dialect, suite.env if is_trusted else {}, filters)
+
+
+def reads_cache(prepared: PreparedRun) -> bool:
+    """Whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
+    options = prepared.suite.options
+    is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
+    return prepared.request.reads_cache and not is_refused
 
 
 def _folders_of(request: RunRequest) -> Iterator[Path]:
@@ -146,7 +157,7 @@ def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
 def _check_providers(
     suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
 ) -> Iterator[Problem]:
-    answering = [spec for spec in suite.providers if spec.id != NO_PROVIDER.id]
+    answering = [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
     judging = [resolved(spec, suite) for spec in checked.judges]
     for judge in judging:
         if judge.id == NO_PROVIDER.id:
@@ -176,7 +187,7 @@ def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iter
     """A budget in money can only be kept where it is known what answers cost."""
     if budget is None or budget.max_cost_usd is None:
         return
-    asked = (*suite.providers, *(resolved(spec, suite) for spec in checked.judges))
+    asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
     for spec in {spec.model_dump_json(): spec for spec in asked if spec.id != NO_PROVIDER.id}.values():
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir):
             continue
@@ -193,6 +204,6 @@ def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Ite
         count = checked.own_judges
         what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"
         yield f"--grader did not apply to {what} own judge"
-    answering = {spec.public_id for spec in suite.providers}
+    answering = {spec.public_id for spec in (*suite.providers, *checked.answerers)}
     for judge in sorted({resolved(spec, suite).public_id for spec in checked.judges} & answering):
         yield f"{judge} judges its own answers; models tend to favour themselves"

@@ -96,6 +96,20 @@ def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         raise
 
 
+def look_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
+    """The earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
+
+    Raises:
+        UsageError: there is no such run, or it is not the same suite any more.
+        StoreError: the stored runs cannot be read.
+    """
+    wanted = prepared.request.resume or Resumption()
+    parts = covered(prepared)
+    stored = _chosen(prepared, runs, wanted, run_digest(parts))
+    _check_same(stored.run, runs, prepared, parts)
+    return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)
+
+
 def _chosen(prepared: PreparedRun, runs: RunStore, wanted: Resumption, digest: str) -> StoredRun:
     if wanted.run is not None:
         return runs.find(wanted.run)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
-from geval_cli.store.database import Database, open_database, readable_database
+from geval_cli.store.database import Database, memory_database, open_database, readable_database
 from geval_cli.store.key_filter import KeyFilter
 from geval_cli.store.migrations import CACHE
 from geval_cli.store.writer import DatabaseThread
@@ -115,6 +115,13 @@ class ResponseCache:
                 yield cache
             finally:
                 cache.close()
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_in_memory(cls) -> "Iterator[ResponseCache]":
+        """A cache that is gone at the end of the block, and needs no disk."""
+        with memory_database(CACHE) as database, contextlib.closing(cls(database)) as cache:
+            yield cache
 
     @staticmethod
     def exists(folder: Path) -> bool:

@@ -6,6 +6,7 @@ cut or a crash of the operating system may take the last commits, never the file
 
 import contextlib
 import os
+import secrets
 import shutil
 import sqlite3
 import tempfile
@@ -52,11 +53,15 @@ _ADVICE = {
 
 
 class Access(StrEnum):
-    """How a file is opened: by its value, which SQLite's URIs know. `FROZEN`: nobody writes, so nothing is locked."""
+    """How a file is opened: by its value, which SQLite's URIs know.
+
+    `FROZEN`: nobody writes, so nothing is locked. `MEMORY`: there is no file, and its name finds it in this process.
+    """
 
     WRITE = ""
     READ = "mode=ro"
     FROZEN = "mode=ro&immutable=1"
+    MEMORY = "mode=memory&cache=shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Database:
     @property
     def is_read_only(self) -> bool:
         """Whether nothing can be written through it."""
-        return self.access is not Access.WRITE
+        return self.access in {Access.READ, Access.FROZEN}
 
     def connect(self) -> sqlite3.Connection:
         """A new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
@@ -86,7 +91,9 @@ class Database:
 
     def connect_plainly(self) -> sqlite3.Connection:
         """As `connect`, with SQLite's own errors."""
-        return _open(self.path, self.access) if self.is_read_only else _connect(self.path)
+        if self.is_read_only:
+            return _open(self.path, self.access)
+        return _connect_in_memory(self.path) if self.access is Access.MEMORY else _connect(self.path)
 
     def has_table(self, name: str) -> bool:
         """Whether there is a table of this name; a file that is only read may be older than the schema.
@@ -127,6 +134,17 @@ def open_database(path: Path, schema: Schema) -> Database:
     except sqlite3.Error as error:
         raise store_error(error, path=path, name=schema.name) from error
     return Database(path, schema)
+
+
+@contextlib.contextmanager
+def memory_database(schema: Schema) -> Iterator[Database]:
+    """A database that is nowhere on a disk, until the end of the block. Only this process can open it."""
+    database = Database(Path(f"{schema.name} {secrets.token_hex(8)}"), schema, access=Access.MEMORY)
+    with contextlib.closing(database.connect()) as connection:  # it lasts as long as one connection does
+        with transaction(connection):
+            for number in range(len(schema.migrations)):
+                _migrate(connection, schema, number + 1)
+        yield database
 
 
 @contextlib.contextmanager
@@ -201,6 +219,14 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
+    return connection
+
+
+def _connect_in_memory(path: Path) -> sqlite3.Connection:
+    connection = _open(path, Access.MEMORY)
+    connection.execute("PRAGMA foreign_keys = ON")
+    # Connections that share one memory lock whole tables against one another, and do not wait for them.
+    connection.execute("PRAGMA read_uncommitted = ON")
     return connection
 
 

@@ -1,5 +1,6 @@
 """The folder that geval keeps its state in: which one it is, and making it."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,10 +44,23 @@ def make_folder(folder: Path) -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+        _write_gitignore(folder)
     except OSError as error:
         raise StoreError(
             f"the folder {folder} cannot be created: {error.strerror or error}",
             path=str(folder),
             hint="give a folder that can be written to with --home or GEVAL_HOME",
         ) from error
+
+
+def _write_gitignore(folder: Path) -> None:
+    path = folder / ".gitignore"
+    try:
+        path.write_text("*\n", encoding="utf-8")
+    except (
+        OSError
+    ):  # on a full disk; a folder that stays without it would be taken for one that was there before
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            folder.rmdir()
+        raise

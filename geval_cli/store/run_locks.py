@@ -18,11 +18,14 @@ _PAUSE_S = 0.01
 
 
 class RunLocks:
-    """The locks of the runs in one home folder. A lock is never waited for: its holder works for hours."""
+    """The locks of the runs in one home folder. A lock is never waited for: its holder works for hours.
 
-    def __init__(self, home: Path) -> None:
-        self._folder = home / LOCKS_FOLDER
-        self._held: dict[str, BinaryIO] = {}
+    Without a folder no other process knows the runs, and nothing is made.
+    """
+
+    def __init__(self, home: Path | None) -> None:
+        self._folder = None if home is None else home / LOCKS_FOLDER
+        self._held: dict[str, BinaryIO | None] = {}
 
     def acquire(self, run_id: str) -> bool:
         """Hold the lock of a run until `release`; False while anybody, this process included, holds it.
@@ -32,11 +35,15 @@ class RunLocks:
         """
         if run_id in self._held:
             return False
+        if self._folder is None:
+            self._held[run_id] = None
+            return True
         path = self._folder / run_id
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for _ in range(_ATTEMPTS):
-                file = path.open("a+b")
+                # Unbuffered: what a full disk does not take must not come up again when the file is closed.
+                file = path.open("a+b", buffering=0)
                 if self._is_mine(file, path):
                     self._held[run_id] = file
                     _sign(file)
@@ -57,8 +64,8 @@ class RunLocks:
 
     def is_going_on(self, run_id: str) -> bool:
         """Whether a process works on the run. Where the file system cannot tell, yes: nobody must disturb it."""
-        if run_id in self._held:
-            return True
+        if self._folder is None or run_id in self._held:
+            return run_id in self._held
         try:
             with (self._folder / run_id).open("rb") as file:
                 return not try_lock(file)
@@ -70,7 +77,7 @@ class RunLocks:
     def holder(self, run_id: str) -> str:
         """Who holds the lock, in words for a message."""
         try:
-            signed = json.loads((self._folder / run_id).read_bytes())
+            signed = json.loads((self._folder / run_id).read_bytes()) if self._folder else {}
             return f"process {signed['pid']} on {signed['host']}"
         except (OSError, ValueError, LookupError, TypeError):
             return "another process"
@@ -78,7 +85,7 @@ class RunLocks:
     def release(self, run_id: str) -> None:
         """Let go of a lock; one that is not held is left as it is."""
         file = self._held.pop(run_id, None)
-        if file is not None:
+        if file is not None and self._folder is not None:
             with contextlib.suppress(OSError):
                 (self._folder / run_id).unlink(missing_ok=True)
             file.close()

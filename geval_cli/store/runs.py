@@ -24,7 +24,7 @@ from geval_cli.records import (
     to_json,
     usage_by_role_from_json,
 )
-from geval_cli.store.database import Database, open_database, readable_database
+from geval_cli.store.database import Access, Database, memory_database, open_database, readable_database
 from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import record_text
 from geval_cli.store.run_locks import RunLocks
@@ -99,7 +99,7 @@ class RunStore:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
     """
 
-    def __init__(self, database: Database, home: Path) -> None:
+    def __init__(self, database: Database, home: Path | None) -> None:
         self.warnings = database.warnings
         self._database = database
         self._locks = RunLocks(home)
@@ -126,10 +126,22 @@ class RunStore:
         with readable_database(home / RUNS_FILE, RUNS) as database:
             yield cls(database, home)
 
+    @classmethod
+    @contextlib.contextmanager
+    def open_in_memory(cls) -> "Iterator[RunStore]":
+        """A store that is gone at the end of the block, and needs no disk."""
+        with memory_database(RUNS) as database, contextlib.closing(cls(database, None)) as runs:
+            yield runs
+
     @staticmethod
     def exists(home: Path) -> bool:
         """Whether anything was ever stored in `home`; asking creates nothing."""
         return (home / RUNS_FILE).is_file()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file was deleted while it was open: what is written to it now, nobody can read."""
+        return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
     def begin(self, run: RunRecord, origin: RunOrigin | None = None) -> None:
         """Store `run` as it begins (again, when it is resumed). Returns when it is committed.

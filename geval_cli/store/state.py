@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
@@ -53,8 +53,8 @@ def open_state(
 ) -> Iterator[State]:
     """The runs and the cache of a home folder, for running.
 
-    What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder until
-    the end of the block, with a warning.
+    What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder, or in
+    memory where there is no room for one either, until the end of the block, with a warning.
 
     Raises:
         UsageError: the cache alone is to answer, and there is none.
@@ -122,6 +122,9 @@ class _Part(Protocol):
     @classmethod
     def open(cls, folder: Path, /) -> Self: ...
 
+    @classmethod
+    def open_in_memory(cls) -> AbstractContextManager[Self]: ...
+
     def close(self) -> None: ...
 
 
@@ -140,13 +143,22 @@ def _opened(
         warnings = part.warnings
     except StoreError as error:
         is_kept = False
-        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
-        part = kind.open(temporary)
-        warnings = (
-            f"{error.message}; {content} are kept in a temporary folder until it ends ({error.hint})",
-        )
+        part, where = _opened_elsewhere(kind, stack)
+        warnings = (f"{error.message}; {content} are kept in {where} until it ends ({error.hint})",)
     stack.callback(part.close)
     return part, warnings, is_kept
+
+
+def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:
+    """A database that ends with the block, and where it is. Often the disk of temporary folders is full, too."""
+    own = ExitStack()
+    try:
+        part = kind.open(Path(own.enter_context(tempfile.TemporaryDirectory(prefix="geval-"))))
+    except (StoreError, OSError):
+        own.close()  # it takes room that the results may need
+        return stack.enter_context(kind.open_in_memory()), "memory"
+    stack.enter_context(own)
+    return part, "a temporary folder"
 
 
 def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[ResponseCache, tuple[str, ...]]:

@@ -6,11 +6,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import Finished, clean_environment, run_geval
 from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Product
@@ -169,20 +170,15 @@ def test_several_processes_share_one_cache(product: Product, server: LoopbackSer
     words = [f"word {number}" for number in range(12)]
     product.write(config(*words))
     environment = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-x")
-    command = [sys.executable, "-m", "geval_cli", "run", "config.yaml", "--cache-dir", "shared"]
-    processes = [
-        subprocess.Popen(
-            [*command, "--home", f"home{number}"],
-            cwd=product.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for number in range(3)
-    ]
-    outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    assert not any("warning" in output for output in outputs)
+    command = ("run", "config.yaml", "--cache-dir", "shared")
+
+    def run_with(home: str) -> Finished:
+        return run_geval(*command, "--home", home, cwd=product.folder, env=environment)
+
+    with ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(run_with, ("home0", "home1", "home2")))
+    assert [run.code for run in runs] == [0, 0, 0], runs
+    assert not any("warning" in run.stdout + run.stderr for run in runs)
     stats = run_geval("cache", "stats", "--cache-dir", "shared", cwd=product.folder)
     assert "answers  25" in stats.stdout
 

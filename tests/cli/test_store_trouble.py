@@ -28,6 +28,9 @@ tests:
 )
 
 
+NEEDS_LIMITS = pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on the size of files")
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
@@ -43,14 +46,14 @@ def results_of(project: Path) -> list[str]:
     return [case["status"] for case in document["results"]]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on the size of files")
-def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
+def run_with_room(project: Path, limit_bytes: int, *options: str) -> "subprocess.CompletedProcess[str]":
+    """A run in a process none of whose files may grow beyond a limit, as on a disk that is nearly full."""
     limited = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (110_000, 110_000));"
-        "sys.argv = ['geval', 'run', 'config.yaml', '-o', 'out.json', '-j', '1'];"
+        f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
+        f"sys.argv = ['geval', 'run', 'config.yaml', '-j', '1', *{options!r}];"
         "runpy.run_module('geval_cli', run_name='__main__')"
     )
-    finished = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", limited],
         cwd=project,
         env=clean_environment(),
@@ -59,10 +62,43 @@ def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
         timeout=120,
         check=False,
     )
+
+
+@NEEDS_LIMITS
+def test_a_disk_that_fills_up_costs_no_result(project: Path) -> None:
+    finished = run_with_room(project, 110_000, "-o", "out.json")
     assert finished.returncode == 0, finished.stderr
     assert f"{TESTS} passed" in finished.stdout
     assert "not all of this run is stored" in " ".join(finished.stdout.split())
     assert results_of(project) == ["passed"] * TESTS
+
+
+@NEEDS_LIMITS
+def test_a_disk_that_is_full_from_the_beginning_costs_no_result_either(project: Path) -> None:
+    finished = run_with_room(project, 0)
+    assert finished.returncode == 0, finished.stderr
+    assert f"{TESTS} passed" in finished.stdout
+    assert "not stored, so it cannot be shown again" in finished.stdout
+    assert finished.stderr.count("in memory until it ends") == 2
+    assert not (project / ".geval").exists()
+
+
+@NEEDS_LIMITS
+def test_results_that_no_disk_takes_are_shown_and_the_advice_is_one_that_helps(project: Path) -> None:
+    finished = run_with_room(project, 0, "-o", "out.json")
+    assert finished.returncode == 3
+    assert f"{TESTS} passed" in finished.stdout
+    assert "cannot write out.json" in finished.stderr
+    assert "this run is not stored either" in finished.stderr
+    assert "geval show" not in finished.stderr
+
+
+@NEEDS_LIMITS
+def test_no_run_is_gone_on_with_where_nothing_can_be_stored(project: Path) -> None:
+    finished = run_with_room(project, 0, "--resume")
+    assert finished.returncode == 2
+    assert "where its results can be stored" in finished.stderr
+    assert "passed" not in finished.stdout
 
 
 def test_a_home_that_cannot_be_written_to_stops_no_run_and_can_be_read(project: Path) -> None:

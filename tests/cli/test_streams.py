@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,45 +28,35 @@ def write_config(folder: Path, expected: str) -> None:
     (folder / "config.yaml").write_text(CONFIG.replace("EXPECTED", expected), encoding="utf-8")
 
 
-def run(folder: Path, *words: str, **streams: int) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "geval_cli", *words],
-        cwd=folder,
-        env=clean_environment(),
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
-    )
-
-
 @pytest.mark.parametrize(("expected", "code"), [("say", 0), ("never", 1)])
 def test_a_run_whose_table_nobody_reads_keeps_its_exit_code(
     tmp_path: Path, closed_pipe: int, expected: str, code: int
 ) -> None:
     write_config(tmp_path, expected)
-    finished = run(tmp_path, "run", "config.yaml", stdout=closed_pipe)
-    assert finished.returncode == code
+    finished = run_geval(
+        "run", "config.yaml", cwd=tmp_path, streams={"stdout": closed_pipe}, is_loaded_anew=not code
+    )
+    assert finished.code == code
     assert "Traceback" not in finished.stderr
     assert "BrokenPipe" not in finished.stderr
 
 
 def test_a_run_whose_progress_nobody_reads_goes_on_to_its_end(tmp_path: Path, closed_pipe: int) -> None:
     write_config(tmp_path, "say")
-    finished = run(tmp_path, "run", "config.yaml", "-o", "out.json", stderr=closed_pipe)
-    assert finished.returncode == 0
+    words = ("run", "config.yaml", "-o", "out.json")
+    finished = run_geval(*words, cwd=tmp_path, streams={"stderr": closed_pipe})
+    assert finished.code == 0
     assert "2 passed" in finished.stdout
     report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (report["run"]["status"], report["summary"]["passed"]) == ("completed", 2)
 
 
 def test_problems_that_nobody_reads_still_have_their_exit_code(tmp_path: Path, closed_pipe: int) -> None:
-    assert run(tmp_path, "run", "missing.yaml", stderr=closed_pipe).returncode == 2
+    assert run_geval("run", "missing.yaml", cwd=tmp_path, streams={"stderr": closed_pipe}).code == 2
 
 
 def test_a_long_list_may_be_cut_off(tmp_path: Path, closed_pipe: int) -> None:
-    assert run(tmp_path, "schema", stdout=closed_pipe).returncode == 0
+    assert run_geval("schema", cwd=tmp_path, streams={"stdout": closed_pipe}).code == 0
 
 
 def test_what_a_stream_cannot_encode_is_escaped(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from aiohttp.http_parser import HAS_BROTLI
 from support.calls import answer, provider, run
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
@@ -100,6 +101,19 @@ class TestOldAndOddServers:
         for name, packed in (("gzip", gzip.compress(plain)), ("deflate", zlib.compress(plain))):
             with RawServer(http_bytes(packed, headers={"content-encoding": name})) as server:
                 assert ask_at(server.base_url) == "Hello"
+
+    @pytest.mark.skipif(HAS_BROTLI, reason="a library that reads it is installed")
+    def test_compression_that_nobody_asked_for_is_named_and_not_tried_again(self) -> None:
+        with RawServer(http_bytes(b"\x0b\x02packed", headers={"content-encoding": "br"})) as server:
+            error = failure(server.base_url)
+        assert isinstance(error, ProviderRequestError)
+        assert error.message.endswith("packed its answer with br, which it was not asked for")
+        assert "gzip" in error.hint
+
+    def test_no_compression_is_asked_for_that_cannot_be_read(self) -> None:
+        with LoopbackServer(chat_reply("Hello")) as server:
+            assert ask_at(server.base_url) == "Hello"
+        assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"
 
     def test_chunked(self) -> None:
         plain = http_bytes(GOOD).partition(b"\r\n\r\n")[2]

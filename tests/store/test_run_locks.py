@@ -79,3 +79,28 @@ def test_a_run_that_ended_as_it_did_stays_so(tmp_path):
     assert store.find(RUN.id).run.status is RunStatus.ABORTED
     assert store.claim(RUN.id)
     store.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits on the size of files")
+def test_a_full_disk_neither_keeps_a_run_from_its_lock_nor_breaks_letting_go_of_it(tmp_path):
+    import resource
+
+    locks = RunLocks(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        assert locks.acquire("one")
+        locks.release("one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not locks.is_going_on("one")
+
+
+def test_without_a_folder_runs_are_known_to_their_own_process_alone():
+    locks = RunLocks(None)
+    assert locks.acquire("one")
+    assert not locks.acquire("one")
+    assert locks.is_going_on("one")
+    assert locks.holder("one") == "another process"
+    locks.release_all()
+    assert not locks.is_going_on("one")

@@ -1,9 +1,13 @@
+import asyncio
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
+from support.sample_run import RUN, SUMMARY
 
-from geval_cli.store.cache import CACHE_FILE, ResponseCache
+from geval_cli.records import Choice
+from geval_cli.store.cache import CACHE_FILE, ResponseCache, StoredChoice
 from geval_cli.store.runs import RUNS_FILE, RunStore
 from geval_cli.store.state import open_state
 
@@ -53,3 +57,31 @@ def test_what_was_temporary_is_gone_afterwards(home: Path) -> None:
         temporary = state.runs._database.path.parent
         assert temporary.exists()
     assert not temporary.exists()
+
+
+def test_where_there_is_no_temporary_folder_either_both_work_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    home = tmp_path / "home"
+    home.write_text("no folder", encoding="utf-8")
+    answers = {"ab" * 32: StoredChoice(Choice("Paris"))}
+    with open_state(home, {}) as state:
+        assert not state.keeps_runs
+        assert all("are kept in memory until it ends" in warning for warning in state.warnings)
+        state.runs.begin(RUN)
+        state.runs.finish(RUN, SUMMARY)
+        assert state.runs.find("latest").run == RUN
+
+        async def keep_and_find() -> object:
+            await state.cache.put_many(answers)
+            return await state.cache.get_many(list(answers))
+
+        assert asyncio.run(keep_and_find()) == answers
+    assert home.read_text(encoding="utf-8") == "no folder"
+
+
+def test_two_memories_are_not_one() -> None:
+    with RunStore.open_in_memory() as one, RunStore.open_in_memory() as other:
+        one.begin(RUN)
+        assert (len(one.runs()), len(other.runs())) == (1, 0)
