@@ -1,14 +1,25 @@
 """similar: how near the output is to a text in meaning, by the embeddings of both."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.outcome import (
+    CheckContext,
+    JudgeDefaults,
+    Outcome,
+    Subject,
+    Tools,
+    judge_provider,
+    shortened,
+)
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.assertions.vectors import Vector, cosine, distance, dot, embed
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.graded_schema import SimilarSpec
-from geval_cli.errors import Problem
+from geval_cli.config.promptfoo.specs import JudgesSpec
+from geval_cli.errors import Problem, Severity
 from geval_cli.judge.scoring import passes
+from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import Status
 
 DEFAULT_THRESHOLD = 0.75
@@ -27,7 +38,17 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     if spec.base_type != _EUCLIDEAN and spec.threshold is not None and spec.threshold > 1:
         message = f"the threshold of {spec.base_type} must be from 0 to 1"
         problems.append(Problem(message, spec.place.value("threshold"), "for example 0.8"))
+    problems.extend(_passed_over(spec, context))
     return problems
+
+
+def _passed_over(spec: SimilarSpec, context: CheckContext) -> Iterator[Problem]:
+    own, asked = spec.provider, judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
+    if own is None or isinstance(own, JudgesSpec) or asked.label == own.label:
+        return
+    message = f"`{own.public_id}` gives no embeddings and is passed over; {asked.public_id} is asked"
+    hint = "name an embedding model, for example openai:embedding:text-embedding-3-large"
+    yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
 
 
 async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:

@@ -9,6 +9,7 @@ from geval_cli.assertions.outcome import Subject, Tools, judge_provider
 from geval_cli.config.assertion_base import ModelGradedSpec
 from geval_cli.errors import JudgeParseError, UnjudgeableError
 from geval_cli.judge.prompt import user_message
+from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import ModelRequest, Role
 
 Vector = tuple[float, ...]
@@ -28,7 +29,7 @@ async def embed(
         raise UnjudgeableError(
             "an empty text has no embedding", hint="check the output and `value` for emptiness first"
         )
-    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, "embedding"))
+    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, EMBEDDING))
     # An embedding is the same in every repeat, so that the repeat is no part of the request.
     requests = [ModelRequest(user_message(text), role=Role.JUDGE) for text in texts]
     responses = await asyncio.gather(*(model.complete(request) for request in requests))

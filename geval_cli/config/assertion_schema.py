@@ -65,7 +65,7 @@ class XmlAssertionSpec(AssertionSpec):
 
 
 class BareAssertionSpec(AssertionSpec):
-    """is-html, contains-html, is-refusal, is-valid-...-call: the output alone decides."""
+    """is-html, contains-html, is-refusal, guardrails, is-valid-...-call: the output alone decides."""
 
 
 class SqlRulesSpec(Spec):
@@ -282,6 +282,7 @@ ASSERTION_SPECS: dict[str, type[AssertionSpec]] = {
     "perplexity-score": PerplexityScoreAssertionSpec,
     "finish-reason": FinishReasonAssertionSpec,
     "is-refusal": BareAssertionSpec,
+    "guardrails": BareAssertionSpec,
     "is-valid-function-call": BareAssertionSpec,
     "is-valid-openai-function-call": BareAssertionSpec,
     "is-valid-openai-tools-call": BareAssertionSpec,

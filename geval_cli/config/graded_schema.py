@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, Field
 
 from geval_cli.config.assertion_base import Amount, AssertionSpec, ModelGradedSpec
-from geval_cli.config.spec import Spec
+from geval_cli.config.spec import Score, Spec
 
 _EMBEDDING = ("embedding",)
 
@@ -14,6 +14,34 @@ class LlmRubricSpec(ModelGradedSpec):
     """llm-rubric: a judge says whether the output meets a rubric in your own words, and how well."""
 
     value: Any = Field(None, description="The rubric: a template, or a list or a mapping. May be file://.")
+
+
+class SearchRubricSpec(LlmRubricSpec):
+    """search-rubric: as llm-rubric, by a judge that looks into the web first."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("search",)
+
+
+class ClassifierSpec(ModelGradedSpec):
+    """classifier: how much a classification model finds that the output belongs to a class."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+
+    value: str | None = Field(
+        None, description="The class, by the model's name of it; a template. The likeliest one when left out."
+    )
+    threshold: Score | None = Field(None, description="The lowest score that passes; 1 when left out.")
+
+
+class ModerationSpec(ModelGradedSpec):
+    """moderation: whether a moderator finds harm in the output."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("moderation",)
+
+    value: tuple[str, ...] = Field((), description="The categories that count; all when left out.")
+    threshold: Score | None = Field(
+        None, description="How sure the moderator must be for a flagged category to count."
+    )
 
 
 class FactualitySpec(ModelGradedSpec):
@@ -111,6 +139,9 @@ class MaxScoreSpec(AssertionSpec):
 
 GRADED_SPECS: dict[str, type[AssertionSpec]] = {
     "llm-rubric": LlmRubricSpec,
+    "search-rubric": SearchRubricSpec,
+    "classifier": ClassifierSpec,
+    "moderation": ModerationSpec,
     "factuality": FactualitySpec,
     "model-graded-factuality": FactualitySpec,
     "model-graded-closedqa": ClosedQaSpec,

@@ -6,14 +6,10 @@ _TRACE = "geval sees the answer of a model and not the trace of a program; check
 
 _UNSUPPORTED: dict[str, str] = {
     "agent-rubric": _JUDGE,
-    "classifier": "no classification service is asked; " + _JUDGE,
-    "guardrails": "geval does not read what guardrails say; check the output, for example with is-refusal",
     "max-length": "use word-count, or a regex such as ^.{0,500}$",
     "min-length": "use word-count, or a regex such as ^.{20,}$",
-    "moderation": "no moderation service is asked; " + _JUDGE,
     "pi": _JUDGE,
     "ruby": _CODE,
-    "search-rubric": "geval does not search the web; put what is true into `context` and judge with g-eval",
     "skill-used": _TRACE,
     "tool-call-f1": "use is-valid-openai-tools-call, or " + _CODE,
 }

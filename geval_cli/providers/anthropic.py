@@ -1,18 +1,16 @@
 """Anthropic's Messages API."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import content_text
 from geval_cli.providers.endpoint import Endpoint
-from geval_cli.providers.endpoint_provider import EndpointProvider
+from geval_cli.providers.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import read_messages_usage
-from geval_cli.providers.transport import response_error
-from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
+from geval_cli.providers.token_usage import TokenUsage, read_messages_usage
+from geval_cli.records import Choice, Message, ModelRequest
 
 DEFAULT_MAX_TOKENS = 4096
 """The API demands `max_tokens`; this is used when neither the config nor the request has it."""
@@ -30,24 +28,17 @@ _FINISH_REASONS = {
 class AnthropicProvider(EndpointProvider):
     """A Claude model. It gives one choice a request and no token probabilities: `dropped` says so."""
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        endpoint = self._endpoint
-        endpoint.prepare()
-        payload = _payload(endpoint, request)
-        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
-        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
-        body, reply = await self._transport.post_json(call, payload, context)
-        choice = _choice(body, reply, context)
-        usage = endpoint.usage(read_messages_usage(body), requests=1)
-        return ModelResponse(
-            choices=(choice,),
-            usage=usage,
-            latency_ms=reply.latency_ms,
-            dropped=_dropped(request),
-            model=body.get("model"),
-            request_id=request_id_of(reply, context) or body.get("id"),
-            exhausted_s=self._transport.exhausted_s(reply, usage),
-        )
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return _payload(self._endpoint, request)
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        return (_choice(received),)
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        return read_messages_usage(body)
+
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        return _dropped(request)
 
 
 def build(source: ProviderSource) -> AnthropicProvider:
@@ -122,12 +113,13 @@ def _dropped(request: ModelRequest) -> tuple[str, ...]:
     return tuple(name for name, is_wished in wished.items() if is_wished)
 
 
-def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+def _choice(received: Received) -> Choice:
+    body = received.body
     blocks = body.get("content") if isinstance(body, dict) else None
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise response_error("an answer without content", reply, context)
+        raise received.refuse("an answer without content")
     if any(block.get("type") == "text" and not isinstance(block.get("text"), str) for block in blocks):
-        raise response_error("an answer whose text is none", reply, context)
+        raise received.refuse("an answer whose text is none")
     text = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
     calls = [block for block in blocks if block.get("type") == "tool_use"]
     if not text and calls:

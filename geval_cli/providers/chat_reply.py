@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from geval_cli.providers.content_filter import FILTERED, REFUSED, is_filtered
 from geval_cli.records import Choice, TokenAlternative, TokenLogprob
 
 IMPOSSIBLE_LOGPROB = -9999.0
@@ -49,12 +50,21 @@ def _has_answer(entry: Mapping[str, Any]) -> bool:
 def _choice(entry: Mapping[str, Any]) -> Choice:
     message = entry.get("message")
     text = _message_text(message) if isinstance(message, dict) else entry["text"]
-    finish_reason = entry.get("finish_reason")
     return Choice(
         text=text,
-        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
+        finish_reason=_finish_reason(entry, message),
         token_logprobs=parse_token_logprobs(entry.get("logprobs")),
     )
+
+
+def _finish_reason(entry: Mapping[str, Any], message: Any) -> str | None:
+    """Why the answer ended; a filter and a refusal show although some servers then say `stop`."""
+    if "content_filter_results" in entry and is_filtered(entry["content_filter_results"]):
+        return FILTERED
+    reason = entry.get("finish_reason")
+    if reason == "stop" and isinstance(message, dict) and message.get("refusal"):
+        return REFUSED
+    return reason if isinstance(reason, str) else None
 
 
 def _message_text(message: Mapping[str, Any]) -> str:

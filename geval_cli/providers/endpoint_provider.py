@@ -1,15 +1,48 @@
-"""What the chat APIs have in common as providers: an endpoint, and a transport to it."""
+"""What the chat APIs have in common as providers: an endpoint, a transport to it, and the way of one request.
 
+A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.content_filter import filtered_choice
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.prices import Price
-from geval_cli.providers.transport import Transport
+from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.transport import Transport, response_error
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Role
+
+_ID_CHARS = 200
+
+
+class Received(NamedTuple):
+    """A 2xx answer: its JSON, and what an error about it needs to know."""
+
+    body: Any
+    reply: HttpReply
+    context: CallContext
+
+    def refuse(self, what: str) -> ProviderResponseError:
+        """The error to raise for an answer that is `what` instead of one."""
+        return response_error(what, self.reply, self.context)
 
 
 class EndpointProvider:
-    """All of a provider but `complete`, which each API speaks in its own way."""
+    """A model behind an API. A class of it is what one API says in its own way.
+
+    Attributes:
+        model_key: where the answer names the model.
+        id_key: where it names the request, when no header does.
+    """
 
     is_cacheable = True
+    model_key: ClassVar[str] = "model"
+    id_key: ClassVar[str] = "id"
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint
@@ -35,5 +68,57 @@ class EndpointProvider:
     def price(self) -> Price | None:
         return self._endpoint.price
 
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Send `request` once; see `Provider.complete`."""
+        self._endpoint.prepare()
+        return await self._ask(self.payload(request), request)
+
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    def payload(self, request: ModelRequest) -> Mapping[str, Any]:
+        """What is sent for `request`."""
+        raise NotImplementedError
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        """The answers in a reply, at least one.
+
+        Raises:
+            ProviderError: there is none that can be read.
+        """
+        raise NotImplementedError
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        """What the reply says that it took; None when it does not."""
+        return read_chat_usage(body)
+
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        """What was wished for and this API cannot be asked."""
+        wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
+        return tuple(name for name, is_wished in wished.items() if is_wished)
+
+    async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        try:
+            body, reply = await self._transport.post_json(call, payload, context)
+        except ProviderRequestError as error:
+            choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
+            if choice is None:
+                raise
+            return ModelResponse((choice,), endpoint.usage(None, requests=1), request_id=error.request_id)
+        received = Received(body, reply, context)
+        choices = self.choices(received, request)
+        usage = endpoint.usage(self.tokens(body), requests=len(choices))
+        named = body if isinstance(body, dict) else {}
+        model = named.get(self.model_key)
+        return ModelResponse(
+            choices=choices,
+            usage=usage,
+            latency_ms=reply.latency_ms,
+            dropped=self.dropped(request),
+            model=model if isinstance(model, str) else None,
+            request_id=request_id_of(reply, context) or str(named.get(self.id_key) or "")[:_ID_CHARS] or None,
+            exhausted_s=self._transport.exhausted_s(reply, usage),
+        )

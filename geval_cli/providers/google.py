@@ -4,16 +4,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.content_filter import FILTERED
 from geval_cli.providers.endpoint import Endpoint
-from geval_cli.providers.endpoint_provider import EndpointProvider
+from geval_cli.providers.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
-from geval_cli.providers.transport import response_error
-from geval_cli.records import Choice, Message, ModelRequest, ModelResponse
+from geval_cli.providers.vertex import vertex_endpoint
+from geval_cli.records import Choice, Message, ModelRequest, Role
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _BODY_KEYS = frozenset(
@@ -30,36 +29,32 @@ _GENERATION_NAMES = {
     "frequency_penalty": "frequencyPenalty",
 }
 """Parameters as other APIs call them, and as this one does."""
-_FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
+_FINISH_REASONS = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(("SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"), FILTERED),
+}
 
 
 class GoogleProvider(EndpointProvider):
     """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        endpoint = self._endpoint
-        endpoint.prepare()
-        payload = _payload(endpoint, request)
-        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
-        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
-        body, reply = await self._transport.post_json(call, payload, context)
-        choice = _choice(body, reply, context)
-        usage = endpoint.usage(_usage(body), requests=1)
-        wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
-        return ModelResponse(
-            choices=(choice,),
-            usage=usage,
-            latency_ms=reply.latency_ms,
-            dropped=tuple(name for name, is_wished in wished.items() if is_wished),
-            model=body.get("modelVersion") if isinstance(body.get("modelVersion"), str) else None,
-            request_id=request_id_of(reply, context),
-            exhausted_s=self._transport.exhausted_s(reply, usage),
-        )
+    model_key = "modelVersion"
+    id_key = "responseId"
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return _payload(self._endpoint, request)
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        return (_choice(received, is_judge=request.role is Role.JUDGE),)
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        return _usage(body)
 
 
 def build(source: ProviderSource) -> GoogleProvider:
     """The provider that a checked `source` describes."""
-    return GoogleProvider(endpoint_of(source))
+    return GoogleProvider(vertex_endpoint(source) if source.kind == "vertex" else endpoint_of(source))
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
@@ -123,25 +118,27 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+def _choice(received: Received, *, is_judge: bool) -> Choice:
+    body = received.body
     candidates = body.get("candidates") if isinstance(body, dict) else None
     if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
-        return _candidate(candidates[0], reply, context)
+        return _candidate(candidates[0], received)
     feedback = body.get("promptFeedback") if isinstance(body, dict) else None
     if isinstance(feedback, dict) and feedback.get("blockReason"):
-        raise response_error(
-            f"no answer, since the prompt was blocked ({feedback['blockReason']})", reply, context
-        )
-    raise response_error("an answer without candidates", reply, context)
+        what = f"no answer, since the prompt was blocked ({feedback['blockReason']})"
+        if is_judge:
+            raise received.refuse(what)
+        return Choice(what, FILTERED)
+    raise received.refuse("an answer without candidates")
 
 
-def _candidate(candidate: Mapping[str, Any], reply: HttpReply, context: CallContext) -> Choice:
+def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
     reason = candidate.get("finishReason")
     content = candidate.get("content")
     parts = content.get("parts") if isinstance(content, dict) else None
     if not isinstance(parts, list):
         if not reason or reason == "STOP":
-            raise response_error("an answer without content", reply, context)
+            raise received.refuse("an answer without content")
         parts = []
     text = "".join(_texts(parts))
     return Choice(text, _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None)

@@ -8,7 +8,7 @@ from typing import Any
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError
 from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.json_path import PathStep, follow_path, parse_path
+from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
 from geval_cli.providers.options import (
     LIMIT_KEYS,
     OwnKey,
@@ -22,6 +22,7 @@ from geval_cli.providers.placeholders import Places, has_place, variables_in
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
+from geval_cli.providers.response_code import ResponseCode, code_problem
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
@@ -36,25 +37,31 @@ def _is_method(value: Any) -> bool:
     return isinstance(value, str) and value.upper() in METHODS
 
 
-def _is_path(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(parse_path(value))
-    except ValueError:
-        return False
-
-
 HTTP_KEYS = (
     OwnKey(("method",), f"one of {', '.join(METHODS)}", _is_method),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
     OwnKey(("body",), "a mapping, a list or a text", lambda value: isinstance(value, dict | list | str)),
     OwnKey(
-        ("response_path", "responsePath", "transformResponse", "responseParser"),
-        "a path such as `choices[0].message.content`",
-        _is_path,
+        RESPONSE_KEYS,
+        "a path such as `choices[0].message.content`, or JavaScript",
+        is_text,
     ),
     OwnKey(("url",), "an address", is_text),
     *LIMIT_KEYS,
 )
+_NOT_DONE = {
+    "auth": "put the key into `headers`",
+    "multipart": "send JSON or text in `body`, or use a Python provider",
+    "queryParams": "write them into the address: ...?q={{ prompt }}",
+    "request": "write `method`, `headers` and `body` apart",
+    "sessionParser": "use a Python provider",
+    "sessionSource": "use a Python provider",
+    "signatureAuth": "use a Python provider",
+    "tls": "name certificates in SSL_CERT_FILE",
+    "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
+    "validateStatus": "a status of 2xx is an answer, and any other an error",
+}
+"""What others do and this provider does not, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class HttpSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Any = field(default=None, repr=False)
     response_path: tuple[PathStep, ...] = ()
+    response_code: ResponseCode | None = None
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
 
@@ -110,13 +118,15 @@ class HttpProvider:
         if settings.price is not None:
             settings.price.prepare()
         reply = await self._transport.send(self._call(Places(request)), context)
-        text = _answer_text(reply, settings.response_path, context)
+        text = await _answer_text(reply, settings, context)
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
         return ModelResponse((Choice(text),), self._usage(reply), reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
+        if self._settings.response_code is not None:
+            self._settings.response_code.close()
         await self._transport.aclose()
 
     def _call(self, places: Places) -> HttpCall:
@@ -133,10 +143,7 @@ class HttpProvider:
 
     def _usage(self, reply: HttpReply) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
-        try:
-            body = json.loads(reply.body)
-        except ValueError:
-            body = None
+        body = _json_of(reply)
         tokens = read_chat_usage(body) if isinstance(body, dict) else None
         counted = tokens or TokenUsage()
         price = self._settings.price
@@ -146,13 +153,27 @@ class HttpProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of an HTTP provider."""
-    return check_settings(source, HTTP_KEYS)
+    problems = check_settings(source, HTTP_KEYS)
+    for key in _NOT_DONE.keys() & source.spec.config.keys():
+        message = f"`{key}` of an HTTP provider is not supported"
+        problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
+    for key in RESPONSE_KEYS:
+        written = source.spec.config.get(key)
+        is_code = isinstance(written, str) and written != "" and not is_path(written)
+        problem = code_problem(str(written), source.base_dir) if is_code else None
+        if problem is not None:
+            message, hint = problem
+            hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
+            message = f"`{key}` is no path, and as code: {message}"
+            problems.append(source.problem(message, key=key, hint=hint))
+    return problems
 
 
 def build(source: ProviderSource) -> HttpProvider:
     """The provider that a checked `source` describes."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
     url = settings.get("url", source.spec.id)
+    written = settings.get("response_path", "")
     return HttpProvider(
         HttpSettings(
             id=source.id,
@@ -162,7 +183,10 @@ def build(source: ProviderSource) -> HttpProvider:
             method=settings.get("method", "GET" if _has_no_body(source) else "POST").upper(),
             headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
             body=settings.get("body"),
-            response_path=parse_path(settings.get("response_path", "")),
+            response_path=parse_path(written) if is_path(written) else (),
+            response_code=ResponseCode(written, source.base_dir)
+            if written and not is_path(written)
+            else None,
             limits=limits_of(settings),
             price=price_of(settings, url=url),
         )
@@ -171,7 +195,8 @@ def build(source: ProviderSource) -> HttpProvider:
 
 def _identity(settings: HttpSettings) -> ProviderIdentity:
     headers = {name: keyed_value(name, value) for name, value in settings.headers.items()}
-    path = list(settings.response_path)
+    code = settings.response_code
+    path: Any = list(settings.response_path) if code is None else code.digest_text
     params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
     used = variables_in([settings.url, settings.body])
     return ProviderIdentity("http", "", keyed_url(settings.url), params, used)
@@ -197,7 +222,10 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
 
 
-def _answer_text(reply: HttpReply, path: tuple[PathStep, ...], context: CallContext) -> str:
+async def _answer_text(reply: HttpReply, settings: HttpSettings, context: CallContext) -> str:
+    if settings.response_code is not None:
+        return _as_text(await settings.response_code.answer(reply, _json_of(reply), context))
+    path = settings.response_path
     try:
         value = json.loads(reply.body)
     except ValueError as error:
@@ -216,6 +244,14 @@ def _answer_text(reply: HttpReply, path: tuple[PathStep, ...], context: CallCont
         if isinstance(found, str):
             return found
     return reply.text
+
+
+def _json_of(reply: HttpReply) -> Any:
+    """The body as JSON; None when it is none."""
+    try:
+        return json.loads(reply.body)
+    except ValueError:
+        return None
 
 
 def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpReply, context: CallContext) -> Any:

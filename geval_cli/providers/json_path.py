@@ -1,7 +1,11 @@
-"""A small path into JSON: `choices[0].message.content`."""
+"""A small path into JSON: `choices[0].message.content`, and the keys of HTTP providers that hold one."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+RESPONSE_KEYS = ("response_path", "responsePath", "transformResponse", "responseParser")
+"""What says where the answer of an HTTP API is: a path, or else JavaScript."""
 
 _STEP = re.compile(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _ROOTS = ("json", "$")
@@ -44,3 +48,17 @@ def _has_step(value: Any, step: PathStep) -> bool:
     if isinstance(step, int):
         return isinstance(value, list) and -len(value) <= step < len(value)
     return isinstance(value, dict) and step in value
+
+
+def is_path(written: str) -> bool:
+    """Whether `written` is a path, which needs no engine."""
+    try:
+        return bool(parse_path(written))
+    except ValueError:
+        return False
+
+
+def has_response_code(config: Mapping[str, Any]) -> bool:
+    """Whether an HTTP provider takes the answer out of what comes back by code of the config's own."""
+    written = [config.get(key) for key in RESPONSE_KEYS]
+    return any(isinstance(item, str) and item != "" and not is_path(item) for item in written)

@@ -11,18 +11,27 @@ from typing import Any
 
 from geval_cli.providers.token_budget import TokenBudget
 
+POOLINGS = ("mean", "cls", "last")
+"""How the vectors of a text's tokens become one."""
+
 _QUIET = -1
+_HEADER_BYTES = 256 * 1024
+_POOLING_KEY = b".pooling_type"
 _MODEL_ALIAS = "local"
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaSettings:
-    """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once."""
+    """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once.
+
+    With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
+    """
 
     path: Path
     n_ctx: int = 8192
     n_parallel: int = 4
     n_threads: int | None = None
+    pooling: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +110,29 @@ def start_llama_server(settings: LlamaSettings) -> LlamaServer:
     params.port = 0
     params.ui = False
     params.endpoint_slots = False
+    if settings.pooling:
+        _make_embedding(params, settings, xllamacpp.llama_pooling_type)
     key = secrets.token_hex(16)
     params.api_keys = [key]
     if settings.n_threads is not None:
         params.cpuparams.n_threads = settings.n_threads
     native = xllamacpp.Server(params)
     return LlamaServer(native.listening_address, key, TokenBudget(settings.n_ctx), native)
+
+
+def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
+    params.embedding = True
+    # A text is embedded in one piece: what is longer than a batch is refused.
+    params.n_batch = params.n_ubatch = settings.n_ctx
+    named = settings.pooling
+    if named == "model":
+        if names_pooling(settings.path):
+            return
+        named = "mean"
+    params.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{named.upper()}")
+
+
+def names_pooling(path: Path) -> bool:
+    """Whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
+    with path.open("rb") as file:
+        return _POOLING_KEY in file.read(_HEADER_BYTES)

@@ -1,4 +1,7 @@
-"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, asked like any OpenAI-compatible server."""
+"""`local:smollm2`, `local:/path/to/model.gguf`: a model in this process, asked like any OpenAI-compatible server.
+
+`local:embedding:MODEL` turns texts into vectors with the same files.
+"""
 
 import asyncio
 import threading
@@ -11,7 +14,10 @@ from typing import Any
 from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
+from geval_cli.providers.embeddings import EmbeddingProvider
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.endpoint_provider import EndpointProvider
+from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings, start_llama_server
 from geval_cli.providers.local_models import (
     EXTRA_HINT,
@@ -19,6 +25,7 @@ from geval_cli.providers.local_models import (
     LOCAL_KEYS,
     FetchControl,
     Progress,
+    model_name,
     model_path,
 )
 from geval_cli.providers.local_shaping import shape_request, shape_response
@@ -35,6 +42,8 @@ _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
 
 _CONTEXT_FULL = "Context size has been exceeded"
+_TEXT_TOO_LONG = "too large to process"
+_EMBEDDED_TOKENS = 2048
 _BYTES_PER_TOKEN = 3
 _TEMPLATE_TOKENS = 64
 _LIKELY_ANSWER_TOKENS = 1024
@@ -45,7 +54,10 @@ _LOADED = LlamaPool(start_llama_server)
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """What a local provider runs: the file at `path`, or the known model `name` when there is none."""
+    """What a local provider runs: the file at `path`, or the known model `name` when there is none.
+
+    With `embeds` it turns texts into vectors instead of answering them.
+    """
 
     id: str
     label: str
@@ -54,12 +66,15 @@ class LocalSource:
     settings: Mapping[str, Any]
     wire: Mapping[str, Any]
     env: Mapping[str, str] = field(repr=False)
+    embeds: bool = False
 
     @property
     def llama(self) -> LlamaSettings:
         """How to load the model, without its path."""
         names = ("n_ctx", "n_parallel", "n_threads")
         given = {name: self.settings[name] for name in names if name in self.settings}
+        if self.embeds:
+            given = {"n_ctx": _EMBEDDED_TOKENS, "pooling": self.settings.get("pooling", "model"), **given}
         return LlamaSettings(self.path or Path(), **given)
 
 
@@ -79,7 +94,7 @@ class LocalProvider:
         self._pool = pool
         self._control = FetchControl(progress, threading.Event())
         self._starting: asyncio.Task[LlamaSettings] | None = None
-        self._inner: OpenAICompatibleProvider | None = None
+        self._inner: EndpointProvider | None = None
         self._budget: TokenBudget | None = None
 
     def __repr__(self) -> str:
@@ -91,12 +106,14 @@ class LocalProvider:
         return limits_of(self._source.settings, timeout_s=_TIMEOUT_S, max_concurrency=parallel)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        asked, request = request, shape_request(request, self._source.wire)
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
         if self._inner is None or self._budget is None:
             raise ProviderRequestError(f"{self.id} is closed", provider_id=self.id)
+        if self._source.embeds:
+            return await self._embed(request, self._inner, self._budget)
+        asked, request = request, shape_request(request, self._source.wire)
         try:
             async with self._budget.hold(self._estimate_tokens(request)):
                 response = await self._inner.complete(request)
@@ -108,6 +125,20 @@ class LocalProvider:
                 alone = replace(request, sample_indexes=request.sample_indexes[:1])
                 response = await self._inner.complete(alone)
         return replace(shape_response(asked, response), model=self._source.name)
+
+    async def _embed(
+        self, request: ModelRequest, inner: EndpointProvider, budget: TokenBudget
+    ) -> ModelResponse:
+        try:
+            async with budget.hold(len(whole_text(request.messages)) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS):
+                response = await inner.complete(request)
+        except ProviderUnavailableError as error:
+            if _TEXT_TOO_LONG not in error.body:
+                raise
+            message = f"the text is longer than the {self._source.llama.n_ctx} tokens that {self.id} takes"
+            hint = "shorten it, or raise `n_ctx` if the model can take more"
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
+        return replace(response, model=self._source.name)
 
     async def aclose(self) -> None:
         starting, self._starting = self._starting, None
@@ -137,22 +168,23 @@ class LocalProvider:
     async def _start(self) -> LlamaSettings:
         settings, server = await asyncio.to_thread(self._load)
         self._budget = server.budget
-        self._inner = OpenAICompatibleProvider(
-            Endpoint(
-                id=self.id,
-                label=self.label,
-                kind="local",
-                model=self._source.name,
-                url=f"{server.url}/v1/chat/completions",
-                headers={"authorization": f"Bearer {server.key}"},
-                key_header="authorization",
-                secrets=Secrets([server.key]),
-                limits=self.limits,
-                wire=self._source.wire,
-                price=FREE,
-                max_choices=settings.n_parallel,
-            )
+        path = "embeddings" if self._source.embeds else "chat/completions"
+        endpoint = Endpoint(
+            id=self.id,
+            label=self.label,
+            kind="local",
+            model=self._source.name,
+            url=f"{server.url}/v1/{path}",
+            headers={"authorization": f"Bearer {server.key}"},
+            key_header="authorization",
+            secrets=Secrets([server.key]),
+            limits=self.limits,
+            wire=self._source.wire,
+            price=FREE,
+            max_choices=settings.n_parallel,
         )
+        provider = EmbeddingProvider if self._source.embeds else OpenAICompatibleProvider
+        self._inner = provider(endpoint)
         return settings
 
     def _load(self) -> tuple[LlamaSettings, LlamaServer]:
@@ -182,6 +214,10 @@ def _identity(source: LocalSource) -> ProviderIdentity:
             endpoint = f"{path.resolve()}#{stat.st_size}-{stat.st_mtime_ns}"
         except OSError:
             endpoint = str(path)
+    if source.embeds:
+        return ProviderIdentity(
+            "local-embedding", source.name, f"{endpoint}#{source.llama.pooling}", source.wire
+        )
     return ProviderIdentity("local", source.name, endpoint, source.wire)
 
 
@@ -192,10 +228,11 @@ def build(source: ProviderSource) -> LocalProvider:
         LocalSource(
             id=source.id,
             label=source.label,
-            name=source.name,
+            name=model_name(source.spec.id),
             path=model_path(source),
             settings=own_settings(config, LOCAL_KEYS),
             wire=wire_parameters(config, LOCAL_KEYS),
             env=source.env,
+            embeds=is_embedding(source.spec.id),
         )
     )

@@ -11,16 +11,21 @@ from platformdirs import user_cache_path
 
 from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import ModelFetchError, Problem
+from geval_cli.providers.judge_kinds import is_embedding
+from geval_cli.providers.llama_server import POOLINGS
 from geval_cli.providers.options import LIMIT_KEYS, OwnKey, check_settings, is_count
 from geval_cli.providers.source import ProviderSource
 
 MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
 EXTRA_HINT = 'install it: pip install "geval-cli[local]"'
 
+_EMBEDDING_MODES = ("embedding:", "embeddings:")
+
 LOCAL_KEYS = (
     OwnKey(("n_ctx",), "a whole number of tokens from 1", is_count),
     OwnKey(("n_parallel",), "a whole number from 1", is_count),
     OwnKey(("n_threads",), "a whole number from 1", is_count),
+    OwnKey(("pooling",), f"one of {', '.join(POOLINGS)}", lambda value: value in POOLINGS),
     *LIMIT_KEYS,
 )
 
@@ -136,9 +141,17 @@ def installed_path(model: LocalModel, *, env: Mapping[str, str]) -> Path | None:
         return None
 
 
+def model_name(provider_id: str) -> str:
+    """The model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
+    name = provider_id.partition(":")[2]
+    for mode in _EMBEDDING_MODES:
+        name = name.removeprefix(mode)
+    return name.removeprefix("file://")
+
+
 def model_path(source: ProviderSource) -> Path | None:
     """The file that a `local:` id names, or None when it names a known model."""
-    name = source.name.removeprefix("file://")
+    name = model_name(source.spec.id)
     if name in KNOWN_MODELS:
         return None
     return source.base_dir / Path(name).expanduser()
@@ -147,7 +160,12 @@ def model_path(source: ProviderSource) -> Path | None:
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS)
-    name = source.name
+    name = model_name(source.spec.id)
+    if "pooling" in source.spec.config and not is_embedding(source.spec.id):
+        hint = f"for embeddings write `local:embedding:{name}`"
+        problems.append(
+            source.problem("`pooling` is of embeddings, and this model writes", key="pooling", hint=hint)
+        )
     looks_like_path = "/" in name or "\\" in name or name.lower().endswith(".gguf")
     if name not in KNOWN_MODELS and not looks_like_path:
         problems.append(source.problem(f"there is no local model `{name}`", hint=_name_hint(name)))

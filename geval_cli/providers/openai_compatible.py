@@ -4,25 +4,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from geval_cli.errors import UnsupportedParameterError
-from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import parse_choices
+from geval_cli.providers.classification import ClassificationProvider
 from geval_cli.providers.conversation import message_list
 from geval_cli.providers.embeddings import EmbeddingProvider
 from geval_cli.providers.endpoint import Endpoint
-from geval_cli.providers.endpoint_provider import EndpointProvider
-from geval_cli.providers.presets import endpoint_of, is_embedding, speaks_responses
-from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, request_id_of
+from geval_cli.providers.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
+from geval_cli.providers.moderator import ModerationProvider
+from geval_cli.providers.presets import endpoint_of, speaks_responses
+from geval_cli.providers.refusals import HttpReply, refusal_error
 from geval_cli.providers.responses import ResponsesProvider
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.strict_schema import is_strict_safe
-from geval_cli.providers.token_usage import read_chat_usage
-from geval_cli.providers.transport import Transport, response_error
+from geval_cli.providers.transport import Transport
 from geval_cli.providers.unsupported import find_cap
-from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.records import Choice, ModelRequest, ModelResponse
 
 MAX_TOP_LOGPROBS = 20
 """The most alternatives a token that OpenAI gives; servers that give fewer say so, then are asked for those."""
 
+_OTHER_KINDS: Mapping[str, type[EndpointProvider]] = {
+    EMBEDDING: EmbeddingProvider,
+    MODERATION: ModerationProvider,
+    CLASSIFICATION: ClassificationProvider,
+}
 _CAPPED = ("n", "top_logprobs")
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -45,34 +51,26 @@ class OpenAICompatibleProvider(EndpointProvider):
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         self._endpoint.prepare()
-        payload = self._payload(request)
+        payload = self.payload(request)
         try:
             return await self._ask(payload, request)
         except UnsupportedParameterError as error:
             if not self._learn_cap(error, payload):
                 raise
-        return await self._ask(self._payload(request), request)
+        return await self._ask(self.payload(request), request)
 
-    async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
-        endpoint = self._endpoint
-        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
-        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
-        body, reply = await self._transport.post_json(call, payload, context)
-        _refuse_error_body(body, reply, context)
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        body = received.body
+        _refuse_error_body(received)
         choices = parse_choices(body)[: len(request.sample_indexes)]
         if not choices:
-            raise response_error("an answer without choices", reply, context)
-        usage = endpoint.usage(read_chat_usage(body), requests=len(choices))
-        return ModelResponse(
-            choices=choices,
-            usage=usage,
-            latency_ms=reply.latency_ms,
-            model=body.get("model") if isinstance(body.get("model"), str) else None,
-            request_id=request_id_of(reply, context) or str(body.get("id") or "")[:200] or None,
-            exhausted_s=self._transport.exhausted_s(reply, usage),
-        )
+            raise received.refuse("an answer without choices")
+        return choices
 
-    def _payload(self, request: ModelRequest) -> dict[str, Any]:
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        return ()  # what a server will not take it refuses, and the gateway asks without it
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {
             "model": self._endpoint.model,
             "messages": message_list(request.messages),
@@ -106,10 +104,11 @@ class OpenAICompatibleProvider(EndpointProvider):
 
 
 def build(source: ProviderSource) -> EndpointProvider:
-    """The provider that a checked `source` describes: of chats, of responses or of embeddings."""
+    """The provider that a checked `source` describes, by what its model answers with and the API that it names."""
     endpoint = endpoint_of(source)
-    if is_embedding(source.spec.id):
-        return EmbeddingProvider(endpoint)
+    special = _OTHER_KINDS.get(kind_of(source.spec.id))
+    if special is not None:
+        return special(endpoint)
     if speaks_responses(source):
         return ResponsesProvider(endpoint)
     return OpenAICompatibleProvider(endpoint)
@@ -120,14 +119,16 @@ def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": named}
 
 
-def _refuse_error_body(body: Any, reply: HttpReply, context: CallContext) -> None:
+def _refuse_error_body(received: Received) -> None:
     """Raise for a 2xx that is no JSON object, or that holds an error (some gateways send those with a 200)."""
+    body = received.body
     if not isinstance(body, dict):
-        raise response_error("JSON that is not an object", reply, context)
+        raise received.refuse("JSON that is not an object")
     error = body.get("error")
     if not error or body.get("choices"):
         return
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
-        raise refusal_error(HttpReply(code, reply.headers, reply.body), context, now_s=0.0)
-    raise response_error("an error instead of an answer", reply, context)
+        reply = HttpReply(code, received.reply.headers, received.reply.body)
+        raise refusal_error(reply, received.context, now_s=0.0)
+    raise received.refuse("an error instead of an answer")

@@ -83,10 +83,12 @@ LIMIT_KEYS = (
 )
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
+    OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// address", _is_http_url),
     OwnKey(("api_host", "apiHost"), "a host name", is_text),
     OwnKey(("api_key_env", "apiKeyEnvar"), "the name of an environment variable", is_text),
     OwnKey(("api_key", "apiKey"), "a text", is_text),
     OwnKey(("api_version", "apiVersion"), "a text", is_text),
+    OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
     OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict)),

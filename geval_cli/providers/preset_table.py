@@ -18,6 +18,8 @@ class Preset:
         base_url_envs: the variables that may hold another `base_url`.
         example: an id to copy.
         needs_key: False where a key is sent only if there is one.
+        account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each,
+            and the variables that may hold the account.
     """
 
     title: str
@@ -27,6 +29,8 @@ class Preset:
     base_url_envs: tuple[str, ...] = ()
     wire_format: WireFormat = "openai"
     needs_key: bool = True
+    account_url: str = ""
+    account_envs: tuple[str, ...] = ()
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -143,11 +147,13 @@ PRESETS: Mapping[str, Preset] = {
         ("DATABRICKS_BASE_URL",),
     ),
     "cloudflare-ai": Preset(
-        "Cloudflare Workers AI (set base_url to https://api.cloudflare.com/client/v4/accounts/ACCOUNT/ai/v1)",
+        "Cloudflare Workers AI (set account_id)",
         "",
         ("CLOUDFLARE_API_KEY",),
         "cloudflare-ai:@cf/meta/llama-3.1-8b-instruct",
         ("CLOUDFLARE_BASE_URL",),
+        account_url="https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1",
+        account_envs=("CLOUDFLARE_ACCOUNT_ID",),
     ),
     "litellm": Preset(
         "a LiteLLM proxy",

@@ -3,20 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from geval_cli.config.secrets import secret_values
 from geval_cli.errors import Problem
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
     check_settings,
+    is_price,
     limits_of,
     own_settings,
     wire_parameters,
 )
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
-from geval_cli.providers.prices import LIST_PRICE, price_of
+from geval_cli.providers.prices import FREE, LIST_PRICE, Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 
@@ -25,21 +27,35 @@ AZURE_API_VERSION = "2024-10-21"
 
 ANTHROPIC_VERSION = "2023-06-01"
 
-_MODES = ("chat:", "messages:", "responses:", "embedding:", "embeddings:")
-_EMBEDDING_MODES = ("embedding", "embeddings")
-_OTHER_MODES = ("completion", "image", "moderation", "realtime", "assistant", "transcription", "video")
+MODERATION_MODEL = "omni-moderation-latest"
+"""Who moderates when only `openai:moderation` is written."""
+
+_MODES = (
+    "chat:",
+    "messages:",
+    "responses:",
+    "embedding:",
+    "embeddings:",
+    "moderation:",
+    "text-classification:",
+)
+_OTHER_MODES: Mapping[str, tuple[str, ...]] = {
+    "openai": ("completion", "image", "realtime", "assistant", "transcription", "video"),
+    "huggingface": ("text-generation", "feature-extraction", "sentence-similarity", "token-classification"),
+}
+"""What others ask of these vendors and geval does not."""
+_CLASSIFIERS = "https://router.huggingface.co/hf-inference"
+_PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
+_NOT_SPOKEN = {
+    EMBEDDING: "name another, for example openai:embedding:text-embedding-3-large",
+    MODERATION: "name another, for example openai:moderation",
+    CLASSIFICATION: "write huggingface:text-classification:MODEL",
+}
 
 
 def preset_of(source: ProviderSource) -> Preset:
     """The preset that the id of `source` begins with; KeyError when there is none."""
     return PRESETS[KIND_ALIASES.get(source.kind, source.kind)]
-
-
-def is_embedding(provider_id: str) -> bool:
-    """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
-    _, _, rest = provider_id.partition(":")
-    mode, separator, _ = rest.partition(":")
-    return bool(separator) and mode in _EMBEDDING_MODES
 
 
 def speaks_responses(source: ProviderSource) -> bool:
@@ -54,22 +70,33 @@ def check(source: ProviderSource) -> list[Problem]:
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
-    elif preset_of(source).wire_format == "google" and is_embedding(source.spec.id):
-        hint = "name another, for example openai:embedding:text-embedding-3-large"
-        problems.append(source.problem(f"embeddings of {source.kind} are not supported", hint=hint))
-    elif source.kind == "openai" and separator and mode in _OTHER_MODES:
-        hint = f"geval speaks the chat API: write `openai:{_after(source.name)}`"
-        problems.append(source.problem(f"`openai:{mode}:` is not supported", hint=hint))
+    elif not _is_spoken(preset_of(source), kind_of(source.spec.id), source):
+        message = f"{kind_of(source.spec.id)} models of {source.kind} are not supported"
+        problems.append(source.problem(message, hint=_NOT_SPOKEN[kind_of(source.spec.id)]))
+    elif separator and mode in _OTHER_MODES.get(source.kind, ()):
+        hint = f"geval speaks the chat API: write `{source.kind}:{_after(source.name)}`"
+        problems.append(source.problem(f"`{source.kind}:{mode}:` is not supported", hint=hint))
     return problems
+
+
+def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
+    """Whether geval knows how the vendor is asked for answers of that kind."""
+    if kind == CLASSIFICATION:
+        return source.kind == "huggingface"
+    if kind == MODERATION:
+        return preset.wire_format == "openai"
+    return kind == TEXT or preset.wire_format in ("openai", "azure")
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
     """What is missing before the provider can be asked: its key, or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
-    if not _base_url(source, settings):
-        names = " or ".join(preset_of(source).base_url_envs)
-        hint = f"set `base_url` in its config, or the variable {names}"
+    if not _base_url(source, settings) and "api_endpoint" not in settings:
+        preset = preset_of(source)
+        names = " or ".join((*preset.base_url_envs, *preset.account_envs))
+        named = "account_id" if preset.account_url else "base_url"
+        hint = f"set `{named}` in its config, or the variable {names}"
         problems.append(source.problem(f"{source.id} has no address", hint=hint))
     key, _ = _find_key(source, settings)
     if key is None and _needs_key(source, settings):
@@ -98,7 +125,9 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
     headers = {**_credentials(preset, settings, key), **own_headers}
     key_header = _key_header(preset)
     model = _model_name(source)
-    url = _request_url(preset, base_url, _Call(model, _path_of(source), _api_version(source, settings)))
+    written_out = settings.get("api_endpoint")
+    call = _Call(model, _path_of(source), _api_version(source, settings))
+    url = str(written_out) if written_out else _request_url(preset, base_url, call)
     return Endpoint(
         id=source.id,
         label=source.label,
@@ -107,14 +136,24 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         url=url,
         headers=headers,
         key_header=key_header if key and key_header not in own_headers else "",
-        secrets=Secrets([key, *secret_values([headers, base_url]), *source.secret_values]),
+        secrets=Secrets(
+            [key, *secret_values([headers, base_url, str(written_out or "")]), *source.secret_values]
+        ),
         key_source=key_source,
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
-        price=price_of(
-            settings, url=preset.base_url if settings.get("price") == LIST_PRICE else url, model=model
-        ),
+        price=_price(source, settings, url, model),
     )
+
+
+def _price(source: ProviderSource, settings: Mapping[str, Any], url: str, model: str) -> Price | None:
+    preset = preset_of(source)
+    if settings.get("price") == LIST_PRICE:
+        url = preset.base_url
+    is_openai = urlsplit(url).hostname == urlsplit(PRESETS["openai"].base_url).hostname
+    if kind_of(source.spec.id) == MODERATION and is_openai and not is_price(settings.get("price")):
+        return FREE  # OpenAI takes nothing for it
+    return price_of(settings, url=url, model=model)
 
 
 def join_url(base_url: str, path: str) -> str:
@@ -130,6 +169,8 @@ def _after(text: str) -> str:
 
 
 def _model_name(source: ProviderSource) -> str:
+    if source.name == MODERATION:
+        return MODERATION_MODEL
     for mode in _MODES:
         if source.name.startswith(mode):
             return source.name.removeprefix(mode)
@@ -141,12 +182,23 @@ def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     named = settings.get("base_url") or settings.get("api_host")
     if not named:
         named = next((source.env[name] for name in preset.base_url_envs if source.env.get(name)), "")
-    url = str(named or preset.base_url)
+    if not named:
+        named = _account_url(source, settings)
+    is_classifier = kind_of(source.spec.id) == CLASSIFICATION
+    url = str(named or (_CLASSIFIERS if is_classifier else preset.base_url))
     if url and "://" not in url:
         url = f"https://{url}" + ("/v1" if preset.wire_format == "openai" else "")
     if url and preset.base_url.endswith("/v1") and not preset.needs_key and urlsplit(url).path in {"", "/"}:
         url = f"{url.rstrip('/')}/v1"
     return url
+
+
+def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    """The address of a vendor that has one for each account; empty when no account is named."""
+    preset = preset_of(source)
+    found = (source.env[name] for name in preset.account_envs if source.env.get(name))
+    account = settings.get("account_id") or next(found, "")
+    return preset.account_url.format(account=quote(str(account), safe="")) if account else ""
 
 
 def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
@@ -166,12 +218,12 @@ def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:
     if "api_key_env" in settings:
         return True
     preset = preset_of(source)
-    if not preset.needs_key or secret_values(_own_headers(settings)):
+    if not preset.needs_key or "api_endpoint" in settings or secret_values(_own_headers(settings)):
         return False
     if preset.wire_format == "azure":
         return True
     # A server of the user's own may well be open: it will say so itself when it wants a key.
-    return _base_url(source, settings) == preset.base_url
+    return _base_url(source, settings) in {preset.base_url, _CLASSIFIERS}
 
 
 def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -> dict[str, str]:
@@ -210,9 +262,10 @@ class _Call:
 
 
 def _path_of(source: ProviderSource) -> str:
-    if is_embedding(source.spec.id):
-        return "/embeddings"
-    return "/responses" if speaks_responses(source) else "/chat/completions"
+    kind = kind_of(source.spec.id)
+    if kind == CLASSIFICATION:
+        return f"/models/{_model_name(source)}"
+    return _PATHS.get(kind) or ("/responses" if speaks_responses(source) else "/chat/completions")
 
 
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:

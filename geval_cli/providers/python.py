@@ -1,6 +1,5 @@
 """`python:file.py:function`: a user's function, called with (prompt, options, context) in another process."""
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,28 +9,23 @@ from typing import Any
 from geval_cli.errors import (
     Problem,
     ProviderRequestError,
-    ProviderShapeError,
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.content_filter import told_finish_reason
 from geval_cli.providers.conversation import message_list, prompt_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import Price, price_of
+from geval_cli.providers.program_reply import ProgramCaller, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.records import Choice, ModelRequest, ModelResponse
 from geval_cli.scripting.child import DEFAULT_PARALLEL
 from geval_cli.scripting.python_pool import PythonPool
 from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
 
 DEFAULT_FUNCTION = "call_api"
-
-_COUNT_NAMES = {
-    "input": ("prompt", "input", "prompt_tokens"),
-    "output": ("completion", "output", "output_tokens"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +81,9 @@ class PythonProvider:
         started = time.perf_counter()
         result = await self._call(arguments)
         latency_ms = (time.perf_counter() - started) * 1000
-        text, usage = self._read(result)
+        text, usage = read_program_reply(result, ProgramCaller(self.id, target.secrets, target.price))
         dropped = ("logprobs",) if request.want_logprobs else ()
-        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
+        return ModelResponse((Choice(text, told_finish_reason(result)),), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
@@ -110,36 +104,11 @@ class PythonProvider:
             body = self._target.secrets.excerpt(error.detail)
             raise ProviderRequestError(message, provider_id=self.id, body=body) from error
 
-    def _read(self, result: Any) -> tuple[str, Usage]:
-        if isinstance(result, str):
-            return result, self._usage(None, None)
-        if isinstance(result, dict) and result.get("error"):
-            message = self._target.secrets.excerpt(f"{self.id} reported an error: {result['error']}")
-            raise ProviderRequestError(message, provider_id=self.id)
-        if not isinstance(result, dict) or "output" not in result:
-            message = f"{self.id} returned {type(result).__name__}, not a text or a mapping with `output`"
-            body = self._target.secrets.excerpt(str(result))
-            raise ProviderShapeError(message, provider_id=self.id, body=body)
-        output = result["output"]
-        usage = self._usage(result.get("token_usage") or result.get("tokenUsage"), result.get("cost"))
-        return output if isinstance(output, str) else _json_text(output), usage
-
-    def _usage(self, counts: Any, cost: Any) -> Usage:
-        """The function's own `cost` comes before the config's price."""
-        tokens = TokenUsage(_count(counts, "input"), _count(counts, "output")) if counts else None
-        price = self._target.price
-        priced = None if price is None else price.cost_usd(tokens)
-        is_told = isinstance(cost, int | float) and not isinstance(cost, bool)
-        counted = tokens or TokenUsage()
-        return Usage(
-            1, counted.input_tokens, counted.output_tokens, cost_usd=float(cost) if is_told else priced
-        )
-
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the id and the config of a Python provider."""
     problems = check_settings(source, LIMIT_KEYS)
-    path, _ = _split_target(source)
+    path, _ = split_target(source)
     if path.suffix != ".py":
         hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"
         problems.append(source.problem(f"`{source.id}` names no Python file", hint=hint))
@@ -150,36 +119,17 @@ def check(source: ProviderSource) -> list[Problem]:
 
 def build(source: ProviderSource) -> PythonProvider:
     """The provider that a checked `source` describes; the process starts with the first request."""
-    path, function = _split_target(source)
+    path, function = split_target(source)
     config = source.spec.config
     settings = own_settings(config, LIMIT_KEYS)
     target = PythonTarget(
         id=source.id,
         label=source.label,
         path=path,
-        function=function,
+        function=function or DEFAULT_FUNCTION,
         config=wire_parameters(config, LIMIT_KEYS),
         secrets=Secrets(source.secret_values),
         limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
         price=price_of(settings),
     )
     return PythonProvider(target, env=source.env or None)
-
-
-def _split_target(source: ProviderSource) -> tuple[Path, str]:
-    named = source.name.removeprefix("file:").removeprefix("//")
-    file, separator, function = named.rpartition(":")
-    if separator and function.isidentifier():
-        return (source.base_dir / file).resolve(), function
-    return (source.base_dir / named).resolve(), DEFAULT_FUNCTION
-
-
-def _count(counts: Any, which: str) -> int:
-    if not isinstance(counts, dict):
-        return 0
-    found = (counts[name] for name in _COUNT_NAMES[which] if isinstance(counts.get(name), int))
-    return next(found, 0)
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -3,6 +3,7 @@
 The module of a kind is imported on its first use.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,20 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.vertex import VERTEX
+
+_GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
+_ELSEWHERE: Mapping[str, str] = {
+    "bedrock": _GATEWAY,
+    "bedrock-agent": _GATEWAY,
+    "sagemaker": _GATEWAY,
+    "watsonx": _GATEWAY,
+    "replicate": _GATEWAY,
+    "palm": "name the model at Google's API: google:gemini-2.5-flash",
+    "browser": "let a Python provider drive the browser",
+    "websocket": "let a Python provider speak to the server",
+}
+"""Vendors that others ask and geval does not, with what to do instead."""
 
 NONE_PROVIDER = "none"
 """Not a provider: it says that the tests bring their outputs, and the engine deals with it."""
@@ -48,6 +63,14 @@ class ProviderKind:
 _HERE = "geval_cli.providers"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
+    "vertex": ProviderKind(
+        f"{_HERE}.vertex",
+        f"{_HERE}.google",
+        VERTEX.title,
+        VERTEX.example,
+        VERTEX.key_envs[0],
+        VERTEX.base_url,
+    ),
     "local": ProviderKind(
         f"{_HERE}.local_models", f"{_HERE}.local", "a model in this process (llama.cpp)", "local:smollm2"
     ),
@@ -60,11 +83,20 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
     "python": ProviderKind(
         f"{_HERE}.python", f"{_HERE}.python", "a Python function", "python:provider.py:call_api"
     ),
+    "javascript": ProviderKind(
+        f"{_HERE}.javascript",
+        f"{_HERE}.javascript",
+        "a JavaScript class or function",
+        "javascript:provider.js",
+    ),
     "file": ProviderKind(
         f"{_HERE}.python", f"{_HERE}.python", "a Python function", "file://provider.py:call_api"
     ),
     "exec": ProviderKind(f"{_HERE}.exec", f"{_HERE}.exec", "a program's output", "exec:./answer.sh"),
 }
+
+
+_JAVASCRIPT = re.compile(r"\.[cm]?js(?::[\w$]+)?$", re.IGNORECASE)
 
 
 def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path) -> ProviderSource:
@@ -146,11 +178,16 @@ def build_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path
 
 
 def _find_kind(source: ProviderSource) -> ProviderKind | None:
-    return provider_kinds().get(KIND_ALIASES.get(source.kind, source.kind))
+    kind = KIND_ALIASES.get(source.kind, source.kind)
+    if kind == "file" and _JAVASCRIPT.search(source.name):
+        kind = "javascript"
+    return provider_kinds().get(kind)
 
 
 def _unknown_kind(source: ProviderSource) -> Problem:
     kinds = provider_kinds()
+    if source.kind in _ELSEWHERE:
+        return source.problem(f"`{source.id}` is not supported", hint=_ELSEWHERE[source.kind])
     near = did_you_mean(source.kind, kinds)
     if near:
         rest = source.id[len(source.kind) :]

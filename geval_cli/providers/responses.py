@@ -4,16 +4,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from geval_cli.providers.addresses import HttpCall
 from geval_cli.providers.chat_reply import content_text
 from geval_cli.providers.conversation import message_list
 from geval_cli.providers.endpoint import Endpoint
-from geval_cli.providers.endpoint_provider import EndpointProvider
-from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.strict_schema import is_strict_safe
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
-from geval_cli.providers.transport import response_error
-from geval_cli.records import Choice, ModelRequest, ModelResponse
+from geval_cli.records import Choice, ModelRequest
 
 _SPOKEN = frozenset({"message", "reasoning"})
 _UNFINISHED = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -23,25 +20,14 @@ _TOKEN_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 class ResponsesProvider(EndpointProvider):
     """A model behind the Responses API. It gives one answer a request; `dropped` says what it was not asked for."""
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        endpoint = self._endpoint
-        endpoint.prepare()
-        payload = _payload(endpoint, request)
-        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
-        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
-        body, reply = await self._transport.post_json(call, payload, context)
-        choice = _choice(body, reply, context)
-        usage = endpoint.usage(_usage(body), requests=1)
-        dropped = ("logprobs",) if request.want_logprobs else ()
-        return ModelResponse(
-            choices=(choice,),
-            usage=usage,
-            latency_ms=reply.latency_ms,
-            dropped=(*dropped, *(("n",) if len(request.sample_indexes) > 1 else ())),
-            model=body.get("model") if isinstance(body.get("model"), str) else None,
-            request_id=request_id_of(reply, context) or str(body.get("id") or "")[:200] or None,
-            exhausted_s=self._transport.exhausted_s(reply, usage),
-        )
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return _payload(self._endpoint, request)
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        return (_choice(received),)
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        return _usage(body)
 
 
 def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
@@ -84,15 +70,16 @@ def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
 
 
-def _choice(body: Any, reply: HttpReply, context: CallContext) -> Choice:
+def _choice(received: Received) -> Choice:
+    body = received.body
     items = body.get("output") if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise response_error("an answer without output", reply, context)
+        raise received.refuse("an answer without output")
     if body.get("error"):
-        raise response_error("an error instead of an answer", reply, context)
+        raise received.refuse("an error instead of an answer")
     parts = list(_parts(items))
     if not parts and body.get("status") != "incomplete":
-        raise response_error("an answer without text", reply, context)
+        raise received.refuse("an answer without text")
     return Choice("\n".join(parts), _finish_reason(body, items))
 
 

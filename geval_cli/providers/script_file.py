@@ -9,6 +9,7 @@ from typing import Any
 
 from geval_cli.config.document import Document
 from geval_cli.config.place import Place
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError, Problem
 
@@ -58,9 +59,10 @@ def read_script(path: Path, *, shown_as: str) -> tuple[ScriptEntry, ...]:
         ConfigError: the file cannot be read, or with every problem in it.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_regular(path) as stream:
+            text = stream.read().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
         problem = Problem(f"the replies file {shown_as} cannot be read: {reason}", hint="check the path")
         raise ConfigError([problem]) from error
     return _ScriptReader(read_yaml(text, shown_as)).read()

@@ -135,7 +135,7 @@ class Transport:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"user-agent": f"geval-cli/{__version__}"},
+                headers={"user-agent": f"geval-cli/{__version__}", "accept-encoding": "gzip, deflate"},
             )
         return self._session
 

@@ -7,19 +7,22 @@ from geval_cli.config.confinement import TRUST_HINT
 from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
+from geval_cli.providers.json_path import has_response_code
+from geval_cli.providers.local_models import model_name
 from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.registry import OWN_KINDS
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.vertex import VERTEX
 
-_PROGRAMS = frozenset({"python", "file", "exec"})
+_PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
 _WITH_FILES = frozenset({"scripted", "local"})
 
 
 def runs_program(spec: ProviderSpec) -> bool:
-    """Whether a provider is code of the config's own."""
-    return _kind(spec) in _PROGRAMS
+    """Whether a provider is code of the config's own, or hands its answers to such code."""
+    return _kind(spec) in _PROGRAMS or (_kind(spec) in _ADDRESSES and has_response_code(spec.config))
 
 
 def trust_problem(spec: ProviderSpec, base_dir: Path) -> Problem | None:
@@ -36,15 +39,16 @@ def trust_problem(spec: ProviderSpec, base_dir: Path) -> Problem | None:
         return Problem(message, where, "keep the file beside the config")
     if own_env_of(spec):
         return _refused(f"`env` of `{spec.public_id}` sets environment values", spec)
-    preset = PRESETS.get(kind)
+    preset = VERTEX if kind == "vertex" else PRESETS.get(kind)
     return None if preset is None else _endpoint_problem(spec, preset)
 
 
 def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
     settings = own_settings(spec.config, ENDPOINT_KEYS)
-    base_url, key_env = settings.get("base_url"), settings.get("api_key_env")
+    key_env = settings.get("api_key_env")
+    addresses = [settings[name] for name in ("base_url", "api_endpoint") if settings.get(name) is not None]
     has_own_host = settings.get("api_host") is not None
-    if has_own_host or (base_url is not None and not _is_own_address(base_url, preset)):
+    if has_own_host or not all(_is_own_address(address, preset) for address in addresses):
         return _refused(f"`{spec.public_id}` sends what it is asked to another host", spec)
     if key_env is not None and key_env not in preset.key_envs:
         return _refused(f"`{spec.public_id}` reads the environment variable `{key_env}`", spec)
@@ -63,7 +67,8 @@ def _is_own_address(url: object, preset: Preset) -> bool:
 
 
 def _is_outside(spec: ProviderSpec, base_dir: Path) -> bool:
-    name = spec.id.partition(":")[2].removeprefix("//")
+    name = model_name(spec.id) if _kind(spec) == "local" else spec.id.partition(":")[2]
+    name = name.removeprefix("file://").removeprefix("//")
     looks_like_path = "/" in name or "\\" in name or name.startswith((".", "~")) or name.endswith(".gguf")
     if not looks_like_path:
         return (base_dir / name).is_symlink()

@@ -6,7 +6,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderResponseError
-from geval_cli.providers.presets import is_embedding
+from geval_cli.providers.judge_kinds import is_embedding
 
 GOOD = {
     "model": "e-1",

@@ -81,7 +81,6 @@ def test_an_answer_that_was_cut_off_says_so() -> None:
     ("body", "words"),
     [
         ({}, "without candidates"),
-        ({"promptFeedback": {"blockReason": "SAFETY"}}, "blocked"),
         ({"candidates": [{"finishReason": "STOP"}]}, "without content"),
         ({"candidates": "x"}, "without candidates"),
         ([], "without candidates"),

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from support.calls import answer, ask, provider, run
 
+from geval_cli.assertions.vectors import cosine
+from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ProviderRequestError
 from geval_cli.providers.base import Provider
-from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings
+from geval_cli.providers.llama_server import LlamaPool, LlamaServer, LlamaSettings, names_pooling
+from geval_cli.providers.registry import check_provider
 from geval_cli.providers.token_budget import TokenBudget
 from geval_cli.records import Message, ModelRequest
 
@@ -109,6 +112,29 @@ def test_answers_that_overfill_the_context_together_are_given_alone() -> None:
 
 
 @pytest.mark.local_model
+def test_the_local_model_turns_texts_into_vectors_that_tell_near_from_far() -> None:
+    texts = [
+        "Paris is the capital of France.",
+        "The capital of France is Paris.",
+        "def f(x): return x + 1",
+    ]
+    model = provider("local:embedding:smollm2", env=os.environ)
+    first, second, other = (json.loads(one.text) for one in run(answer(model, *map(ask, texts))))
+    assert len(first) == len(second) == 576
+    assert cosine(first, second) > 0.9
+    assert cosine(first, other) < 0.7
+
+
+@pytest.mark.local_model
+def test_a_text_that_is_too_long_for_one_vector_is_refused() -> None:
+    model = provider("local:embeddings:smollm2", {"n_ctx": 128, "pooling": "mean"}, env=os.environ)
+    for words in (150, 400):  # llama.cpp tells a batch that is too small from a context that is
+        with pytest.raises(ProviderRequestError) as caught:
+            run(answer(model, ask("word " * words)))
+        assert "shorten it" in caught.value.hint
+
+
+@pytest.mark.local_model
 def test_a_file_that_is_no_model_is_refused_and_stays_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF but no more")
     model = provider("local:broken.gguf", base_dir=tmp_path)
@@ -154,3 +180,36 @@ def test_a_failed_load_is_tried_again_by_the_next_user() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError):
             pool.acquire(LlamaSettings(Path("m.gguf")))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "words"),
+    [
+        ("local:embedding:smollm2", {}, ""),
+        ("local:embeddings:models/e.gguf", {"pooling": "cls"}, ""),
+        ("local:embedding:smollm3", {}, "no local model `smollm3`"),
+        ("local:embedding:smollm2", {"pooling": "sum"}, "`pooling` must be"),
+        ("local:smollm2", {"pooling": "mean"}, "is of embeddings"),
+    ],
+)
+def test_embeddings_are_checked_as_chats_are(
+    name: str, config: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    found = check_provider(ProviderSpec(id=name, config=config), env={}, base_dir=tmp_path)
+    assert [words in problem.message for problem in found] == ([True] if words else [])
+
+
+def test_a_vector_and_an_answer_of_one_file_are_kept_apart(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"one")
+    names = ("local:m.gguf", "local:embedding:m.gguf")
+    chat, vector = (provider(name, base_dir=tmp_path).identity for name in names)
+    other = provider("local:embedding:m.gguf", {"pooling": "cls"}, base_dir=tmp_path).identity
+    assert len({str(identity) for identity in (chat, vector, other)}) == 3
+
+
+@pytest.mark.parametrize(("header", "is_named"), [(b"GGUF bert.pooling_type", True), (b"GGUF llama", False)])
+def test_a_model_that_says_how_its_vectors_are_made_is_heard(
+    header: bytes, is_named: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(header)
+    assert names_pooling(tmp_path / "m.gguf") is is_named

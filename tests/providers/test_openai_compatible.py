@@ -169,7 +169,6 @@ def test_token_probabilities_of_every_form_are_tolerated(raw: Any, expected: Any
     ("message", "text"),
     [
         ({"content": None}, ""),
-        ({"content": None, "refusal": "I cannot."}, "I cannot."),
         (
             {"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]},
             "ab",
@@ -252,3 +251,8 @@ def test_own_headers_and_organization_are_sent() -> None:
     assert headers["openai-organization"] == "org-1"
     assert headers["x-team"] == "blue"
     assert headers["authorization"] == "Bearer from-config"
+
+
+def test_a_refusal_that_the_api_marks_is_an_answer_that_says_so() -> None:
+    response, _ = exchange(message_reply({"content": None, "refusal": "I cannot."}, finish_reason="stop"))
+    assert response.choices == (Choice("I cannot.", "refusal"),)

@@ -18,6 +18,7 @@ from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, provider_kinds
+from geval_cli.providers.vertex import VERTEX, VERTEX_KEYS
 from geval_cli.scripting.child import DEFAULT_PARALLEL
 from geval_cli.service import RunRequest, prepare
 
@@ -34,7 +35,7 @@ AROUND = {
     ],
 }
 KEYS = {
-    **{name: "key-0123456789" for preset in PRESETS.values() for name in preset.key_envs},
+    **{name: "key-0123456789" for preset in (*PRESETS.values(), VERTEX) for name in preset.key_envs},
     **dict.fromkeys(("TEAM_OPENAI_KEY", "GATEWAY_KEY", "APP_TOKEN"), "key-0123456789"),
 }
 
@@ -43,7 +44,7 @@ KEYS = {
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the page shows, and a model file that need not be good."""
     for _, text in BLOCKS:
-        named = re.match(r"# (\w+\.\w+)\n", text)
+        named = re.match(r"(?:#|//) (\w+\.\w+)\n", text)
         if named:
             (tmp_path / named[1]).write_text(text, encoding="utf-8")
     (tmp_path / "models").mkdir()
@@ -71,6 +72,7 @@ def test_every_config_is_valid_and_without_warnings(text: str, folder: Path) -> 
     ("words", "outputs"),
     [
         ("python:app.py:shout", ["Hello Ada, you asked: What of tides?", "WHAT OF TIDES?"]),
+        ("javascript:app.js", ["friendly, Ada: What of tides?"]),
         ("exec:sh", ["You asked in en: What of tides?"]),
         ("scripted:replies.yaml", ["What of tides?", "The moon pulls at the sea."]),
         ("providers: none", ["The moon pulls at the sea."]),
@@ -89,6 +91,7 @@ def test_every_kind_has_an_example_and_its_address() -> None:
         assert kind.example in PAGE or name in {
             "http",
             "https",
+            "javascript",
             "python",
             "file",
             "exec",
@@ -100,13 +103,15 @@ def test_every_kind_has_an_example_and_its_address() -> None:
 
 
 def test_every_variable_is_named() -> None:
-    for preset in PRESETS.values():
-        for variable in (*preset.key_envs, *preset.base_url_envs):
+    for preset in (*PRESETS.values(), VERTEX):
+        for variable in (*preset.key_envs, *preset.base_url_envs, *preset.account_envs):
             assert f"`{variable}`" in PAGE
     assert f"`{MODELS_DIR_VARIABLE}`" in PAGE
 
 
-@pytest.mark.parametrize("key", [*ENDPOINT_KEYS, *HTTP_KEYS, *LOCAL_KEYS], ids=lambda key: key.spellings[0])
+@pytest.mark.parametrize(
+    "key", [*ENDPOINT_KEYS, *HTTP_KEYS, *LOCAL_KEYS, *VERTEX_KEYS[:2]], ids=lambda key: key.spellings[0]
+)
 def test_every_spelling_of_every_key_is_named(key: OwnKey) -> None:
     for spelling in key.spellings:
         assert f"`{spelling}`" in PAGE

@@ -32,7 +32,7 @@ def missing(provider_id: str, config: dict[str, Any] | None = None, **env: str) 
 
 
 @pytest.mark.parametrize(
-    "kind", [name for name in provider_kinds() if name not in {"file", "python", "scripted"}]
+    "kind", [name for name in provider_kinds() if name not in {"file", "javascript", "python", "scripted"}]
 )
 def test_the_example_of_every_kind_is_valid_and_can_be_built(kind: str) -> None:
     example = provider_kinds()[kind].example
@@ -47,7 +47,7 @@ def test_the_example_of_every_kind_is_valid_and_can_be_built(kind: str) -> None:
         ("opnai:gpt-4.1", "did you mean `openai:gpt-4.1`?"),
         ("gpt-4.1", "write the kind before the model, for example `openai:gpt-4.1`"),
         ("eco", "did you mean `echo`?"),
-        ("bedrock:x", "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"),
+        ("acme:x", "for a server that speaks OpenAI's chat API, write `openai:MODEL` and set base_url"),
     ],
 )
 def test_an_unknown_kind_gets_a_way_out(provider_id: str, hint: str) -> None:
@@ -56,6 +56,13 @@ def test_an_unknown_kind_gets_a_way_out(provider_id: str, hint: str) -> None:
     assert "openai" in problem.notes[0]
     with pytest.raises(ConfigError):
         build_provider(ProviderSpec(id=provider_id), env={}, base_dir=Path())
+
+
+@pytest.mark.parametrize("name", ["bedrock:anthropic.claude-v2", "sagemaker:x", "replicate:a/b", "palm:x"])
+def test_a_vendor_that_is_not_asked_gets_another_way(name: str) -> None:
+    [problem] = problems(name)
+    assert "is not supported" in problem.message
+    assert any(kind in problem.hint for kind in ("litellm:MODEL", "google:"))
 
 
 def test_none_is_no_problem() -> None:
@@ -77,11 +84,13 @@ def test_none_is_no_problem() -> None:
         ("local:smolm2", {}, "there is no local model `smolm2`"),
         ("local:smollm2", {"n_ctx": 0}, "`n_ctx` must be"),
         ("http://x.example", {"method": "FETCH"}, "`method` must be one of"),
-        ("http://x.example", {"response_path": "a..b"}, "`response_path` must be a path"),
+        ("http://x.example", {"response_path": "a..b"}, "`response_path` is no path"),
         ("scripted:", {}, "names no file"),
         ("scripted:nowhere.yaml", {}, "cannot be read"),
         ("python:nowhere.py", {}, "does not exist"),
-        ("file://custom.js", {}, "names no Python file"),
+        ("file://custom.js", {}, "the file `/"),
+        ("javascript:custom.py", {}, "cannot be read"),
+        ("python:custom.js", {}, "names no Python file"),
         ("exec:", {}, "names no command"),
         ("exec:a 'b", {}, "cannot be read"),
     ],
@@ -203,6 +212,25 @@ def test_the_key_is_in_no_repr() -> None:
             "https://x.example/openai/v1/chat/completions",
         ),
         ("anthropic:messages:c", {}, {}, "https://api.anthropic.com/v1/messages"),
+        (
+            "cloudflare-ai:m",
+            {"accountId": "a/1"},
+            {"CLOUDFLARE_ACCOUNT_ID": "b"},
+            "https://api.cloudflare.com/client/v4/accounts/a%2F1/ai/v1/chat/completions",
+        ),
+        (
+            "cloudflare-ai:m",
+            {},
+            {"CLOUDFLARE_ACCOUNT_ID": "b"},
+            "https://api.cloudflare.com/client/v4/accounts/b/ai/v1/chat/completions",
+        ),
+        (
+            "cloudflare-ai:m",
+            {"base_url": "https://x.example/v1"},
+            {},
+            "https://x.example/v1/chat/completions",
+        ),
+        ("openai:m", {"api_endpoint": "https://x.example/ask"}, {}, "https://x.example/ask"),
         ("anthropic:c", {"base_url": "https://x.example/v1"}, {}, "https://x.example/v1/messages"),
     ],
 )

@@ -1,0 +1,82 @@
+"""classifier: how much a classification model finds that the output belongs to a class."""
+
+import json
+from dataclasses import replace
+
+from geval_cli.assertions.outcome import (
+    CheckContext,
+    JudgeDefaults,
+    Outcome,
+    Subject,
+    Tools,
+    find_judge,
+    judge_provider,
+    shortened,
+)
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.graded_schema import ClassifierSpec
+from geval_cli.errors import JudgeParseError, Problem
+from geval_cli.judge.prompt import user_message
+from geval_cli.providers.judge_kinds import CLASSIFICATION
+from geval_cli.records import ModelRequest, Role
+
+DEFAULT_THRESHOLD = 1.0
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Problems of the class, and nobody who could be asked."""
+    assert isinstance(spec, ClassifierSpec)
+    problems: list[Problem] = []
+    if spec.value is not None:
+        context.render(spec.value, spec.place.value("value"), problems)
+    if find_judge(spec, context.test, JudgeDefaults(), CLASSIFICATION) is None:
+        hint = "name one in `provider`: huggingface:text-classification:MODEL"
+        problems.append(Problem("a classifier names no model that classifies", spec.place.key(), hint))
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """The score of the class `value`, or the highest of all when none is named, against the threshold (1).
+
+    Raises:
+        ProviderError: the model could not answer.
+        JudgeParseError: it answered with something else than scores.
+    """
+    assert isinstance(spec, ClassifierSpec)
+    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, CLASSIFICATION))
+    # A class is the same in every repeat, so that the repeat is no part of the request.
+    response = await model.complete(ModelRequest(user_message(subject.text), role=Role.JUDGE))
+    scores = _scores(response.choices[0].text)
+    is_default = spec.threshold is None
+    threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
+    wanted = max(scores, key=lambda label: scores[label])
+    if spec.value is not None:
+        wanted = tools.templates.render(spec.value, subject.test.variables)
+    score = min(max(scores.get(wanted, 0.0), 0.0), 1.0)
+    shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
+    reason = f'the class "{shortened(wanted, 60)}" has {score:.2f} of {threshold:g} ({shown})'
+    outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
+    return replace(outcome, latency_ms=response.latency_ms)
+
+
+def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda item: -item[1])[:5]
+
+
+def _scores(text: str) -> dict[str, float]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    is_scores = isinstance(found, dict) and found and all(map(_is_number, found.values()))
+    if not is_scores:
+        raise JudgeParseError(
+            "the model answered with something else than scores of classes",
+            raw_text=text,
+            hint='name a classification model, or answer with JSON of class to score: {"toxic": 0.02}',
+        )
+    return {str(label): float(score) for label, score in found.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - not NaN

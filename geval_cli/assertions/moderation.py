@@ -1,0 +1,89 @@
+"""moderation: whether a moderator finds harm of some category in the output."""
+
+import json
+from dataclasses import replace
+
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
+from geval_cli.assertions.values import listed
+from geval_cli.config.assertion_base import AssertionSpec
+from geval_cli.config.graded_schema import ModerationSpec
+from geval_cli.config.problems import did_you_mean
+from geval_cli.errors import JudgeParseError, Problem, Severity
+from geval_cli.judge.prompt import user_message
+from geval_cli.providers.judge_kinds import MODERATION
+from geval_cli.records import ModelRequest, Role
+
+_OPENAI = (
+    "harassment",
+    "harassment/threatening",
+    "hate",
+    "hate/threatening",
+    "illicit",
+    "illicit/violent",
+    "self-harm",
+    "self-harm/instructions",
+    "self-harm/intent",
+    "sexual",
+    "sexual/minors",
+    "violence",
+    "violence/graphic",
+)
+
+
+def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+    """Categories that OpenAI's moderator, when it is asked, does not have."""
+    assert isinstance(spec, ModerationSpec)
+    del context
+    if spec.provider is not None and not spec.provider.id.startswith("openai:"):
+        return []
+    problems = []
+    for index, category in enumerate(spec.value):
+        if category not in _OPENAI:
+            near = did_you_mean(category, _OPENAI)
+            hint = f"did you mean `{near}`?" if near else f"there are: {', '.join(_OPENAI)}"
+            message = f"OpenAI's moderator has no category `{category}`, so that it never counts"
+            place = spec.place.value("value", index)
+            problems.append(Problem(message, place, hint, severity=Severity.WARNING))
+    return problems
+
+
+async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
+    """Passes when nothing is flagged or, with `value`, nothing of those categories.
+
+    Raises:
+        ProviderError: the moderator could not answer.
+        JudgeParseError: it answered with something else than flagged categories.
+    """
+    assert isinstance(spec, ModerationSpec)
+    if not subject.text.strip():
+        return Outcome.of(True, "there is no output to moderate")
+    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, MODERATION))
+    # A verdict is the same in every repeat, so that the repeat is no part of the request.
+    response = await model.complete(ModelRequest(user_message(subject.text), role=Role.JUDGE))
+    flagged = _flagged(response.choices[0].text)
+    counted = [name for name in flagged if _counts(name, flagged[name], spec)]
+    reason = "nothing is flagged"
+    if counted:
+        reason = f"flagged: {listed(counted)}"
+    elif flagged:
+        reason = f"flagged is only what does not count here: {listed(list(flagged))}"
+    return replace(Outcome.of(not counted, reason, flagged=flagged), latency_ms=response.latency_ms)
+
+
+def _counts(category: str, score: float | None, spec: ModerationSpec) -> bool:
+    is_wanted = not spec.value or category in spec.value
+    return is_wanted and (spec.threshold is None or score is None or score >= spec.threshold)
+
+
+def _flagged(text: str) -> dict[str, float | None]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise JudgeParseError(
+            "the moderator answered with something else than flagged categories",
+            raw_text=text,
+            hint="name a moderation model, for example openai:moderation",
+        )
+    return found

@@ -1,0 +1,62 @@
+"""What a provider's id says that its model answers with: texts, vectors, classes, or what a moderator flags."""
+
+from collections.abc import Mapping
+
+from geval_cli.config.schema import ProviderSpec
+
+TEXT = "text"
+EMBEDDING = "embedding"
+CLASSIFICATION = "classification"
+MODERATION = "moderation"
+SEARCH = "search"
+"""Texts of a model that looks into the web first."""
+
+_KINDS: Mapping[str, str] = {
+    "embedding": EMBEDDING,
+    "embeddings": EMBEDDING,
+    "text-classification": CLASSIFICATION,
+    "moderation": MODERATION,
+}
+"""By what stands between the vendor and the model: `openai:embedding:MODEL`."""
+
+_WITHOUT_MODEL = frozenset({MODERATION})
+_OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
+"""Kinds of providers whose ids name no model."""
+
+_SEARCHING_VENDORS = frozenset({"perplexity"})
+_SEARCHING_MODELS = ("search-preview", "search-api", ":online", "perplexity/sonar")
+_SEARCHING_KEYS = frozenset({"web_search_options", "search_parameters", "web_search"})
+_SEARCH_TOOLS = frozenset(
+    {"googleSearch", "google_search", "googleSearchRetrieval", "google_search_retrieval"}
+)
+
+
+def kind_of(provider_id: str) -> str:
+    """What the model that an id names answers with."""
+    vendor, _, rest = provider_id.partition(":")
+    mode, separator, _ = rest.partition(":")
+    kind = _KINDS.get(mode, TEXT)
+    is_written_out = separator or kind in _WITHOUT_MODEL
+    return kind if is_written_out and vendor not in _OTHER_NAMES else TEXT
+
+
+def is_embedding(provider_id: str) -> bool:
+    """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
+    return kind_of(provider_id) == EMBEDDING
+
+
+def can_search(provider: ProviderSpec) -> bool:
+    """Whether a model looks into the web: by its nature, by its config; an application of the user's own may."""
+    vendor = provider.id.partition(":")[0]
+    if vendor in _SEARCHING_VENDORS | _OTHER_NAMES or any(name in provider.id for name in _SEARCHING_MODELS):
+        return True
+    if not _SEARCHING_KEYS.isdisjoint(provider.config):
+        return True
+    tools = provider.config.get("tools")
+    return isinstance(tools, list) and any(map(_is_search, tools))
+
+
+def _is_search(tool: object) -> bool:
+    if not isinstance(tool, dict):
+        return False
+    return str(tool.get("type", "")).startswith("web_search") or not _SEARCH_TOOLS.isdisjoint(tool)

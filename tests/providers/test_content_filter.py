@@ -1,0 +1,111 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.calls import answer, ask, provider, run
+from support.loopback import LoopbackServer, Reply
+
+from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Role
+
+AZURE_REFUSAL = {
+    "error": {
+        "message": "The response was filtered due to the prompt triggering the content management policy.",
+        "type": None,
+        "param": "prompt",
+        "code": "content_filter",
+        "status": 400,
+        "innererror": {
+            "code": "ResponsibleAIPolicyViolation",
+            "content_filter_result": {"violence": {"filtered": True, "severity": "high"}},
+        },
+    }
+}
+
+
+def azure(reply: Reply, request: ModelRequest) -> ModelResponse:
+    with LoopbackServer(reply) as server:
+        model = provider("azure:d", {"base_url": server.url, "apiKey": "k-0123456789"})
+        [response] = run(answer(model, request))
+    return response
+
+
+def completion(results: Any) -> Reply:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "so"},
+        "finish_reason": "stop",
+        "content_filter_results": results,
+    }
+    return Reply(body={"choices": [choice], "model": "gpt"})
+
+
+def test_a_prompt_that_azure_will_not_let_through_is_answered_by_the_filter() -> None:
+    response = azure(Reply(400, {"apim-request-id": "r-1"}, AZURE_REFUSAL), ask())
+    assert response.choices == (Choice(AZURE_REFUSAL["error"]["message"], "content_filter"),)
+    assert (response.usage.requests, response.request_id) == (1, "r-1")
+
+
+def test_a_judge_that_is_filtered_is_an_error() -> None:
+    with pytest.raises(ProviderRequestError):
+        azure(Reply(400, {}, AZURE_REFUSAL), ask(role=Role.JUDGE))
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "invalid_request_error", None])
+def test_any_other_refusal_stays_an_error(code: str | None) -> None:
+    body = {"error": {"message": "no content_filter here", "code": code}}
+    with pytest.raises(ProviderRequestError):
+        azure(Reply(400, {}, body), ask())
+
+
+def test_what_a_user_writes_is_no_code_of_a_filter() -> None:
+    quoted = {"error": {"message": 'you sent "code": "content_filter"', "code": "bad"}}
+    with pytest.raises(ProviderRequestError):
+        azure(Reply(400, {}, quoted), ask())
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        ({"hate": {"filtered": False}, "violence": {"filtered": True}}, "content_filter"),
+        ({"hate": {"filtered": False, "severity": "safe"}}, "stop"),
+        ({}, "stop"),
+        (None, "stop"),
+        ({"hate": 3}, "stop"),
+    ],
+)
+def test_the_verdict_beside_an_answer_is_read(results: Any, reason: str) -> None:
+    assert azure(completion(results), ask()).choices[0].finish_reason == reason
+
+
+def test_a_prompt_that_gemini_blocks_is_answered_by_the_filter_and_never_judges() -> None:
+    blocked = Reply(body={"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
+
+    async def both() -> None:
+        with LoopbackServer(blocked, blocked) as server:
+            model = provider("google:gemini-x", {"base_url": server.url, "apiKey": "k-0123456789"})
+            choice = (await model.complete(ask())).choices[0]
+            assert (choice.finish_reason, "PROHIBITED_CONTENT" in choice.text) == ("content_filter", True)
+            with pytest.raises(ProviderResponseError):
+                await model.complete(ask(role=Role.JUDGE))
+            await model.aclose()
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"output": "x", "guardrails": {"flagged": True, "reason": "rude"}}, "content_filter"),
+        ({"output": "x", "guardrails": {"flagged": False}}, None),
+        ({"output": "x", "finish_reason": "length"}, "length"),
+        ({"output": "x", "finishReason": "stop", "guardrails": None}, "stop"),
+        ({"output": "x", "finish_reason": 3}, None),
+        ("x", None),
+    ],
+)
+def test_a_program_of_one_s_own_may_say_why_it_ended(told: Any, reason: str | None, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(f"def call_api(prompt):\n    return {told!r}\n", encoding="utf-8")
+    [response] = run(answer(provider("python:app.py", base_dir=tmp_path)))
+    assert response.choices == (Choice("x", reason),)
