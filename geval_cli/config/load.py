@@ -16,6 +16,7 @@ from geval_cli.config.problems import sort_problems
 from geval_cli.config.prompt_specs import NO_PROMPT, read_prompts
 from geval_cli.config.promptfoo.registry import open_promptfoo_suite
 from geval_cli.config.provider_specs import read_providers
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.schema import PromptSpec, RunOptionsSpec, SuiteSpec, TestSpec
 from geval_cli.config.scripts import ScriptCaller
 from geval_cli.config.secrets import mask_config
@@ -36,6 +37,7 @@ from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
 
 JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
+_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
 _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
@@ -276,6 +278,10 @@ def _held_rows(items: list[JsonValue], place: Place, reading: Reading) -> HeldRo
 def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> RowSource | None:
     try:
         path = reading.files.resolve(reference, asked_at)
+        if path.suffix.lower() in _PROGRAM_SUFFIXES:
+            hint = "let the program write its tests into a .jsonl file, or use promptfoo's dialect"
+            reading.report(f"tests that a program makes are not read here: `{path.name}`", asked_at, hint)
+            return None
         if path.suffix.lower() in JSON_LINES_SUFFIXES:
             return _line_rows(path, asked_at)
         document = read_document(path, asked_at=asked_at, prefix="tests")
@@ -294,7 +300,7 @@ def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> R
 
 def _line_rows(path: Path, asked_at: Location | None) -> JsonLinesRows:
     try:
-        with path.open("rb"):
+        with open_regular(path):
             return JsonLinesRows(path, asked_at)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error

@@ -8,7 +8,9 @@ from typing import TypeGuard
 from geval_cli.config.confinement import is_outside, outside_problem
 from geval_cli.config.document import Document
 from geval_cli.config.json_source import read_json
+from geval_cli.config.pdf_text import PDF_SUFFIX, pdf_text
 from geval_cli.config.problems import did_you_mean
+from geval_cli.config.regular_file import SpecialFileError, open_regular
 from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError, Location, Problem
 
@@ -66,6 +68,9 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
         return Problem(f"there is no file `{path}`", asked_at, _missing_hint(path, asked_at))
     if isinstance(error, IsADirectoryError):
         return Problem(f"`{path}` is a folder, not a file", asked_at, "name a file in it")
+    if isinstance(error, SpecialFileError):
+        hint = "write what it gives into a file, and name that"
+        return Problem(f"`{path}` is a pipe or a device, not a file", asked_at, hint)
     if isinstance(error, PermissionError):
         return Problem(f"`{path}` may not be read", asked_at, "check the file's permissions")
     return Problem(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}", asked_at)
@@ -76,7 +81,7 @@ def hash_file(path: Path) -> str:
     if is_outside(path):
         raise PermissionError(f"{path} lies outside the config's folder")
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while chunk := stream.read(_HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -126,7 +131,11 @@ class SourceFiles:
         if path in self._texts:
             self._texts.move_to_end(path)
             return self._texts[path]
-        text = read_text(path, asked_at=asked_at)
+        if path.suffix.lower() == PDF_SUFFIX:
+            content = _read_bytes(path, asked_at, MAX_TEXT_BYTES)
+            text = pdf_text(content, path, asked_at, max_characters=_KEPT_CHARACTERS)
+        else:
+            text = read_text(path, asked_at=asked_at)
         text = text.removesuffix("\n").removesuffix("\r")
         self._texts[path] = text
         while len(self._texts) > _KEPT_FILES or sum(map(len, self._texts.values())) > _KEPT_CHARACTERS:
@@ -158,7 +167,7 @@ def _read_bytes(path: Path, asked_at: Location | None, max_bytes: int) -> bytes:
     if is_outside(path):
         raise ConfigError([outside_problem(path, asked_at)])
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(max_bytes + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error

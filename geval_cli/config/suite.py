@@ -20,7 +20,7 @@ from geval_cli.config.schema import (
     TestOptionsSpec,
     WrittenSchema,
 )
-from geval_cli.errors import Problem
+from geval_cli.errors import Location, Problem
 from geval_cli.records import JsonValue
 
 _NO_DIRECTIONS = TestDirections()
@@ -32,7 +32,7 @@ class TestCase:
 
     `options` and `default_options` stay apart because the command line stands between them (GEVAL.md, sections 2, 3).
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
-    `evaluation_schema` stands; for a test without one, the test itself.
+    `evaluation_schema` stands; for a test without one, the test itself. `provider` answers in place of the suite's.
     """
 
     __test__ = False
@@ -49,6 +49,7 @@ class TestCase:
     retrieval_context: str | tuple[str, ...] | None = None
     assertions: tuple[AssertionSpec, ...] = ()
     threshold: float | None = None
+    provider: ProviderSpec | None = None
     options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
     default_options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
@@ -56,6 +57,22 @@ class TestCase:
     evaluation_parsing: EvaluationParsing | None = None
     schema_place: Place = field(default_factory=Place.nowhere)
     directions: TestDirections = _NO_DIRECTIONS
+
+    @property
+    def transform(self) -> tuple[str, Location | None] | None:
+        """The code that makes of an answer the output, and where it stands."""
+        for options in (self.options, self.default_options):
+            if options.transform is not None:
+                return options.transform, options.place.value("transform")
+        return None
+
+    @property
+    def transform_vars(self) -> tuple[str, Location | None] | None:
+        """The code that changes the variables, and where it stands."""
+        for options in (self.options, self.default_options):
+            if options.transform_vars is not None:
+                return options.transform_vars, options.place.spelled("transformVars", "transform_vars")
+        return None
 
     @property
     def variables(self) -> dict[str, JsonValue]:

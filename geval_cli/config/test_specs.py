@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from geval_cli.config.assertion_specs import read_assertions, read_test_options
 from geval_cli.config.assertion_values import read_json_schema
 from geval_cli.config.place import Place
+from geval_cli.config.provider_specs import read_provider
 from geval_cli.config.schema import TestOptionsSpec, TestSpec
 from geval_cli.config.source_file import is_file_reference
 from geval_cli.config.suite import TestCase
@@ -45,6 +46,8 @@ def read_test(value: JsonValue, place: Place, what: str, reading: Reading) -> Te
         fields.values["options"] = options or _NO_OPTIONS
     elif "options" not in fields.written:
         fields.values["options"] = _NO_OPTIONS
+    if "provider" in fields.values:
+        _read_answerer(fields, what, reading)
     spec = build_spec(TestSpec, fields, reading)
     if "vars" in fields.written and not isinstance(fields.values.get("vars"), dict):
         return None  # every variable would be missed where there is only one mistake
@@ -77,6 +80,7 @@ def merge_test(
         retrieval_context=pick("retrieval_context"),
         assertions=(*below.assertions, *test.assertions),
         threshold=pick("threshold"),
+        provider=test.provider,
         options=test.options,
         default_options=below.options,
         metadata={**below.metadata, **test.metadata},
@@ -84,6 +88,22 @@ def merge_test(
         evaluation_parsing=pick("evaluation_parsing"),
         schema_place=_schema_place(test, below),
     )
+
+
+def _read_answerer(fields: Fields, what: str, reading: Reading) -> None:
+    place = fields.child("provider")
+    answerer = None
+    if what == "defaultTest":
+        hint = "who answers belongs under `providers`, who judges under `options` of defaultTest"
+        reading.report(
+            "`provider` of defaultTest does not say what it does", fields.place.key("provider"), hint
+        )
+    else:
+        answerer = read_provider(fields.values["provider"], place, reading)
+    if answerer is None:
+        fields.drop("provider")
+    else:
+        fields.values["provider"] = answerer
 
 
 def _schema_place(test: TestSpec, below: TestSpec) -> Place:

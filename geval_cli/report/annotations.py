@@ -1,12 +1,13 @@
 """GitHub annotations: what did not pass, shown on the config's own lines in the pull request."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from geval_cli.records import AssertionResult, CaseResult, Status
+from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.inert import one_line
+from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.verdict import case_number, case_title
@@ -16,6 +17,7 @@ ANNOTATIONS_MAX = 10
 
 _TEXT_WIDTH = 500
 _CASES_NAMED = 5
+_COLUMNS_NAMED = 5
 _PLACES_MAX = 1_000  # tests in a file of a million lines must not fill the memory
 _LOCATION = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?\Z", re.DOTALL)
 _COMMANDS = {Status.FAILED: "error", Status.ERROR: "warning"}
@@ -35,12 +37,21 @@ class _Annotation:
     location: str
     said: str
     cases: list[str] = field(default_factory=list)
+    tests: int = 0
     count: int = 0
+    columns: set[int] = field(default_factory=set)
+    _last: str = ""
 
     def add(self, result: CaseResult) -> None:
         self.count += 1
+        self.columns.add(result.column)
+        number = case_number(result)
+        if number == self._last:  # the same test in the next column: results come test by test
+            return
+        self._last = number
+        self.tests += 1
         if len(self.cases) < _CASES_NAMED:
-            self.cases.append(f"{case_number(result)} {case_title(result, 60)}".rstrip())
+            self.cases.append(f"{number} {case_title(result, 60)}".rstrip())
 
 
 def annotation_lines(report: RunReport, *, workspace: Path) -> Iterator[str]:
@@ -59,7 +70,7 @@ def annotation_lines(report: RunReport, *, workspace: Path) -> Iterator[str]:
         of_kind = [item for item in found.values() if item.status is status]
         shown = of_kind if len(of_kind) <= ANNOTATIONS_MAX else of_kind[: ANNOTATIONS_MAX - 1]
         for item in shown:
-            yield _command(item, workspace)
+            yield _command(item, report.columns, workspace)
         if len(of_kind) > len(shown):
             text = f"{plural(len(of_kind) - len(shown), 'more place')} with the same trouble, see the log"
             yield f"::{command} title={_property(_TITLES[status])}::{_message(text)}"
@@ -86,13 +97,24 @@ def _key(said: str) -> str:
     return said.partition(":")[0]
 
 
-def _command(item: _Annotation, workspace: Path) -> str:
+def _command(item: _Annotation, columns: Sequence[Column], workspace: Path) -> str:
     properties = {**_place(item.location, workspace), "title": _TITLES[item.status]}
     listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     cases = ", ".join(item.cases)
-    more = f" and {item.count - len(item.cases):,} more" if item.count > len(item.cases) else ""
-    text = f"{one_line(item.said, _TEXT_WIDTH)}\nin {plural(item.count, 'case')}: {cases}{more}"
+    more = f" and {item.tests - len(item.cases):,} more" if item.tests > len(item.cases) else ""
+    text = f"{one_line(item.said, _TEXT_WIDTH)}\nin {plural(item.count, 'case')}: {cases}{more}{_where(item, columns)}"
     return f"::{_COMMANDS[item.status]} {listed}::{_message(text)}"
+
+
+def _where(item: _Annotation, columns: Sequence[Column]) -> str:
+    """The columns that have the trouble, where there are several."""
+    if len(columns) < 2:  # noqa: PLR2004 - several
+        return ""
+    names = [suite_name(column) for column in columns if column.index in item.columns]
+    if len(names) == len(columns):
+        return f"\nin all {len(columns):,} columns"
+    more = f" and {len(names) - _COLUMNS_NAMED:,} more" if len(names) > _COLUMNS_NAMED else ""
+    return f"\nin {len(names):,} of {len(columns):,} columns: {', '.join(names[:_COLUMNS_NAMED])}{more}"
 
 
 def _place(location: str, workspace: Path) -> dict[str, str]:

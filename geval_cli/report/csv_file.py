@@ -1,7 +1,6 @@
 """`-o results.csv`: one row for each case, for spreadsheets and data frames."""
 
-import csv
-import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,9 @@ from geval_cli.report.safe_file import SafeFile
 
 _BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+_FORMULA_LINE = re.compile(
+    "([\r\n])(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)"
+)  # "- one" is an entry of a list
 _FIXED_COLUMNS = (
     "test",
     "repeat",
@@ -123,17 +125,23 @@ def _number(value: float | None) -> str:
 
 
 def _line(cells: Iterator[str] | list[str]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer).writerow([_harmless(cell) for cell in cells])
-    return buffer.getvalue()
+    return ",".join(map(_quoted, cells)) + "\r\n"
+
+
+def _quoted(cell: str) -> str:
+    """Every text in quotes, also where it needs none: some programs count characters to guess the separator."""
+    cell = _harmless(cell)
+    return cell if cell == "" or _is_number(cell) else '"' + cell.replace('"', '""') + '"'
 
 
 def _harmless(cell: str) -> str:
     """A cell that no spreadsheet computes; NUL, which no reader takes, is replaced. Numbers stay numbers."""
     cell = cell.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode()
-    if cell[:1] not in _FORMULA_STARTS or _is_number(cell):
+    if _is_number(cell):
         return cell
-    return "'" + cell
+    # A program that guesses another separator than the comma takes each line of a cell for a row of its own.
+    inner = _FORMULA_LINE.sub(r"\1'", cell)
+    return "'" + inner if cell[:1] in _FORMULA_STARTS else inner
 
 
 def _is_number(cell: str) -> bool:
@@ -141,4 +149,4 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return cell.isascii() and not cell[:1].isspace()
+    return cell.isascii() and cell == cell.strip()

@@ -14,6 +14,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.verdict import case_number, case_title
 
+_DERIVED_MAX = 60
 _NAME_WIDTH = 200
 _MESSAGE_WIDTH = 300
 _TEXT_LINES, _TEXT_CHARACTERS = 40, 8_000
@@ -45,7 +46,8 @@ class JunitFile:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n')
             for column in report.columns:
                 statuses = {status: counts[column.index, status] for status in Status}
-                file.write(_suite_start(column, report.run, statuses, times[column.index]))
+                derived = _derived(column, report)
+                file.write(_suite_start(column, report.run, statuses, times[column.index], derived))
                 for result in report.results():  # again for each column, so that no results are held
                     if result.column == column.index:
                         file.write(_case(result, column))
@@ -53,7 +55,21 @@ class JunitFile:
             file.write("</testsuites>\n")
 
 
-def _suite_start(column: Column, run: RunRecord, counts: dict[Status, int], time_ms: int) -> str:
+def _derived(column: Column, report: RunReport) -> dict[str, str]:
+    """The derived metrics of a column, as properties of its suite; those that cannot be computed are left out."""
+    summary = report.summary
+    found: dict[str, str] = {}
+    for name, of_all in list(summary.derived.items())[:_DERIVED_MAX]:
+        of_columns = summary.derived_by_column.get(name, ())
+        value = of_columns[column.index] if column.index < len(of_columns) else of_all
+        if value is not None:
+            found[f"geval.derived.{one_line(name, _NAME_WIDTH)}"] = format_score(value)
+    return found
+
+
+def _suite_start(
+    column: Column, run: RunRecord, counts: dict[Status, int], time_ms: int, derived: dict[str, str]
+) -> str:
     attributes = {
         "id": str(column.index),
         "name": suite_name(column),
@@ -68,7 +84,8 @@ def _suite_start(column: Column, run: RunRecord, counts: dict[Status, int], time
     }
     properties = {"geval.run": run.id, "geval.config": run.config_path, "geval.version": run.tool_version}
     listed = "".join(
-        _element("property", {"name": name, "value": value}) for name, value in properties.items()
+        _element("property", {"name": name, "value": value})
+        for name, value in {**properties, **derived}.items()
     )
     return f"<testsuite{_attributes(attributes)}>\n<properties>\n{listed}</properties>\n"
 

@@ -127,6 +127,13 @@ class LiveRuns:
             raise RefusedError(
                 "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
             )
+        if self._state.runs.is_gone:
+            message = (
+                "the folder with the stored runs was deleted while the server ran, so no run can be stored"
+            )
+            raise RefusedError(
+                message, status=_UNAVAILABLE, hint="start the server again: it makes a new one"
+            )
         if self._starting + len(self._live) >= self._settings.max_runs:
             message = f"{self._settings.max_runs} runs are under way already"
             hint = "wait until one of them is over, or stop one"

@@ -1,4 +1,5 @@
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,35 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     assert read_text(path) == "hi"
 
 
-def test_a_file_that_is_too_large_is_refused_without_reading_it_all() -> None:
-    assert "is larger than" in message_of(Path("/dev/zero"))
+def test_a_file_that_is_too_large_is_refused_without_reading_it_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    assert "is larger than" in message_of(path)
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/tty", "socket"])
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "pipe":
+        os.mkfifo(path)
+    elif name == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    said = message_of(path)
+    assert "is a pipe or a device, not a file" in said or "cannot be read" in said
+    if name in {"pipe", "/dev/zero"}:
+        assert "is a pipe or a device, not a file (write what it gives into a file, and name that)" in said
+
+
+def test_what_the_shell_hands_over_is_read() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"A=b")
+        os.close(writing)
+        assert read_text(Path(f"/dev/fd/{reading}")) == "A=b"
+    finally:
+        os.close(reading)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:

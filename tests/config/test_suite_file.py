@@ -249,3 +249,13 @@ def test_half_of_a_surrogate_pair_is_exported_as_an_escape(tmp_path: Path) -> No
     config.write_text('{"prompts": ["x"], "tests": [{"vars": {"a": "\\ud800"}}]}', encoding="utf-8")
     text = read_portable_suite(config, env=ENV).to_json()
     assert '"\\ud800"' in text
+
+
+def test_a_promptfoo_config_is_not_exported_and_the_message_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "promptfooconfig.yaml"
+    path.write_text("prompts: [a]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_portable_suite(path, env={})
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("a config in promptfoo's dialect cannot be exported")
+    assert "`geval run` takes it as it is" in problem.hint

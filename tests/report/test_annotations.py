@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from support.sample_run import make_case, make_judged, make_report
 
-from geval_cli.records import CaseResult, ErrorInfo, Status
+from geval_cli.records import CaseResult, Column, ErrorInfo, Status
 from geval_cli.report.annotations import ANNOTATIONS_MAX, annotation_lines, wants_annotations
 
 WORKSPACE = Path.cwd()
@@ -23,7 +23,26 @@ def test_failures_are_errors_and_what_was_not_judged_is_a_warning() -> None:
         "::warning file=examples/configs/vacation.yaml,line=18,col=9",
         "::warning file=examples/configs/vacation.yaml",
     ]
-    assert lines[0].endswith("%0Ain 1 case: #2 states the number of days without inventing a rule")
+    where = "%0Ain 1 of 2 columns: short | openai:gpt-4o"
+    assert lines[0].endswith(f"%0Ain 1 case: #2 states the number of days without inventing a rule{where}")
+
+
+def test_a_test_is_named_once_and_its_columns_beside_it() -> None:
+    columns = tuple(Column(index, "p%", f"m:{index}") for index in range(9))
+    judged = (make_judged(Status.FAILED, 0.1, reason="no"),)
+
+    def line_of(tests: int, failing: int) -> str:
+        cases = [
+            make_case(test, column, Status.FAILED, description="t", assertions=judged)
+            for test in range(tests)
+            for column in columns[:failing]
+        ]
+        (line,) = annotation_lines(make_report(columns, results=lambda: iter(cases)), workspace=WORKSPACE)
+        return line
+
+    named = ", ".join(f"p%25 | m:{index}" for index in range(5))
+    assert line_of(2, 7).endswith(f"in 14 cases: #1 t, #2 t%0Ain 7 of 9 columns: {named} and 2 more")
+    assert line_of(1, 9).endswith("in 9 cases: #1 t%0Ain all 9 columns")
 
 
 def test_one_annotation_for_a_line_that_many_tests_fail_on() -> None:

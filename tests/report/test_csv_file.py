@@ -1,4 +1,5 @@
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,24 @@ def test_an_unknown_score_is_empty_and_never_0(tmp_path: Path) -> None:
 def test_no_cell_is_a_formula(tmp_path: Path, text: str) -> None:
     row = rows_of(tmp_path, make_case(output=text, description=text, vars={"v": text}))[0]
 
-    assert {row["output"], row["description"], row["var v"]} == {"'" + text}
+    harmless = "'" + text.replace("\r=", "\r'=").replace("\n=", "\n'=")
+    assert {row["output"], row["description"], row["var v"]} == {harmless}
+
+
+def test_no_line_within_a_cell_is_a_formula_either(tmp_path: Path) -> None:
+    text = "sums:\n=1+1\r\n@SUM(A1)\r+cmd|x\n-2+3\n- an entry\n+ another\n  =kept"
+    row = rows_of(tmp_path, make_case(output=text))[0]
+
+    assert row["output"] == "sums:\n'=1+1\r\n'@SUM(A1)\r'+cmd|x\n'-2+3\n- an entry\n+ another\n  =kept"
+
+
+def test_every_text_is_in_quotes_so_that_no_program_guesses_another_separator(tmp_path: Path) -> None:
+    write_results_file(tmp_path / "run.csv", make_report(results=lambda: iter([make_case(output="a;b")])))
+    header, row = (tmp_path / "run.csv").read_text(encoding="utf-8-sig").splitlines()
+
+    assert header.startswith('"test","repeat","description"')
+    assert ',"a;b",' in row
+    assert row.startswith("1,1,,")
 
 
 def test_negative_numbers_stay_numbers(tmp_path: Path) -> None:
@@ -71,12 +89,13 @@ def test_negative_numbers_stay_numbers(tmp_path: Path) -> None:
 def test_any_output_comes_back_as_it_was(tmp_path_factory, text: str) -> None:  # type: ignore[no-untyped-def]
     row = rows_of(tmp_path_factory.mktemp("csv"), make_case(output=text))[0]
 
-    assert row["output"].removeprefix("'") == text.replace("\0", "\ufffd").removeprefix("'")
+    wanted = text.replace("\0", "\ufffd").removeprefix("'")
+    assert re.sub("([\r\n])'", r"\1", row["output"].removeprefix("'")) == re.sub("([\r\n])'", r"\1", wanted)
 
 
 def test_a_run_without_results_has_a_header(tmp_path: Path) -> None:
     write_results_file(tmp_path / "run.csv", make_report(results=lambda: iter(())))
 
     text = (tmp_path / "run.csv").read_bytes()
-    assert text.startswith(b"\xef\xbb\xbftest,repeat,")
+    assert text.startswith(b'\xef\xbb\xbf"test","repeat",')
     assert text.count(b"\n") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Visit, open_browser, visit
+from support.browser import Visit, visit
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Status
@@ -23,12 +23,6 @@ HOSTILE = (
     "مرحبا 👩🏽‍🚀",
     "x" * 20_000,
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with open_browser() as opened:
-        yield opened
 
 
 @contextmanager
@@ -50,9 +44,6 @@ def embedded(path: Path) -> list[dict[str, Any]]:
     assert match
     found: list[dict[str, Any]] = json.loads(match[1])
     return found
-
-
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import junitparser
@@ -98,3 +99,27 @@ def test_any_output_gives_a_file_that_can_be_read(tmp_path_factory, text: str) -
     case = make_case(status=Status.FAILED, output=text, description=text, assertions=(judged,))
 
     assert len(list(cases_of(read(tmp_path_factory.mktemp("junit"), case)))) == 1
+
+
+def test_derived_metrics_of_a_column_are_properties_of_its_suite(tmp_path: Path) -> None:
+    summary = replace(
+        make_report().summary,
+        derived={"f<1>": 0.5, "none": None, "whole": 2.0},
+        derived_by_column={"f<1>": (0.25, 0.75), "none": (None, None)},
+    )
+    file = tmp_path / "run.junit.xml"
+    write_results_file(file, replace(make_report(), summary=summary))
+    tree = etree.parse(str(file))
+    etree.XMLSchema(file=str(SCHEMA)).assertValid(tree)
+    found = [
+        {
+            item.get("name"): item.get("value")
+            for item in suite.iter("property")
+            if "derived" in item.get("name")
+        }
+        for suite in tree.iter("testsuite")
+    ]
+    assert found == [
+        {"geval.derived.f<1>": "0.25", "geval.derived.whole": "2.00"},
+        {"geval.derived.f<1>": "0.75", "geval.derived.whole": "2.00"},
+    ]

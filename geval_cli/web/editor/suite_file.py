@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from geval_cli.config.dialect import Dialect, dialect_of
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_CONFIG_BYTES, read_text
 from geval_cli.config.starter import STARTER_CONFIG
 from geval_cli.config.yaml_edit import EditableText, editable_text
@@ -92,7 +93,8 @@ def _suite_text(path: Path, name: str, text: str) -> EditableText:
 def digest_on_disk(path: Path) -> str:
     """The SHA-256 of a file's bytes now; empty when it is gone."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with open_regular(path) as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
     except OSError:
         return ""
 
@@ -166,7 +168,8 @@ def _editable_path(folder: Path, name: str) -> Path:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_regular(path) as stream:
+            return stream.read()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         hint = "check the file's permissions"

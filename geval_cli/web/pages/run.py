@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
+from geval_cli.report.derived_table import derived_rows
+from geval_cli.report.junit_file import suite_name
 from geval_cli.report.verdict import has_fallback
 from geval_cli.service import load_report
 from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
@@ -59,6 +61,7 @@ def show_run(request: Request, run_id: str) -> Response:
         section="runs",
         run=run,
         summary=report.summary,
+        derived=list(derived_rows(report, {item.index: suite_name(item) for item in run.columns})),
         previous=pages.previous(run.id),
         columns=columns_of(run.columns, found.rows),
         rows=[(row, _cells(row, wanted.metric)) for row in found.rows],

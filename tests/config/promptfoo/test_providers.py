@@ -100,8 +100,8 @@ def test_the_judge_of_the_default_test_may_stand_beside_its_options(tmp_path: Pa
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        ("file://p.js", "providers in JavaScript are not run"),
-        ("p.ts", "providers in JavaScript are not run"),
+        ("file://p.tsx", "providers in TypeScript are not run"),
+        ("p.ts", "providers in TypeScript are not run"),
         ("file://p.rb", "providers in `.rb` are not run"),
         ("file://nothing.yaml", "there is no file"),
         (" ", "a provider's id is empty"),

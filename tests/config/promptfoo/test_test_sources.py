@@ -49,6 +49,21 @@ def test_the_columns_of_a_table(tmp_path: Path) -> None:
     assert case.directions.output_replaces_answer
 
 
+def test_every_column_of_expectations_counts_and_spaces_belong_to_texts(tmp_path: Path) -> None:
+    text = (
+        "x,__expected,__expected1,__expected_more,__own,__prefix,__config:__expected2:threshold\n"
+        " a ,contains: a,levenshtein: b,b,c,P ,4\n"
+        "q,,levenshtein: b,is-json,c,,4\n"
+    )
+    first, second = cases(tmp_path, {**BASE, "tests": "t.csv"}, files={"t.csv": text})
+    assert dict(first.vars) == {"x": " a ", "__own": "c"}
+    assert [item.type for item in first.assertions] == ["contains", "levenshtein", "equals"]
+    assert getattr(first.assertions[1], "threshold") == 4  # noqa: B009 - the base class has none
+    assert first.directions.prefix == "P "
+    # The number counts the expectations that the row has.
+    assert getattr(second.assertions[0], "threshold") == 0.75  # noqa: B009
+
+
 def test_quotes_inside_an_unquoted_cell_are_text(tmp_path: Path) -> None:
     assert xs(tmp_path, "t.csv", t__csv='x\n{"a": 1}\n') == ['{"a": 1}']
 
@@ -127,7 +142,7 @@ def test_sheets(tmp_path: Path) -> None:
         ("notes.txt", "is no file of tests"),
         ([7], "a test must be a mapping or name a file"),
         ([{"vars": 7}], "`vars` must be a mapping"),
-        ([{"provider": "openai:x"}], "`provider` of one test is not supported"),
+        ([{"provider": 7}], "a provider must be text or a mapping"),
         ("bad.yaml", "a test must be a mapping"),
     ],
 )
@@ -178,8 +193,8 @@ def test_variables_from_files(tmp_path: Path) -> None:
     ]
     found = cases(tmp_path, {**BASE, "tests": tests}, files=files)
     assert [dict(case.vars) for case in found] == [
-        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k":true}', "w": "one"},
-        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k":true}', "w": "two"},
+        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k": true}', "w": "one"},
+        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k": true}', "w": "two"},
     ]
 
 
@@ -194,7 +209,7 @@ def test_an_image_becomes_a_data_url(tmp_path: Path) -> None:
         ("file://nothing.txt", "there is no file"),
         ("file://no*.txt", "no file fits"),
         ("file://make.go", "`.go` files are not run"),
-        ("file://a.pdf", "PDF files are not read"),
+        ("file://a.pdf", "cannot be read as PDF"),
     ],
 )
 def test_variables_that_cannot_be_loaded_are_refused(tmp_path: Path, value: str, message: str) -> None:

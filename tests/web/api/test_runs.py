@@ -1,5 +1,6 @@
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -389,3 +390,14 @@ class TestStop:
 
     def test_of_a_run_that_never_was_is_404(self, server: RunningServer) -> None:
         assert server.post("/api/runs/nothing/stop", {}).status == 404
+
+
+def test_a_server_whose_stored_runs_were_deleted_says_so_and_starts_none(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text("prompts: [x]\nproviders: [echo]\ntests: [{}]\n", encoding="utf-8")
+    with running_server(tmp_path) as server:
+        run_to_end(server)
+        shutil.rmtree(server.settings.home or tmp_path / ".geval")
+        answer = server.post("/api/runs", {"config": "suite.yaml"})
+        assert answer.status == 503
+        assert "was deleted while the server ran" in answer.text
+        assert "start the server again" in answer.text

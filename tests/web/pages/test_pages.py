@@ -153,6 +153,18 @@ class TestRun:
         assert "coherence 0.53" in text
         assert "2 failed 2 error 2 passed 0 not evaluated" in text
 
+    def test_derived_metrics_are_shown_for_each_column_and_over_all(self, site: Site) -> None:
+        checks = [{"type": "contains", "value": "a", "metric": "has_a"}]
+        tests = [{"vars": {"x": "a<b>"}, "assert": checks}]
+        derived = [{"name": "double", "value": "has_a * 2"}]
+        keys = {"prompts": ["{{ x }}", "b"], "derivedMetrics": derived}
+        store_run(write_config(site.folder, "derived.json", tests, **keys))
+        text = text_of(site.page("/runs/latest"))
+        assert (
+            "Derived metric Of Value double {{ x }} | echo 2.00 double b | echo 0.00 double all cases 2.00"
+            in text
+        )
+
     def test_rows_come_in_pages(self, site: Site) -> None:
         tests = [{"vars": {"x": f"word {number}"}} for number in range(120)]
         store_run(write_config(site.folder, "many.json", tests))

@@ -1,0 +1,33 @@
+"""Opening files that somebody else names: a pipe or a device, which may never come to its end, is an error at once."""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+"""How the shell hands over what another command writes: `--env-file <(...)`."""
+
+
+class SpecialFileError(OSError):
+    """What has the name of a file is a pipe, a socket or a device."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file at `path`, open for reading. Raises OSError, also for what is no file."""
+    return open(path, "rb", opener=regular_only)
+
+
+def regular_only(name: str, flags: int) -> int:
+    """An opener, for `open`, of files and of nothing else."""
+    if name.startswith(_STREAMS):
+        return os.open(name, flags)
+    # Without the flag, opening a pipe waits until somebody writes into it.
+    descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(f"{name} is a folder")
+        raise SpecialFileError(f"{name} is a pipe or a device")
+    return descriptor

@@ -1,0 +1,221 @@
+"""What a template may use of time and memory: a config must not be able to hold up, or fill up, the machine.
+
+Jinja2's sandbox keeps templates away from Python, and bounds `range`. The rest is bounded here: the length of texts,
+rounds of loops together with calls of macros, and the numbers by which texts are stretched.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextvars import ContextVar, Token
+from functools import wraps
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateRuntimeError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+MAX_CHARACTERS = 16 * 1024 * 1024
+"""Of any text that a template makes; files of text are bounded by the same number."""
+
+MAX_STEPS = 1_000_000
+"""Rounds of loops, thousands of characters made, and calls (ten each) in one rendering: a second or two."""
+
+_MAX_WIDTH = 100_000
+_MAX_BITS = 1_000_000
+_CHARACTERS_A_STEP = 1_000
+_CALL_STEPS = 10
+_WIDE_FIELD = re.compile(r"\d{6,}")
+_STRETCHING = (
+    "ljust",
+    "rjust",
+    "center",
+    "zfill",
+    "expandtabs",
+    "format",
+    "format_map",
+    "replace",
+    "join",
+    "translate",
+)
+_STRETCHING_FILTERS = (
+    "batch", "center", "dump", "format", "indent", "join", "replace", "round", "slice", "tojson", "xmlattr"
+)  # fmt: skip
+
+_STEPS: ContextVar[list[int] | None] = ContextVar("template_steps", default=None)
+
+
+class TemplateLimitError(TemplateRuntimeError):
+    """The template would make or do more than templates may."""
+
+
+def begin_counting() -> Token[list[int] | None]:
+    """From now on, all that templates do counts as one rendering, until `end_counting` gets what this returns."""
+    return _STEPS.set([0])
+
+
+def end_counting(begun: Token[list[int] | None]) -> None:
+    """The rendering is over."""
+    _STEPS.reset(begun)
+
+
+def take_steps(count: int) -> None:
+    """Count `count` steps. Raises TemplateLimitError above the limit."""
+    steps = _STEPS.get()
+    if steps is not None:
+        steps[0] += count
+        if steps[0] > MAX_STEPS:
+            raise TemplateLimitError(f"it takes more than {MAX_STEPS:,} steps")
+
+
+def bounded(length: int) -> None:
+    """Raise TemplateLimitError when a text of `length` characters is longer than any may be."""
+    if length > MAX_CHARACTERS:
+        raise TemplateLimitError(f"it makes a text of more than {MAX_CHARACTERS // (1024 * 1024)} MB")
+    take_steps(1 + length // _CHARACTERS_A_STEP)
+
+
+def rounds(values: Any) -> Any:
+    """What a loop goes through, its rounds counted."""
+    if isinstance(values, Sized):
+        take_steps(len(values))
+        return values
+    return _counted(values)
+
+
+def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """The filters, those that can make a short text long with their limits."""
+    return {
+        name: _limited(name, function) if name in _STRETCHING_FILTERS else function
+        for name, function in filters.items()
+    }
+
+
+class LimitedEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja2's sandbox with limits."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    rounds = staticmethod(rounds)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """Bounded also for what templates collect in blocks and macros."""
+        collected, length = [], 0
+        for part in parts:
+            length += len(part)
+            if length > MAX_CHARACTERS:
+                break
+            collected.append(part)
+        bounded(length)
+        return "".join(collected)
+
+    @staticmethod
+    def joined(*values: Any) -> str:
+        """What `a ~ b` gives."""
+        texts = [str(value) for value in values]
+        bounded(sum(map(len, texts)))
+        return "".join(texts)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        _check_operands(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        if isinstance(result, str | list | tuple):
+            bounded(len(result))
+        return result
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
+        if owner is not __self:
+            take_steps(_CALL_STEPS)
+        if isinstance(owner, str) and name in _STRETCHING:
+            _check_stretching(name, (owner, *args), kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return _LimitedNodes().visit(super()._parse(source, name, filename))  # type: ignore[no-any-return]
+
+
+def environment_call(method: str, arguments: list[nodes.Expr], origin: nodes.Node) -> nodes.Call:
+    """A call of a method of the environment, in the place of `origin`."""
+    function = nodes.EnvironmentAttribute(method, lineno=origin.lineno)
+    call = nodes.Call(function, arguments, [], None, None, lineno=origin.lineno)
+    return call.set_environment(origin.environment) if origin.environment else call  # type: ignore[return-value]
+
+
+class _LimitedNodes(NodeTransformer):
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return environment_call("joined", node.nodes, node)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = environment_call("rounds", [node.iter], node)  # type: ignore[list-item]
+        return node
+
+
+def _counted(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        take_steps(1)
+        yield value
+
+
+def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def limited(*arguments: Any, **named: Any) -> Any:
+        # Some filters get Jinja2's context first.
+        own = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
+        _check_stretching(name, own, named)
+        result = function(*arguments, **named)
+        if isinstance(result, str):
+            bounded(len(result))
+        return result
+
+    return limited
+
+
+def _check_operands(operator: str, left: Any, right: Any) -> None:
+    if operator == "*":
+        for value, count in ((left, right), (right, left)):
+            if isinstance(value, str | list | tuple) and isinstance(count, int):
+                bounded(len(value) * count)
+        if isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() + right.bit_length())
+    elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        _check_bits(left.bit_length() * right)
+    elif operator == "%" and isinstance(left, str):
+        _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})
+
+
+def _check_bits(count: int) -> None:
+    if count > _MAX_BITS:
+        raise TemplateLimitError("it computes a number that is far too large")
+
+
+def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    """`arguments` begin with the text, or the list, that is made longer."""
+    if not arguments:
+        return
+    value, *further = (*arguments, *named.values())
+    if name in {"format", "format_map"} and isinstance(value, str) and _WIDE_FIELD.search(value):
+        raise TemplateLimitError(f"`{name}` makes fields of more than {_MAX_WIDTH:,} characters")
+    for number in further if name not in {"replace", "join"} else ():
+        if _is_wide(number):
+            raise TemplateLimitError(
+                f"`{name}` gets the number {number!s:.20}, and may get {_MAX_WIDTH:,} at most"
+            )
+    texts = [item for item in further if isinstance(item, str)]
+    if name == "replace" and isinstance(value, str) and len(texts) > 1:
+        bounded(len(value) + value.count(texts[0]) * len(texts[1]))
+    elif name == "join" and texts and isinstance(value, Sized):
+        bounded(len(value) * len(texts[0]))
+    elif name == "join" and isinstance(value, str) and further and isinstance(further[0], Sized):
+        bounded(len(value) * len(further[0]))
+    elif name == "indent" and isinstance(value, str) and further and isinstance(further[0], int):
+        bounded(len(value) + value.count("\n") * further[0])
+
+
+def _is_wide(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().isdigit() and len(value.strip()) > len(str(_MAX_WIDTH))
+    return isinstance(value, int | float) and value > _MAX_WIDTH
