@@ -50,7 +50,7 @@ class Asking:
         self._spec = spec
         self._subject = subject
         self._tools = tools
-        judge = tools.judge_for(judge_provider(spec, subject.test, tools.defaults))
+        judge = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, spec.judge_kinds[0]))
         self._calls = JudgeCalls(judge, tools.judge_memory)
 
     @property

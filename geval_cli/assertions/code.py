@@ -63,34 +63,63 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         )
     except CodeRaisedError as error:
         # An assert statement that does not hold is a verdict; other exceptions are one by promptfoo's rules only.
-        if is_promptfoo or "raised: AssertionError" in error.message:
-            return replace(Outcome.of(False, shortened(error.message, 400)), detail={"trace": error.detail})
-        raise
-    if isinstance(value, str):
-        value = _spelled(value)
-    try:
-        outcome = _outcome(value, spec.threshold)
-    except UnjudgeableError as error:
+        reason = shortened(error.message, 400)
         if is_promptfoo:
-            return Outcome.of(False, error.message)
+            return replace(_failed(spec, reason), detail={"trace": error.detail})
+        if "raised: AssertionError" in error.message:
+            return replace(Outcome.of(False, reason), detail={"trace": error.detail})
         raise
-    if not is_promptfoo and outcome.score is not None and not 0 <= outcome.score <= 1:
+    if is_promptfoo:
+        return _promptfoo_outcome(value, spec)
+    outcome = _outcome(_spelled(value), spec.threshold)
+    if outcome.score is not None and not 0 <= outcome.score <= 1:
         hint = "scale it, or compare it with what you expect"
         raise UnjudgeableError(f"the code's score is {outcome.score:g}, not within 0 and 1", hint=hint)
     return outcome
 
 
-def _spelled(text: str) -> JsonValue:
-    """What Python code may have printed into a text: a number, a truth value, a JSON object."""
-    word = text.strip()
+def _promptfoo_outcome(value: JsonValue, spec: CodeAssertionSpec) -> Outcome:
+    """The verdict by promptfoo's rules: what is no verdict fails, also under `not-`, and `not-` turns no score round.
+
+    A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
+    """
+    is_python = spec.base_type == Language.PYTHON
+    found = _spelled(value) if is_python else value
+    if isinstance(found, Mapping) and not _is_complete(found):
+        return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
+    try:
+        takes_threshold = is_python or not isinstance(found, Mapping)
+        outcome = _outcome(found, spec.threshold if takes_threshold else None)
+    except UnjudgeableError as error:
+        return _failed(spec, error.message)
+    if not spec.is_negated or outcome.score is None or isinstance(found, bool):
+        return outcome
+    return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
+
+
+def _failed(spec: CodeAssertionSpec, reason: str) -> Outcome:
+    """A failure that stays one when `not-` turns the outcome round."""
+    return Outcome.of(spec.is_negated, reason)
+
+
+def _is_complete(value: Mapping[str, JsonValue]) -> bool:
+    passed, reason = _first(value, "pass", "pass_"), value.get("reason")
+    return isinstance(passed, bool) and _is_number(value.get("score")) and isinstance(reason, str)
+
+
+def _spelled(value: JsonValue) -> JsonValue:
+    """What a text spells out that code may give back: a number, a truth value, a JSON object."""
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
     try:
         found = json.loads(word)
     except (ValueError, RecursionError):
-        return text
+        return value
     is_number = isinstance(found, int | float) and math.isfinite(found)
-    return found if is_number or isinstance(found, dict) else text
+    return found if is_number or isinstance(found, dict) else value
 
 
 def _outcome(value: JsonValue, threshold: float | None) -> Outcome:

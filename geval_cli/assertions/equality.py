@@ -1,19 +1,24 @@
 """equals: the output is the expected text or, where data is expected, the same JSON value."""
 
+from collections.abc import Callable
+
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.values import as_text, compact_json, render_deep
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import EqualsAssertionSpec
+from geval_cli.config.dialect import Dialect
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
+from geval_cli.templating import Templates
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     """Problems of the templates in `value`, in one test."""
     assert isinstance(spec, EqualsAssertionSpec)
     problems: list[Problem] = []
-    render_deep(spec.value, lambda text: context.render(text, spec.place.value("value"), problems) or "")
+    where = spec.place.value("value")
+    expected_data(spec.value, lambda text: context.render(text, where, problems) or "", context.templates)
     return problems
 
 
@@ -24,12 +29,21 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     if not isinstance(spec.value, dict | list) and spec.value is not None:
         expected = tools.templates.render(as_text(spec.value), variables)
         return _outcome(subject.text == expected, expected)
-    value = render_deep(spec.value, lambda text: tools.templates.render(text, variables))
+    value = expected_data(spec.value, lambda text: tools.templates.render(text, variables), tools.templates)
     try:
         found = parse_strict_json(subject.text)
     except ValueError:
         return _outcome(False, compact_json(value))
     return _outcome(is_same_json(found, value), compact_json(value))
+
+
+def expected_data(value: JsonValue, render: Callable[[str], str], templates: Templates) -> JsonValue:
+    """`value` rendered: by promptfoo's rules only the texts of a list are templates, in geval's own dialect all are."""
+    if templates.dialect is not Dialect.PROMPTFOO:
+        return render_deep(value, render)
+    if isinstance(value, list):
+        return [render(item) if isinstance(item, str) else item for item in value]
+    return render(value) if isinstance(value, str) else value
 
 
 def is_same_json(one: JsonValue, other: JsonValue) -> bool:

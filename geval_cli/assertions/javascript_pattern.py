@@ -17,7 +17,14 @@ _HEXADECIMAL = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
 _CONTROL = re.compile(r"c[A-Za-z]")
 _NAMED = re.compile(r"k<([A-Za-z_]\w*)>")
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
+_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_FOREIGN_GROUP = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$]|[ims]+(?:-[ims]*)?:|-[ims]+:)")
 _PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
+
+
+def is_javascript_pattern(pattern: str) -> bool:
+    """Whether JavaScript knows every kind of group in a pattern: not `(?i)`, `(?P<name>...)` or `(?>...)`."""
+    return _FOREIGN_GROUP.search(_ESCAPED.sub("", pattern)) is None
 
 
 def python_pattern(pattern: str) -> str:

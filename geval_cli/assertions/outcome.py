@@ -10,11 +10,19 @@ from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.specs import JudgesSpec
 from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, ModelGradedSpec, ProviderSpec, Scoring
 from geval_cli.config.suite import TestCase
-from geval_cli.errors import Location, Problem, TemplateError
+from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.judge.scoring import passes
-from geval_cli.providers.presets import is_embedding
+from geval_cli.providers.judge_kinds import (
+    CLASSIFICATION,
+    EMBEDDING,
+    MODERATION,
+    SEARCH,
+    TEXT,
+    can_search,
+    kind_of,
+)
 from geval_cli.records import AssertionResult, JsonValue, ModelResponse, Status
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.templating import Templates, template_problem
@@ -24,6 +32,19 @@ DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
 
 DEFAULT_EMBEDDING = ProviderSpec(id="openai:embedding:text-embedding-3-large")
 """Who turns texts into vectors when nobody says."""
+
+DEFAULT_MODERATION = ProviderSpec(id="openai:moderation")
+"""Who moderates when nobody says."""
+
+DEFAULT_SEARCH = ProviderSpec(id="openai:responses:gpt-4.1", config={"tools": [{"type": "web_search"}]})
+"""Who judges with what the web says when nobody says."""
+
+_DEFAULTS: Mapping[str, ProviderSpec] = {
+    TEXT: DEFAULT_JUDGE,
+    EMBEDDING: DEFAULT_EMBEDDING,
+    MODERATION: DEFAULT_MODERATION,
+    SEARCH: DEFAULT_SEARCH,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,30 +207,62 @@ def location_of(spec: AssertionSpec) -> str | None:
 
 
 def judge_provider(
-    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = "text"
+    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
     """Who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
 
-    `kind` is `text`, or `embedding` for who turns texts into vectors.
+    `kind` is what it must answer with (`providers.judge_kinds`).
+
+    Raises:
+        UnjudgeableError: none is named, and there is none by default.
     """
-    levels = (spec.provider, test.options.provider, defaults.grader, test.default_options.provider)
-    for level in levels:
+    found = find_judge(spec, test, defaults, kind)
+    if found is None:
+        raise UnjudgeableError(f"{spec.base_type} has no {kind} model to ask", hint="name one in `provider`")
+    return found
+
+
+def find_judge(
+    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+) -> ProviderSpec | None:
+    """As `judge_provider`, or None where nobody is named."""
+    own = None if spec.provider is None else _as_kind(spec.provider, kind)
+    if own is not None:
+        return own
+    for level in (test.options.provider, defaults.grader, test.default_options.provider):
         found = None if level is None else _of_kind(level, kind)
         if found is not None:
             return found
-    return DEFAULT_EMBEDDING if kind == "embedding" else DEFAULT_JUDGE
+    return _DEFAULTS.get(kind)
 
 
 def judges_of(spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
     """Every provider that an assertion asks for its verdict."""
     for kind in spec.judge_kinds:
-        yield judge_provider(spec, test, defaults, kind)
+        found = find_judge(spec, test, defaults, kind)
+        if found is not None:
+            yield found
+
+
+def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
+    """An assertion's own provider, which need not say its kind where there can be no doubt."""
+    if isinstance(provider, JudgesSpec):
+        return _of_kind(provider, kind)
+    if kind == CLASSIFICATION:
+        return provider  # anything that answers with scores of labels
+    vendor, _, model = provider.id.partition(":")
+    if kind == EMBEDDING and vendor == "local" and kind_of(provider.id) == TEXT:
+        return provider.model_copy(update={"id": f"{vendor}:embedding:{model}"})
+    return _of_kind(provider, kind)
 
 
 def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
     if isinstance(provider, JudgesSpec):
-        return provider.by_kind.get(kind)
-    return provider if is_embedding(provider.id) == (kind == "embedding") else None
+        found = provider.by_kind.get(TEXT if kind == SEARCH else kind)
+        return found if found is None or kind != SEARCH or can_search(found) else None
+    if kind == SEARCH:
+        return provider if can_search(provider) else None
+    return provider if kind_of(provider.id) == kind else None
 
 
 def has_criteria(spec: LlmEvaluationSpec, test: TestCase, templates: Templates) -> bool:

@@ -46,15 +46,27 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     Raises:
         JudgeError, ProviderError: no verdict could be had.
     """
+    return await judged_by_rubric(spec, subject, tools)
+
+
+async def judged_by_rubric(
+    spec: AssertionSpec,
+    subject: Subject,
+    tools: Tools,
+    *,
+    name: str = "rubric",
+    schema: Mapping[str, Any] | None = _SCHEMA,
+) -> Outcome:
+    """As `judge`, in the words of the prompt `name`; without a `schema` the words alone ask for JSON."""
     assert isinstance(spec, LlmRubricSpec)
     rubric = _as_text(
         render_deep(spec.value, lambda text: tools.templates.render(text, subject.test.variables))
     )
     question = Question(
-        "rubric",
+        name,
         (Block("Output", subject.text), Block("Rubric", rubric)),
         {"rubric": rubric, "output": subject.text, "prompt": subject.rendered_prompt},
-        _SCHEMA,
+        schema,
     )
     asking = Asking(spec, subject, tools)
     decision = await asking.ask(question, parse_rubric_verdict)

@@ -48,12 +48,32 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
 
 
 def _as_data(output: JsonValue) -> JsonValue:
-    """The output as data; a text is read as JSON.
+    """The output as data; a text is read as JSON, or as the calls of the Responses API, one a line.
 
     Raises:
         ValueError: it is none.
     """
-    return parse_strict_json(output) if isinstance(output, str) else output
+    if not isinstance(output, str):
+        return output
+    try:
+        return parse_strict_json(output)
+    except ValueError:
+        lines = [_line(line) for line in output.splitlines() if line.strip()]
+        if lines and all(map(_is_response_call, lines)):
+            return lines
+        raise
+
+
+def _line(text: str) -> JsonValue:
+    try:
+        return parse_strict_json(text)
+    except ValueError:
+        return None
+
+
+def _is_response_call(value: JsonValue) -> bool:
+    """Whether it is a call as the Responses API writes it: name and arguments without a `function` around them."""
+    return isinstance(value, dict) and value.get("type") == "function_call"
 
 
 def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Mapping[str, JsonValue]]:
@@ -66,14 +86,20 @@ def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Ma
         data = data["tool_calls"]
     if is_function and isinstance(data, dict) and isinstance(data.get("function_call"), dict):
         data = data["function_call"]
+    if is_tools and _is_response_call(data):
+        data = [data]
     if is_tools and isinstance(data, list):
         for item in data:
-            function = item.get("function") if isinstance(item, dict) else None
+            function = item if _is_response_call(item) else _function_of(item)
             if function is None or not _is_call(function):
                 raise ValueError(f"{shortened(json.dumps(item))} calls nothing")
             yield function
     elif is_function and _is_call(data):
         yield data
+
+
+def _function_of(item: JsonValue) -> JsonValue:
+    return item.get("function") if isinstance(item, dict) else None
 
 
 def _is_call(value: JsonValue) -> bool:

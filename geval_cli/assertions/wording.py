@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Lock
 from typing import Any
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
@@ -17,8 +18,11 @@ from geval_cli.config.assertion_schema import MeteorAssertionSpec, TextMetricAss
 from geval_cli.errors import Problem
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
+_LARGEST_NGRAM = 4
 _ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
 _LIBRARIES = ("nltk", "rouge_score")
+_ONE_AT_A_TIME = Lock()
+"""Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
@@ -61,16 +65,19 @@ def _score(spec: TextMetricAssertionSpec, output: str, references: Sequence[str]
 
 def _rouge_n(output: str, references: Sequence[str]) -> float:
     """F1 of the single tokens, letter by letter, tokens as in the Penn Treebank."""
-    treebank = import_module("nltk.tokenize.treebank").TreebankWordTokenizer()
-    scorer = import_module("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
+    treebank = _library("nltk.tokenize.treebank").TreebankWordTokenizer()
+    scorer = _library("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
     return max(float(scorer.score(reference, output)["rouge1"].fmeasure) for reference in references)
 
 
 def _bleu(output: str, references: Sequence[str]) -> float:
-    """BLEU of one sentence, n-grams of 1 to 4 words in small letters."""
-    sentence_bleu = import_module("nltk.translate.bleu_score").sentence_bleu
+    """BLEU of one sentence, n-grams of 1 to 4 words in small letters, as far as the output has so many."""
+    sentence_bleu = _library("nltk.translate.bleu_score").sentence_bleu
     words = [_words(reference) for reference in references]
-    return float(sentence_bleu(words, _words(output), smoothing_function=_smoothed))
+    found = _words(output)
+    sizes = min(_LARGEST_NGRAM, len(found))
+    weights = (1 / sizes,) * sizes
+    return float(sentence_bleu(words, found, weights=weights, smoothing_function=_smoothed))
 
 
 def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
@@ -79,14 +86,14 @@ def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
 
 def _gleu(output: str, references: Sequence[str]) -> float:
     """Google's BLEU: the lesser of precision and recall over n-grams of 1 to 4 words without full stops."""
-    sentence_gleu = import_module("nltk.translate.gleu_score").sentence_gleu
+    sentence_gleu = _library("nltk.translate.gleu_score").sentence_gleu
     words = [_bare_words(reference) for reference in references]
     return float(sentence_gleu(words, _bare_words(output)))
 
 
 def _meteor(spec: MeteorAssertionSpec, output: str, references: Sequence[str]) -> float:
     """METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched."""
-    meteor_score = import_module("nltk.translate.meteor_score").meteor_score
+    meteor_score = _library("nltk.translate.meteor_score").meteor_score
     words = [[word.rstrip(".") for word in reference.split()] for reference in references]
     score = meteor_score(
         words,
@@ -106,6 +113,11 @@ class _NoDictionary:
         """None for any `word`."""
         del word
         return []
+
+
+def _library(name: str) -> Any:
+    with _ONE_AT_A_TIME:
+        return import_module(name)
 
 
 def _words(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from geval_cli.config.graded_schema import (
     LlmRubricSpec,
     MaxScoreRulesSpec,
     MaxScoreSpec,
+    SearchRubricSpec,
     SelectBestSpec,
     SimilarSpec,
 )
@@ -175,6 +176,7 @@ _READERS: dict[type[AssertionSpec], Callable[[JsonValue, Place, Reading], JsonVa
     XmlAssertionSpec: _read_xml,
     WordCountAssertionSpec: _read_words,
     LlmRubricSpec: _read_json,
+    SearchRubricSpec: _read_json,
     FactualitySpec: _read_text,
     ClosedQaSpec: _read_text,
     ContextRecallSpec: _read_text,

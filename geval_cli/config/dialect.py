@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from geval_cli.config.document import Document
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import read_document
 from geval_cli.errors import ConfigError, Problem
 
@@ -55,5 +56,5 @@ def read_with_dialect(path: Path, asked: Dialect | None = None) -> tuple[Documen
 
 
 def _first_line(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return stream.readline().decode("utf-8-sig", "replace")

@@ -90,6 +90,7 @@ def _test_forms() -> dict[str, JsonSchema]:
         "assertions": _list_of(_reference("assertion")),
         "options": _reference("testOptions"),
         "evaluation_schema": _reference("jsonSchema"),
+        "provider": _reference("provider"),
     }
 
 
@@ -114,7 +115,20 @@ def _prompt_schema() -> JsonSchema:
 
 
 def _provider_schema() -> JsonSchema:
-    return {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ProviderSpec, {})]}
+    written_out = _spec_schema(ProviderSpec, {})
+    others = {name: form for name, form in written_out["properties"].items() if name != "id"}
+    keyed = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "propertyNames": {"pattern": ":"},
+        "additionalProperties": {
+            "type": ["object", "null"],
+            "properties": others,
+            "additionalProperties": False,
+        },
+    }
+    return {"anyOf": [{"type": "string", "minLength": 1}, written_out, keyed]}
 
 
 def _assertion_schema() -> JsonSchema:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_line import draw_source_line
 from geval_cli.config.spots import split_lines
 from geval_cli.errors import Location, Problem
@@ -92,7 +93,8 @@ def _read_lines(file: str) -> list[str]:
         path = Path(file)
         if path.stat().st_size > _MAX_SHOWN_FILE:
             return []
-        return split_lines(path.read_bytes().decode("utf-8-sig", errors="replace"))
+        with open_regular(path) as stream:
+            return split_lines(stream.read().decode("utf-8-sig", errors="replace"))
     except (OSError, ValueError):
         return []
 

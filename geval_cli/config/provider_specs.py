@@ -1,4 +1,4 @@
-"""Providers in every form that a config may write them: a name, `{id, label, config}`, or a list of these."""
+"""Providers in every form that a config may write them: a name, `{id, label, config}`, `{id: {...}}`, or a list."""
 
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.place import Place
@@ -27,6 +27,9 @@ def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderS
         return read_judge(value, place, reading)
     if isinstance(value, str):
         value = {"id": value}
+    elif isinstance(value, dict) and _is_keyed(value):
+        [(name, settings)] = value.items()
+        value, place = {**(settings or {}), "id": name}, place.child(name)
     elif not isinstance(value, dict):
         message = f"a provider must be text or a mapping, found {describe_value(value)}"
         reading.report(message, place.value(), "write its id, for example openai:gpt-4.1")
@@ -43,3 +46,11 @@ def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderS
             return None
         fields.values.setdefault("label", mask_text(name))
     return build_spec(ProviderSpec, fields, reading)
+
+
+def _is_keyed(value: dict[str, JsonValue]) -> bool:
+    """Whether it is a mapping of an id to its settings: `openai:gpt-4.1: {config: ...}`."""
+    if len(value) != 1:
+        return False
+    [(name, settings)] = value.items()
+    return ":" in name and isinstance(settings, dict | None) and "id" not in (settings or {})

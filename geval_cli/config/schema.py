@@ -131,7 +131,7 @@ class FactualityWeightsSpec(Spec):
 
 
 class TestOptionsSpec(Spec):
-    """How the assertions of a test are judged, unless they say so themselves."""
+    """How the assertions of a test are judged, unless they say so themselves, and code between the steps of a test."""
 
     __test__ = False  # not a pytest class
 
@@ -147,6 +147,15 @@ class TestOptionsSpec(Spec):
     )
     factuality: FactualityWeightsSpec | None = Field(
         None, description="What each case of a factuality assertion is worth."
+    )
+    transform: str | None = Field(
+        None,
+        description="Code that makes of the answer the output that is judged, or file:// with such code.",
+    )
+    transform_vars: str | None = Field(
+        None,
+        validation_alias=AliasChoices("transformVars", "transform_vars"),
+        description="Code that changes the variables before the prompt is written, or file:// with such code.",
     )
 
 
@@ -194,8 +203,13 @@ class TestSpec(Spec):
     threshold: Score | None = Field(
         None, description="With it, the weighted score of all assertions decides, not each of them."
     )
+    provider: ProviderSpec | None = Field(
+        None,
+        description="Who answers this test, in place of the config's providers. The judge is options.provider.",
+    )
     options: TestOptionsSpec = Field(
-        default_factory=TestOptionsSpec, description="How the assertions of this test are judged."
+        default_factory=TestOptionsSpec,
+        description="How the assertions of this test are judged, and its transforms.",
     )
     metadata: dict[str, Any] = Field(default_factory=dict, description="Anything; kept with the result.")
 

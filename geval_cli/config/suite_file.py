@@ -65,8 +65,13 @@ def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | 
     """
     document, dialect = read_with_dialect(path)
     if dialect is Dialect.PROMPTFOO:
-        hint = "pass on the config itself, together with the files that it names"
-        raise ConfigError([Problem("a promptfoo config is not exported", document.place.value(), hint)])
+        hint = (
+            "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
+        )
+        message = (
+            "a config in promptfoo's dialect cannot be exported: the exported form has geval's own rules"
+        )
+        raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent)
     values = gather_env(env, base_dir=path.parent, env_file=env_file)
     opened = read_suite(path, document, Reading(files, _WrittenEnv(values)))

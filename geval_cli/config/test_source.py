@@ -10,6 +10,7 @@ from geval_cli.config.document import ENV_MARK, MAX_DEPTH
 from geval_cli.config.json_source import json_line_positions, read_json
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.schema import TestSpec
 from geval_cli.config.source_file import FILE_PREFIX, open_problem
 from geval_cli.config.suite import TestCase
@@ -68,7 +69,7 @@ class JsonLinesRows:
     def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
         index = 0
         try:
-            with self.path.open("rb") as stream:
+            with open_regular(self.path) as stream:
                 for number, raw in enumerate(stream, start=1):
                     content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
                     if content.strip():
@@ -86,7 +87,7 @@ class JsonLinesRows:
 
     def marked(self, reading: Reading) -> Iterator[JsonValue]:
         try:
-            with self.path.open("rb") as stream:
+            with open_regular(self.path) as stream:
                 for raw in stream:
                     if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
                         row = self._read_line(raw, 0, 0, reading)

@@ -12,11 +12,6 @@ from geval_cli.config.suite import Suite, TestCase
 from geval_cli.errors import Location, Problem
 
 _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"}
-_DIRECTIONS = {
-    "transform": "transform",
-    "transform_vars": "transformVars",
-    "assert_scoring_function": "assertScoringFunction",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +36,15 @@ def code_of_suite(suite: Suite) -> Iterator[CodePart]:
 
 def code_of_test(test: TestCase) -> Iterator[CodePart]:
     """The code that one test would run, its assertions' too."""
-    directions = test.directions
-    for name, key in _DIRECTIONS.items():
-        if getattr(directions, name) is not None:
-            at_options = directions.place.key(key)
-            yield CodePart(key, test.place.key(key) if key == "assertScoringFunction" else at_options)
-    for name in directions.made_vars:
+    if test.transform is not None:
+        yield CodePart("transform", test.transform[1])
+    if test.transform_vars is not None:
+        yield CodePart("transformVars", test.transform_vars[1])
+    if test.directions.assert_scoring_function is not None:
+        yield CodePart("assertScoringFunction", test.place.key("assertScoringFunction"))
+    if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
+        yield CodePart("transform", test.provider.place.key("transform"))
+    for name in test.directions.made_vars:
         yield CodePart(f"vars.{name}", test.place.value("vars", name))
     for spec in _every(test.assertions):
         if isinstance(spec, CodeAssertionSpec):

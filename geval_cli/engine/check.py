@@ -35,6 +35,7 @@ class Checked:
         problems: all of them, warnings too.
         tests: how many tests there are.
         judges: every provider that will judge; none of them twice.
+        answerers: every provider that answers because a test names it; none of them twice.
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
         cases: how many cases there are, repeats counted once.
@@ -45,6 +46,7 @@ class Checked:
     problems: tuple[Problem, ...]
     tests: int
     judges: tuple[ProviderSpec, ...] = ()
+    answerers: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
     cases: int = 0
     is_serial: bool = False
@@ -58,6 +60,7 @@ class _Judges:
     defaults: JudgeDefaults
     found: dict[str, ProviderSpec] = field(default_factory=dict)
     own: int = 0
+    answerers: dict[str, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
     def note(self, spec: AssertionSpec, context: CheckContext) -> None:
@@ -123,24 +126,36 @@ def check_plan(
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
-    count, cases = 0, 0
+    count, cases, lenient = 0, 0, templates.lenient()
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
     try:
         for written in plan.suite.tests:
-            test = seen_by_templates(written, templates)
+            # What its code adds to the variables is not known before the run.
+            seen_by = templates if written.transform_vars is None else lenient
+            test = seen_by_templates(written, seen_by)
             count, cases = count + 1, cases + plan.cases_of(test)
             is_serial = is_serial or is_order_bound(test)
             is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
+            if test.provider is not None:
+                answerer = plan.answering(test, NO_PROVIDER)
+                judges.answerers.setdefault(answerer.model_dump_json(), answerer)
             if is_complete:
                 for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
                     findings.add(problem, where)
-            for problem in _check_test(test, plan, templates, judges):
+            for problem in _check_test(test, plan, seen_by, judges):
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
     return Checked(
-        tuple(findings.all()), count, tuple(judges.found.values()), judges.own, cases, is_serial, is_in_rows
+        tuple(findings.all()),
+        count,
+        tuple(judges.found.values()),
+        tuple(judges.answerers.values()),
+        own_judges=judges.own,
+        cases=cases,
+        is_serial=is_serial,
+        is_in_rows=is_in_rows,
     )
 
 
@@ -194,8 +209,12 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
 
 def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
     """Whether there will be an output to judge, and whether one that the test brings is left unused."""
-    generates = any(provider.id != "none" for provider in plan.providers)
-    judges_as_is = any(provider.id == "none" for provider in plan.providers)
+    answering = [plan.answering(test, provider) for provider in plan.providers]
+    generates = any(provider.id != NO_PROVIDER.id for provider in answering)
+    judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)
+    if test.provider is not None and generates and all(prompt == NO_PROMPT for prompt in plan.suite.prompts):
+        message = f"`provider` of {describe_test(test)} would be asked nothing: the config has no `prompts`"
+        yield Problem(message, test.provider.place.value(), 'add `prompts: ["{{ input }}"]`')
     if test.directions.output_replaces_answer:
         return
     has_output = test.has_output or ("output" in test.vars and plan.suite.dialect is not Dialect.PROMPTFOO)

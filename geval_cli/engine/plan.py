@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
 from geval_cli.engine.filters import answers_prompt, runs_with
@@ -88,6 +89,14 @@ class Plan:
             return (self._lane(None),)
         return tuple(self._lane(provider) for provider in self.providers)
 
+    def answering(self, test: TestCase, provider: ProviderSpec) -> ProviderSpec:
+        """Who answers a test in a provider's column: whom the test names, a configured one by label or id, if any."""
+        own = test.provider
+        if own is None:
+            return provider
+        named = (item for item in self.suite.providers if own.id in (item.label, item.id))
+        return next(named, own) if _is_only_name(own) else own
+
     def _lane(self, only: ProviderSpec | None) -> Iterator[Job]:
         columns = [
             (column, provider, prompt)
@@ -98,4 +107,10 @@ class Plan:
             for repeat_index in range(self.repeats):
                 for column, provider, prompt in columns:
                     if runs_with(test, provider, prompt):
-                        yield Job(test, prompt, provider, repeat_index, column)
+                        yield Job(test, prompt, self.answering(test, provider), repeat_index, column)
+
+
+def _is_only_name(spec: ProviderSpec) -> bool:
+    """Whether the config wrote nothing but an id, which may be the name of a provider that stands elsewhere."""
+    has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
+    return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}

@@ -12,6 +12,12 @@ from geval_cli.templating import Templates
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _PASSES = 5
+_ACROSS_LINES = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
+_RAW_MARKS = (re.compile(r"\{%\s*raw\s*%\}"), re.compile(r"\{%\s*endraw\s*%\}"))
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_NAMES = re.compile(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\s+([^{}\s]+)\s*.*?%\}")
+_LOOP = re.compile(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
+_ROOT = re.compile(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
 
 
@@ -52,6 +58,8 @@ def render_text(
     try:
         document = json.loads(raw, parse_constant=_refuse)
     except (ValueError, RecursionError):
+        if _stays_as_it_is(raw):
+            return raw
         return templates.render(raw, _rendered_values(variables, templates, opaque))
     own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
     return js_json(_rendered_leaves(document, own, templates), 2)
@@ -66,11 +74,11 @@ def as_sent(text: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """A prompt as results show it: JSON without the spaces between its parts, any other text as it is."""
+    """A prompt as results show it: JSON without the spaces between its parts, also within its texts; else as it is."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
-        return js_json(json.loads(text, parse_constant=_refuse))
+        return js_json(_with_compact_texts(json.loads(text, parse_constant=_refuse)))
     except (ValueError, RecursionError):
         return text
 
@@ -98,17 +106,46 @@ def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collectio
     place = _PLACEHOLDER.search(text)
     if place is None or place[1] not in variables or place[1] in opaque:
         return text
-    return text[: place.start()] + js_string(variables[place[1]]) + text[place.end() :]
+    value = variables[place[1]]
+    written = "null" if value is None else js_string(value)
+    return text[: place.start()] + written + text[place.end() :]
+
+
+def _with_compact_texts(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return shown_text(value)
+    if isinstance(value, list):
+        return [_with_compact_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_compact_texts(item) for key, item in value.items()}
+    return value
+
+
+def _stays_as_it_is(text: str) -> bool:
+    """Whether promptfoo renders nothing of a prompt: an expression of it is not closed in the line where it begins."""
+    is_marked = all(mark.search(text) for mark in _RAW_MARKS)
+    return bool(_ACROSS_LINES.search(text)) and not is_marked
+
+
+def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> bool:
+    """Whether a variable's text is rendered: as soon as a name in it is no variable, all of it stays as it is."""
+    text = _COMMENT.sub("", text)
+    names = {found[1] or found[2] for found in _NAMES.finditer(text)}
+    for loop in _LOOP.finditer(text):
+        names = (names - {loop[1]}) | {loop[2]}
+    roots = (_ROOT.match(name) for name in names)
+    return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
 
 
 def _rendered_values(
     variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str]
 ) -> dict[str, JsonValue]:
-    """Texts rendered once more; one that is no template but looks like one stays as it is."""
+    """Texts rendered once more; one that is no template, or names what is no variable, stays as it is."""
     rendered = {}
     for name, value in variables.items():
         rendered[name] = value
-        if isinstance(value, str) and name not in opaque:
+        is_template = isinstance(value, str) and name not in opaque and not _stays_as_it_is(value)
+        if is_template and _names_nothing_unknown(value, variables):
             try:
                 rendered[name] = templates.render(value, variables)
             except TemplateError:

@@ -11,9 +11,11 @@ from geval_cli.assertions.code_calls import (
     script_output,
     visible_variables,
 )
+from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.registry import members_of
 from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.graded_schema import ContextSpec
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
@@ -22,6 +24,7 @@ from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 _VARS_ARGUMENTS = ("vars", "context")
+_FORMATS = ("response_format", "output_format")
 _OUTPUT_FUNCTION = "get_transform"
 _SCORING_FUNCTION = "get_score"
 
@@ -32,10 +35,9 @@ async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
     Raises:
         CodeFailedError: the code fails, or gives no mapping.
     """
-    written = test.directions.transform_vars
-    if written is None or tools.scripts is None:
+    if test.transform_vars is None or tools.scripts is None:
         return test
-    text = code_text(written, test.variables, tools.templates)
+    text = code_text(test.transform_vars[0], test.variables, tools.templates)
     context: JsonValue = {"vars": test.variables, "prompt": {}, "uuid": f"test-{test.index}"}
     found = await call_code(text, {"vars": test.variables, "context": context}, tools)
     if not isinstance(found, Mapping):
@@ -47,14 +49,31 @@ async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
 async def transformed_output(subject: Subject, provider: ProviderSpec | None, tools: Tools) -> JsonValue:
     """The output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
 
+    By promptfoo's rules an answer that was asked for by a JSON Schema is data, before any transform sees it.
+
     Raises:
         CodeFailedError: the code fails, or gives nothing.
     """
+    if tools.templates.dialect is Dialect.PROMPTFOO and provider is not None:
+        subject = _with_structured_output(subject, provider)
     own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
-    for written in (own, subject.test.directions.transform):
+    of_test = subject.test.transform
+    for written in (own, None if of_test is None else of_test[0]):
         if written is not None and tools.scripts is not None:
             subject = replace(subject, output=await _transformed(written, subject, tools))
     return subject.output
+
+
+def _with_structured_output(subject: Subject, provider: ProviderSpec) -> Subject:
+    asked = {**provider.config, **subject.test.directions.params}
+    formats = (asked.get(key) for key in _FORMATS)
+    has_schema = any(isinstance(item, Mapping) and item.get("type") == "json_schema" for item in formats)
+    if not has_schema or subject.response is None or not isinstance(subject.output, str):
+        return subject
+    try:
+        return replace(subject, output=parse_strict_json(subject.output))
+    except ValueError:
+        return subject
 
 
 async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> Subject:
@@ -110,12 +129,12 @@ def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
 def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
     """Problems of a test's transforms and of those of its assertions."""
     directions = test.directions
-    place = directions.place
-    if directions.transform is not None:
-        yield from code_problems(directions.transform, place.value("transform"), context)
-    if directions.transform_vars is not None:
-        where = place.value("transformVars")
-        yield from code_problems(directions.transform_vars, where, context, names=_VARS_ARGUMENTS)
+    if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
+        yield from code_problems(test.provider.transform, test.provider.place.value("transform"), context)
+    if test.transform is not None:
+        yield from code_problems(*test.transform, context)
+    if test.transform_vars is not None:
+        yield from code_problems(*test.transform_vars, context, names=_VARS_ARGUMENTS)
     if directions.assert_scoring_function is not None:
         yield from code_problems(
             directions.assert_scoring_function,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
-_JAVASCRIPT = frozenset({".js", ".cjs", ".mjs"})
+JAVASCRIPT_SUFFIXES = frozenset({".js", ".cjs", ".mjs"})
 _TYPESCRIPT = frozenset({".ts", ".mts", ".cts", ".tsx", ".jsx"})
-_PYTHON = frozenset({".py"})
+PYTHON_SUFFIXES = frozenset({".py"})
 
 
 class Language(StrEnum):
@@ -81,10 +81,10 @@ def find_code(written: str, base_dir: Path, language: Language) -> Code:
         raise CodeError(
             f"TypeScript is not run: `{name}`", hint="compile it to JavaScript and name the .js file"
         )
-    if suffix not in _JAVASCRIPT | _PYTHON:
+    if suffix not in JAVASCRIPT_SUFFIXES | PYTHON_SUFFIXES:
         raise CodeError(f"`{name}` is no file of code that can be run", hint="name a .js or a .py file")
     text = _read(path, name)
-    if suffix in _PYTHON:
+    if suffix in PYTHON_SUFFIXES:
         return Code(Language.PYTHON, path=path, function=function)
     return Code(Language.JAVASCRIPT, text, path, function)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -46,6 +47,14 @@ class JavaScriptLimits:
 _LIMITS = JavaScriptLimits()
 
 
+class Entry(StrEnum):
+    """What of a file is called: its function, what makes tests, or the `callApi` of a provider."""
+
+    FUNCTION = "function"
+    TESTS = "tests"
+    PROVIDER = "provider"
+
+
 def is_installed() -> bool:
     """Whether the engine's package is there."""
     return find_spec("_quickjs") is not None
@@ -69,10 +78,17 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
 
 
 def call_javascript_now(
-    code: Code, arguments: Mapping[str, JsonValue], limits: JavaScriptLimits = _LIMITS
+    code: Code,
+    arguments: Mapping[str, JsonValue],
+    limits: JavaScriptLimits = _LIMITS,
+    *,
+    entry: Entry = Entry.FUNCTION,
 ) -> JsonValue:
     """What `JavaScriptEngine.call` returns, for callers that cannot wait any other way than by standing still."""
-    return _evaluate("run", _job(code, arguments), limits)
+    result = _outcome(_job(code, arguments, entry), limits)
+    if isinstance(result, ScriptError):
+        raise result
+    return result
 
 
 @dataclass(slots=True)
@@ -84,12 +100,15 @@ class JavaScriptEngine:
     _idle: list["_Thread"] = field(default_factory=list)
     _turns: asyncio.Semaphore | None = None
 
-    async def call(self, code: Code, arguments: Mapping[str, JsonValue]) -> JsonValue:
+    async def call(
+        self, code: Code, arguments: Mapping[str, JsonValue], *, entry: Entry = Entry.FUNCTION
+    ) -> JsonValue:
         """What the code returns, promises awaited; undefined is None, and so is null.
 
         Args:
             code: a snippet sees `arguments` under their names; a function gets them in their order.
             arguments: what can be written as JSON.
+            entry: what of a file is called. A provider's class is made anew for each call, with the last argument.
 
         Raises:
             ScriptError: the code threw, or returned what is no JSON.
@@ -98,7 +117,7 @@ class JavaScriptEngine:
         """
         if self._turns is None:
             self._turns = asyncio.Semaphore(self.size)
-        job = _job(code, arguments)
+        job = _job(code, arguments, entry)
         async with self._turns:
             thread = self._idle.pop() if self._idle else _Thread()
             try:
@@ -164,13 +183,14 @@ class _Thread:
             work()
 
 
-def _job(code: Code, arguments: Mapping[str, JsonValue]) -> str:
+def _job(code: Code, arguments: Mapping[str, JsonValue], entry: Entry = Entry.FUNCTION) -> str:
     job = {
         "source": code.text,
         "names": list(arguments),
         "values": list(arguments.values()),
         "isFile": code.path is not None,
         "wanted": code.function,
+        "entry": entry.value,
     }
     return json.dumps(job)
 

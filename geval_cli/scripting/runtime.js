@@ -117,10 +117,14 @@
     return common + late.map(([own, shown]) => "\nmodule.exports[" + stringify(shown) + "] = " + own + ";").join("");
   }
 
-  function loaded(text, wanted) {
+  function exportsOf(text) {
     const module = { exports: {} };
     new Code("module", "exports", exported(text))(module, module.exports);
-    const found = module.exports;
+    return module.exports;
+  }
+
+  function loaded(text, wanted, example) {
+    const found = exportsOf(text);
     const own = found && found.default;
     if (wanted) {
       const chosen = wanted.split(".").reduce((part, key) => (part == null ? undefined : part[key]), found);
@@ -132,9 +136,50 @@
     }
     const chosen = typeof found === "function" ? found : typeof own === "function" ? own : own && own.default;
     if (typeof chosen !== "function") {
-      throw new Unavailable("the file exports no function: write module.exports = (output, context) => ...");
+      throw new Unavailable("the file exports no function: write " + example);
     }
     return chosen;
+  }
+
+  const isClass = (found) =>
+    typeof found === "function" &&
+    (/^class\b/.test(Function.prototype.toString.call(found)) || Boolean(found.prototype && found.prototype.callApi));
+
+  const EXAMPLES = {
+    "function": "module.exports = (output, context) => ...",
+    "tests": "module.exports = () => [{ vars: { ... } }]",
+    "provider": "module.exports = class { async callApi(prompt, context) { return { output: ... }; } }",
+  };
+
+  // The function that makes tests; a file may also export the tests themselves.
+  function maker(source, wanted) {
+    const found = exportsOf(source);
+    const own = found && found.default !== undefined ? found.default : found;
+    return Array.isArray(own) && !wanted ? () => own : loaded(source, wanted, EXAMPLES.tests);
+  }
+
+  // What answers: `callApi` of a class, of an object, or the function itself.
+  function answerer(source, wanted, options) {
+    const found = exportsOf(source);
+    const own = found && found.default !== undefined ? found.default : found;
+    let chosen = wanted ? found && found[wanted] : own;
+    if (isClass(chosen)) {
+      chosen = new chosen(options);
+    }
+    if (chosen && typeof chosen.callApi === "function") {
+      return (...values) => chosen.callApi(...values);
+    }
+    return typeof chosen === "function" ? chosen : loaded(source, wanted, EXAMPLES.provider);
+  }
+
+  function entryOf({ source, values, wanted, entry }) {
+    if (entry === "tests") {
+      return maker(source, wanted);
+    }
+    if (entry === "provider") {
+      return answerer(source, wanted, values[values.length - 1]);
+    }
+    return loaded(source, wanted, EXAMPLES["function"]);
   }
 
   globalThis.check = function (text) {
@@ -156,13 +201,14 @@
   };
 
   globalThis.run = function (text) {
-    const { source, names, values, isFile, wanted } = parse(text);
+    const job = parse(text);
+    const { source, names, values, isFile } = job;
     let line = isFile ? 3 : null;
     const fail = (error) => tell((error && error.told) || described(error, line, linesOf(source)));
     try {
       let call;
       if (isFile) {
-        call = loaded(source, wanted);
+        call = entryOf(job);
       } else {
         [call, line] = compiled(names, source);
       }

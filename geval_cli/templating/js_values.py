@@ -198,6 +198,18 @@ def _repeated(text: str, count: int) -> str:
     return text * count
 
 
+def _replaced_all(text: str, old: str, new: str) -> str:
+    if len(text) + text.count(old) * len(new) > _MOST_REPEATED:
+        raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
+    return text.replace(old, new)
+
+
+def _joined(items: list[Any], separator: str) -> str:
+    if len(items) * len(separator) > _MOST_REPEATED:
+        raise ValueError(f"a joined text may have at most {_MOST_REPEATED:,} characters")
+    return separator.join(map(js_text, items))
+
+
 def _padding(text: str, width: Any, fill: str) -> str:
     missing = max(0, int(js_number_of(width)) - len(text))
     return _repeated(fill, missing)[:missing]
@@ -219,7 +231,7 @@ _TEXT_METHODS: dict[str, Callable[..., Any]] = {
     "padStart": lambda text, width, fill=" ": _padding(text, width, fill) + text,
     "repeat": lambda text, count: _repeated(text, int(count)),
     "replace": lambda text, old, new: text.replace(js_text(old), js_text(new), 1),
-    "replaceAll": lambda text, old, new: text.replace(js_text(old), js_text(new)),
+    "replaceAll": lambda text, old, new: _replaced_all(text, js_text(old), js_text(new)),
     "slice": _slice,
     "split": _split,
     "startsWith": lambda text, start: text.startswith(js_text(start)),
@@ -231,7 +243,7 @@ _LIST_METHODS: dict[str, Callable[..., Any]] = {
     ),
     "includes": lambda items, item: item in items,
     "indexOf": _index,
-    "join": lambda items, separator=",": js_text(separator).join(map(js_text, items)),
+    "join": lambda items, separator=",": _joined(items, js_text(separator)),
     "reverse": lambda items: JsArray(reversed(items)),
     "slice": _slice,
     "toString": js_text,

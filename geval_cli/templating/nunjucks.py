@@ -28,6 +28,13 @@ from geval_cli.templating.js_values import (
     js_member,
     js_text,
 )
+from geval_cli.templating.limits import (
+    LimitedEnvironment,
+    bounded,
+    environment_call,
+    limited_filters,
+    rounds,
+)
 from geval_cli.templating.nunjucks_filters import FILTERS, TESTS
 from geval_cli.templating.templates import TEMPLATE_MARKS, Templates
 
@@ -62,9 +69,12 @@ class NunjucksTemplates(Templates):
             "env": as_js(dict(env or {})),
         }
         own = {name: partial(_called, function) for name, function in (filters or {}).items()}
-        environment.filters = {**FILTERS, **own}
+        environment.filters = {**limited_filters(FILTERS), **own}
         environment.tests = dict(TESTS)
         self._use(environment)
+
+    def lenient(self) -> Templates:
+        return self
 
     def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:
         """`text` with every template expression replaced; text with an unfinished expression stays as it is.
@@ -117,21 +127,21 @@ class _NunjucksNodes(NodeTransformer):
         self.generic_visit(node)
         result: nodes.Expr = node.expr
         for operand in node.ops:
-            result = _call("compare", [result, nodes.Const(operand.op), operand.expr], node)
+            result = environment_call("compare", [result, nodes.Const(operand.op), operand.expr], node)
         return result
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _call("join_texts", node.nodes, node)
+        return environment_call("join_texts", node.nodes, node)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
         names = len(node.target.items) if isinstance(node.target, nodes.Tuple) else 1
-        node.iter = _call("each", [cast("nodes.Expr", node.iter), nodes.Const(names)], node)
+        node.iter = environment_call("each", [cast("nodes.Expr", node.iter), nodes.Const(names)], node)
         return node
 
 
-class _NunjucksEnvironment(ImmutableSandboxedEnvironment):
+class _NunjucksEnvironment(LimitedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     intercepted_unops = frozenset({"-", "+"})
@@ -140,17 +150,22 @@ class _NunjucksEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def join_texts(*values: Any) -> str:
-        return "".join(map(js_text, values))
+        texts = [js_text(value) for value in values]
+        bounded(sum(map(len, texts)))
+        return "".join(texts)
 
     @staticmethod
     def each(value: Any, names: int) -> Any:
         """What a loop goes through: pairs of a mapping for two names, nothing for what is no list."""
         if isinstance(value, Mapping):
-            return list(value.items()) if names > 1 else []
-        return value if isinstance(value, str | list | range) else []
+            return rounds(list(value.items())) if names > 1 else []
+        return rounds(value) if isinstance(value, str | list | range) else []
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        return js_calculate(operator, left, right)
+        result = js_calculate(operator, left, right)
+        if isinstance(result, str):
+            bounded(len(result))
+        return result
 
     def call_unop(self, context: Any, operator: str, arg: Any) -> Any:
         return js_calculate("*", arg, -1 if operator == "-" else 1)
@@ -175,16 +190,7 @@ class _NunjucksEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         try:
-            tree = super()._parse(source, name, filename)
+            tree = ImmutableSandboxedEnvironment._parse(self, source, name, filename)
         except RecursionError as error:
             raise JinjaError("nested too deep") from error
         return _NunjucksNodes().visit(tree)  # type: ignore[no-any-return]
-
-
-def _call(method: str, arguments: list[nodes.Expr], origin: nodes.Node) -> nodes.Call:
-    """A call of a method of the environment, in the place of `origin`."""
-    function = nodes.EnvironmentAttribute(method, lineno=origin.lineno)
-    call = nodes.Call(function, arguments, [], None, None, lineno=origin.lineno)
-    assert origin.environment is not None
-    call.set_environment(origin.environment)
-    return call

@@ -25,7 +25,7 @@ from geval_cli.templating.js_values import (
 _UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is
 _TAG = re.compile(r"<[^>]*>")
 _DECIMAL = 10
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+", re.ASCII)
 
 
 def _default(value: Any, fallback: Any = "", or_false: Any = False) -> Any:
@@ -38,8 +38,10 @@ def _dump(value: Any, indent: Any = 0) -> str:
     return "" if isinstance(value, Undefined) else js_json(value, int(js_number_of(indent)))
 
 
-def _length(value: Any) -> int:
-    return 0 if value is None or isinstance(value, Undefined | bool | int | float) else len(value)
+def _length(value: Any) -> int | None:
+    if isinstance(value, bool | int | float):
+        return None
+    return 0 if value is None or isinstance(value, Undefined) else len(value)
 
 
 def _join(value: Any, separator: Any = "", attribute: Any = None) -> str:

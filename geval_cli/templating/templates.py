@@ -10,14 +10,28 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import jinja2
-from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, UndefinedError
+from jinja2 import (
+    ChainableUndefined,
+    Environment,
+    StrictUndefined,
+    Template,
+    TemplateSyntaxError,
+    Undefined,
+    UndefinedError,
+)
 from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.records import JsonValue
+from geval_cli.templating.limits import (
+    LimitedEnvironment,
+    TemplateLimitError,
+    begin_counting,
+    end_counting,
+    limited_filters,
+)
 
 TEMPLATE_MARKS = ("{{", "{%", "{#")
 _UNDEFINED_NAME = re.compile(r"^'(?P<name>[^']*)' is undefined")
@@ -40,13 +54,21 @@ class Templates:
 
     dialect = Dialect.GEVAL
 
-    def __init__(self) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, finalize=_as_prompt_text
+    def __init__(self, undefined: type[Undefined] = StrictUndefined) -> None:
+        environment = LimitedEnvironment(
+            undefined=undefined, autoescape=False, keep_trailing_newline=True, finalize=_as_prompt_text
         )
         # Jinja's own globals (lipsum, cycler, ...) would make a misspelt variable render as a function's name.
+        environment.filters = limited_filters(environment.filters)
         environment.globals = {"range": environment.globals["range"]}
+        self._lenient: Templates | None = None
         self._use(environment)
+
+    def lenient(self) -> "Templates":
+        """The same with nothing where a name is undefined, for tests whose variables are not all known yet."""
+        if self._lenient is None:
+            self._lenient = Templates(ChainableUndefined)
+        return self._lenient
 
     def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:
         """`text` with every template expression replaced.
@@ -58,14 +80,22 @@ class Templates:
         """
         if not any(mark in text for mark in TEMPLATE_MARKS):
             return text
+        counting = begin_counting()
         try:
             return self._rendered(self._template(text), variables)
         except UndefinedError as error:
             raise self._undefined(error, variables) from error
         except SecurityError as error:
             raise TemplateError(f"the template does what templates may not: {error}") from error
+        except TemplateLimitError as error:
+            hint = "make the text outside the template, and put it in as a variable"
+            raise TemplateError(f"the template is stopped: {error}", hint=hint) from error
+        except (MemoryError, OverflowError) as error:
+            raise TemplateError(f"the template is stopped: {error}", hint="make it do less") from error
         except _RENDER_FAILURES as error:
             raise TemplateError(f"the template cannot be rendered: {error}") from error
+        finally:
+            end_counting(counting)
 
     def _use(self, environment: Environment) -> None:
         self._compile = lru_cache(maxsize=_COMPILED_KEPT)(environment.from_string)

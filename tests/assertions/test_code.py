@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.code_runs import rows_of
 from support.geval_command import run_geval
 
@@ -155,3 +156,23 @@ def test_a_transform_of_an_assertion_changes_what_it_sees_alone(tmp_path: Path) 
     )
     assert [item["status"] for item in row["assertions"]] == ["passed", "passed", "error"]
     assert (row["status"], row["output"]) == ("error", "hello")
+
+
+def test_promptfoo_wants_whole_verdicts_and_turns_no_score_round(tmp_path: Path) -> None:
+    table = [
+        (js("'0.7'"), "failed", 0),
+        (js("({pass: true, score: 0.2, reason: 'low'})", threshold=0.5), "passed", 0.2),
+        (js("({score: 0.9, reason: 'no pass'})"), "failed", 0),
+        (js("({pass: true})"), "failed", 0),
+        ({**js("({pass: true, score: 0.9, reason: 'x'})"), "type": "not-javascript"}, "failed", 0.9),
+        ({**js("0.7"), "type": "not-javascript"}, "failed", 0.7),
+        ({**js("false"), "type": "not-javascript"}, "passed", 1),
+        ({**js("null"), "type": "not-javascript"}, "failed", 0),
+        ({**js("throw new Error('x')"), "type": "not-javascript"}, "failed", 0),
+        (py("{'score': 0.4, 'reason': 'no pass'}"), "failed", 0),
+        (py("{'pass': True, 'score': 0.4, 'reason': 'x'}", threshold=0.5), "failed", 0.4),
+    ]
+    found = judged(tmp_path, *(item for item, _, _ in table), dialect="promptfoo")
+    assert [(item["status"], item["score"]) for item in found] == [
+        (status, pytest.approx(score)) for _, status, score in table
+    ]

@@ -3,9 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.equality import is_same_json
+from geval_cli.assertions.equality import expected_data, is_same_json
 from geval_cli.assertions.values import compact_json
 from geval_cli.records import JsonValue
+from geval_cli.templating import Templates
+from geval_cli.templating.nunjucks import NunjucksTemplates
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3),
@@ -63,3 +65,13 @@ def _texts(value: JsonValue) -> list[str]:
         return [value]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [text for item in items for text in _texts(item)]
+
+
+def test_only_the_texts_of_lists_are_templates_by_promptfoos_rules() -> None:
+    def render(text: str) -> str:
+        return text.replace("{{ x }}", "1")
+
+    nunjucks = NunjucksTemplates()
+    assert expected_data({"a": "{{ x }}"}, render, nunjucks) == {"a": "{{ x }}"}
+    assert expected_data(["{{ x }}", {"a": "{{ x }}"}], render, nunjucks) == ["1", {"a": "{{ x }}"}]
+    assert expected_data({"a": ["{{ x }}"]}, render, Templates()) == {"a": ["1"]}

@@ -1,7 +1,7 @@
 import pytest
 import regex
 
-from geval_cli.assertions.javascript_pattern import python_pattern
+from geval_cli.assertions.javascript_pattern import is_javascript_pattern, python_pattern
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,15 @@ def test_it_finds_what_javascript_finds(pattern: str, text: str, found: bool) ->
 def test_what_is_broken_stays_broken(pattern: str) -> None:
     with pytest.raises(regex.error):
         regex.compile(python_pattern(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(?i)a", "(?P<n>a)", "(?>a)", "(a|(?x)b)"])
+def test_groups_that_javascript_does_not_know(pattern: str) -> None:
+    assert not is_javascript_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?i:a)", "(?<n>a)", "(?:a)(?=b)(?!c)(?<=d)(?<!e)", r"\(?i", "[(?i)]", "a{2}"]
+)
+def test_groups_that_javascript_knows(pattern: str) -> None:
+    assert is_javascript_pattern(pattern)

@@ -5,7 +5,7 @@ from support.verdicts import problems
 from geval_cli.assertions.outcome import DEFAULT_EMBEDDING, DEFAULT_JUDGE, JudgeDefaults
 from geval_cli.config.promptfoo.specs import JudgesSpec
 from geval_cli.config.schema import ProviderSpec, TestOptionsSpec
-from geval_cli.errors import JudgeError, UnjudgeableError
+from geval_cli.errors import JudgeError, Severity, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
 
 VECTORS = {"out": [1.0, 0.0], "same": [2.0, 0.0], "near": [4.0, 3.0], "far": [-1.0, 0.0], "zero": [0.0, 0.0]}
@@ -104,3 +104,24 @@ def test_a_provider_of_embeddings_does_not_judge_texts() -> None:
     grader = JudgeDefaults(grader=spec("openai:g"))
     graded("llm-rubric", graded_tools(verdict, asked=seen, defaults=grader), value="x", test=test)
     assert seen == [DEFAULT_JUDGE.id, "openai:g"]
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"),
+    [
+        ("openai:embedding:a", False),
+        ("local:smollm2", False),
+        ("local:embedding:smollm2", False),
+        ("openai:gpt-5", True),
+    ],
+)
+def test_a_provider_of_another_kind_is_pointed_out(name: str, warned: bool) -> None:
+    found = problems("similar", value="x", provider=ProviderSpec(id=name, label=name))
+    assert [problem.severity for problem in found] == ([Severity.WARNING] if warned else [])
+
+
+def test_a_local_chat_model_that_is_named_for_it_embeds() -> None:
+    seen: list[str] = []
+    own = ProviderSpec(id="local:smollm2", label="small")
+    graded("similar", graded_tools(vectors=VECTORS, asked=seen), output="out", value="near", provider=own)
+    assert seen == ["local:embedding:smollm2"]

@@ -1,11 +1,13 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 from support.specs import assertion, case, check_context, subject, tools
 
 from geval_cli.assertions.registry import check_assertion, judge_assertion
-from geval_cli.errors import CheckTimeoutError
+from geval_cli.errors import CheckTimeoutError, Severity
 from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.templating.nunjucks import NunjucksTemplates
 
 
 def judged(kind: str, value: object, output: JsonValue, **variables: JsonValue) -> AssertionResult:
@@ -66,3 +68,13 @@ def test_a_broken_regular_expression_is_a_problem() -> None:
 def test_a_pattern_that_explodes_is_an_error_and_not_a_verdict() -> None:
     with pytest.raises(CheckTimeoutError, match="took more than 2 s"):
         judged("regex", "(a|aa)+$", "a" * 60 + "!")
+
+
+@pytest.mark.parametrize("kind", ["regex", "not-regex"])
+def test_a_pattern_that_javascript_does_not_know_fails_by_promptfoos_rules(kind: str) -> None:
+    spec, templates = assertion(kind, value="(?i)a"), NunjucksTemplates()
+    result = asyncio.run(judge_assertion(spec, subject("A"), replace(tools(), templates=templates)))
+    assert (result.status, result.score) == (Status.FAILED, 0)
+    (problem,) = check_assertion(spec, replace(check_context(), templates=templates))
+    assert problem.severity is Severity.WARNING
+    assert "(?i:...)" in problem.hint

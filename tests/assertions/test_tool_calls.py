@@ -32,6 +32,15 @@ def tool(name: str, arguments: JsonValue) -> dict[str, JsonValue]:
     return {"id": "1", "type": "function", "function": call(name, arguments)}
 
 
+FLAT_TOOLS = {"tools": [{"type": "function", **WEATHER}]}
+
+
+def response_call(arguments: JsonValue) -> str:
+    """A call as the Responses API has it, and as its output is written."""
+    written = call("get_weather", arguments)
+    return json.dumps({"type": "function_call", "call_id": "c", "status": "completed", **written})
+
+
 ZURICH = call("get_weather", {"city": "Zürich"})
 
 
@@ -54,6 +63,21 @@ def seen(output: JsonValue, config: dict[str, JsonValue]) -> Subject:
         ("is-valid-openai-tools-call", TOOLS, "", Status.FAILED),
         ("is-valid-openai-tools-call", TOOLS, [{"function": {"name": 1}}], Status.FAILED),
         ("is-valid-openai-tools-call", TOOLS, ["x"], Status.FAILED),
+        ("is-valid-openai-tools-call", FLAT_TOOLS, response_call({"city": "Bern"}), Status.PASSED),
+        (
+            "is-valid-openai-tools-call",
+            FLAT_TOOLS,
+            f"{response_call({'city': 'Bern'})}\n{response_call({'city': 'Basel'})}",
+            Status.PASSED,
+        ),
+        (
+            "is-valid-openai-tools-call",
+            FLAT_TOOLS,
+            f"{response_call({'city': 'Bern'})}\n{response_call({'city': 3})}",
+            Status.FAILED,
+        ),
+        ("is-valid-openai-tools-call", FLAT_TOOLS, f"So:\n{response_call({'city': 'Bern'})}", Status.FAILED),
+        ("is-valid-function-call", FLAT_TOOLS, response_call({"city": "Bern"}), Status.PASSED),
         ("is-valid-openai-tools-call", TOOLS, None, Status.FAILED),
         ("not-is-valid-openai-tools-call", TOOLS, "It is sunny.", Status.PASSED),
         ("is-valid-openai-function-call", FUNCTIONS, call("get_weather", {"city": "x"}), Status.PASSED),

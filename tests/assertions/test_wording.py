@@ -1,4 +1,8 @@
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from support.verdicts import judged, problems
@@ -20,6 +24,9 @@ CAT = "the cat sat on the mat"
         # 5/6 words, 3/5 pairs, 1/4 triples, no four in a row: the last counts as 1e-7.
         ("bleu", CAT, "the cat is on the mat", math.exp(sum(map(math.log, (5 / 6, 3 / 5, 1 / 4, 1e-7))) / 4)),
         ("bleu", "A b c d", "a B c d", 1.0),
+        # Two words have no triples: 2/2 words, 1/1 pairs.
+        ("bleu", "A b", "a b", 1.0),
+        ("bleu", "word", "other", 1e-7),
         # All n-grams match, but the output is short: e to the 1 - 5/4.
         ("bleu", "a b c d", "a b c d e", math.exp(1 - 5 / 4)),
         # 5 + 3 + 1 + 0 of 6 + 5 + 4 + 3 n-grams.
@@ -33,6 +40,25 @@ def test_scores(kind: str, output: str, value: str, score: float) -> None:
     result = judged(kind, output, value=value)
     assert result.score == pytest.approx(score, abs=1e-6)
     assert judged(f"not-{kind}", output, value=value).score == pytest.approx(1 - score, abs=1e-6)
+
+
+def test_libraries_may_be_wanted_by_several_at_once() -> None:
+    code = (
+        "import asyncio\n"
+        "from geval_cli.assertions.wording import _score\n"
+        "from support.specs import assertion\n"
+        "kinds = ['bleu', 'rouge-n', 'gleu', 'meteor'] * 4\n"
+        "specs = [assertion(kind, value='a b c d') for kind in kinds]\n"
+        "async def main():\n"
+        "    calls = [asyncio.to_thread(_score, spec, 'a b c d', ['a b c d']) for spec in specs]\n"
+        "    return await asyncio.gather(*calls)\n"
+        "assert min(asyncio.run(main())) > 0.9\n"
+    )
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", code]
+    environ = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_meteor_knows_stems_and_punishes_scatter() -> None:

@@ -1,10 +1,11 @@
-"""Transforms of promptfoo configs: in their order, on outputs and on variables."""
+"""Transforms: in their order, on outputs and on variables, in both dialects."""
 
 import json
 from pathlib import Path
 
 from support.code_runs import rows_of
 from support.geval_command import run_geval
+from support.loopback import LoopbackServer, chat_reply
 
 
 def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_last(tmp_path: Path) -> None:
@@ -185,3 +186,88 @@ def test_broken_transforms_are_refused_with_their_places(tmp_path: Path) -> None
     for line in (4, 11):
         assert f"promptfooconfig.yaml:{line}:" in done.stderr
     assert "`absent.js` cannot be read" in done.stderr
+
+
+def test_geval_s_own_configs_have_the_same_transforms(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "def get_transform(output, context):\n    return output + context['vars']['more']\n", encoding="utf-8"
+    )
+    content = {
+        "prompts": ["{{ word }}-{{ more }}"],
+        "providers": ["echo"],
+        "defaultTest": {
+            "options": {
+                "transform": "output + '!'",
+                "transform_vars": "({ ...vars, more: vars.word + '{{ word }}' })",
+            }
+        },
+        "tests": [
+            {
+                "vars": {"word": "a"},
+                "assert": [
+                    {"type": "equals", "value": "a-a{{ '{{' }} word }}!"},
+                    {"type": "contains", "value": "{{ more }}"},
+                    {"type": "equals", "value": "A-A", "transform": "output.slice(0, 3).toUpperCase()"},
+                ],
+            },
+            {
+                "vars": {"word": "b"},
+                "options": {"transformVars": "({ more: 'x' })", "transform": "file://t.py"},
+                "assert": [{"type": "equals", "value": "b-xx"}],
+            },
+        ],
+    }
+    rows = rows_of(tmp_path, content)
+    assert [row["output"] for row in rows] == ["a-a{{ word }}!", "b-xx"]
+    assert [row["status"] for row in rows] == ["passed", "passed"]
+
+
+def test_a_variable_that_neither_the_test_nor_its_code_gives_is_an_error_of_the_case(tmp_path: Path) -> None:
+    content = {
+        "prompts": ["{{ word }}-{{ mroe }}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"word": "a"}, "options": {"transformVars": "({ more: 'x' })"}}],
+    }
+    rows = rows_of(tmp_path, content)
+    assert rows[0]["status"] == "error"
+    assert "undefined variable `mroe`" in rows[0]["error"]["message"]
+
+
+def test_transforms_of_geval_s_own_configs_are_checked_and_refused_to_strangers(tmp_path: Path) -> None:
+    (tmp_path / "gevalconfig.yaml").write_text(
+        "prompts: [a]\nproviders: [echo]\ntests:\n  - options:\n      transform: '(('\n", encoding="utf-8"
+    )
+    broken = run_geval("validate", "gevalconfig.yaml", cwd=tmp_path)
+    assert broken.code == 2
+    assert "gevalconfig.yaml:5:18" in broken.stderr
+    stranger = run_geval("validate", "--untrusted", "gevalconfig.yaml", cwd=tmp_path)
+    assert "`transform` runs code, which --untrusted does not allow" in stranger.stderr
+
+
+def test_an_answer_asked_for_by_a_schema_is_data_by_promptfoos_rules(tmp_path: Path) -> None:
+    schema = {"name": "s", "schema": {"type": "object"}}
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{word}}"],
+        "tests": [
+            {"vars": {"word": "a"}, "assert": [{"type": "javascript", "value": "output.n === 1"}]},
+            {
+                "vars": {"word": "a"},
+                "options": {"transform": "output.n"},
+                "assert": [{"type": "equals", "value": 1}],
+            },
+            {"vars": {"word": "b"}, "assert": [{"type": "javascript", "value": "output === 'no JSON'"}]},
+        ],
+    }
+    answers = {"a": '{"n": 1}', "b": "no JSON"}
+    with LoopbackServer(
+        respond=lambda body, _: chat_reply(answers[body["messages"][0]["content"]])
+    ) as server:
+        config = {
+            "base_url": server.base_url,
+            "apiKey": "k",
+            "response_format": {"type": "json_schema", "json_schema": schema},
+        }
+        rows = rows_of(tmp_path, {**content, "providers": [{"id": "openai:m", "config": config}]})
+    assert [row["status"] for row in rows] == ["passed"] * 3
+    assert [row["output"] for row in rows] == [{"n": 1}, 1, "no JSON"]

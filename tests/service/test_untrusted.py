@@ -59,6 +59,9 @@ def test_configs_that_only_ask_models_may_run(tmp_path: Path) -> None:
                 "assert": [
                     {"type": "contains", "value": "x"},
                     {"type": "llm-rubric", "value": "good", "provider": "openai:gpt-4.1"},
+                    {"type": "moderation"},
+                    {"type": "search-rubric", "value": "is true"},
+                    {"type": "guardrails"},
                 ],
             }
         ],
@@ -128,6 +131,27 @@ def test_code_is_refused_with_its_line(tmp_path: Path, part: dict[str, Any]) -> 
         ({"outputPath": "../out.json"}, "writes a file"),
         ({"providers": ["scripted:../secret.yaml"]}, "outside"),
         ({"providers": ["local:/etc/passwd"]}, "outside"),
+        ({"providers": ["local:embedding:/etc/passwd"]}, "outside"),
+        (with_assert(type="similar", value="x", provider="local:../secret.gguf"), "outside"),
+        (with_assert(type="similar", value="x", provider="local:embeddings:../secret.gguf"), "outside"),
+        (
+            with_assert(
+                type="moderation",
+                provider={"id": "openai:moderation", "config": {"apiBaseUrl": "https://x.example"}},
+            ),
+            "another host",
+        ),
+        (
+            with_assert(
+                type="classifier",
+                provider={
+                    "id": "huggingface:text-classification:a/b",
+                    "config": {"apiEndpoint": "https://x.example/a"},
+                },
+            ),
+            "another host",
+        ),
+        ({"providers": [{"id": "vertex:gemini-x", "config": {"apiHost": "x.example"}}]}, "another host"),
         ({"prompts": ["file://../secret.txt"]}, "outside"),
         ({"tests": "file://../secret.yaml"}, "outside"),
         ({"tests": [{"vars": {"a": "file:///etc/passwd"}}]}, "outside"),

@@ -12,6 +12,7 @@ TEMPLATES = NunjucksTemplates({"HOME": "/root"})
     ("template", "variables", "text"),
     [
         ("{{a}}|{{a.b.c}}|{{ a[0] }}", {}, "||"),
+        ("{{ 5 | length }}|{{ x | length }}|{{ 'É b' | wordcount }}", {}, "|0|1"),
         ("{{a}} {{b}} {{c}}", {"a": True, "b": None, "c": 1.0}, "true  1"),
         ("{{a}}|{{b}}", {"a": [1, [2, None], "x"], "b": {"q": 1}}, "1,2,,x|[object Object]"),
         ("{{ (s | load).tone }}", {"s": '{"tone": "kind"}'}, "kind"),

@@ -10,7 +10,7 @@ from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,
-    PYTHON_SUFFIXES,
+    RUNNABLE_SUFFIXES,
     find_files,
     missing_file,
     split_part,
@@ -84,6 +84,15 @@ def read_judge(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec
     return EnvProviderSpec(
         id=found.id, label=found.label, config=found.config, env=found.env, place=found.place
     )
+
+
+def read_answerer(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+    """Who answers one test: a provider in any form, with its transform."""
+    try:
+        return next(_providers(ConfigPart(value, place, reading.files.base_dir), reading), None)
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return None
 
 
 def _providers(part: ConfigPart, reading: Reading) -> Iterator[FilteredProviderSpec]:
@@ -161,17 +170,19 @@ def _built(
 
 def _with_path(name: str, folder: Path, place: Place, reading: Reading) -> str:
     """The id as geval writes it; a program in a language that is not run is a problem."""
-    path, function = split_part(name.removeprefix(FILE_PREFIX).removeprefix("python:"))
+    path, function = split_part(
+        name.removeprefix("python:").removeprefix("javascript:").removeprefix(FILE_PREFIX)
+    )
     suffix = Path(path).suffix.lower()
-    is_script = name.startswith((FILE_PREFIX, "python:")) or suffix in CODE_SUFFIXES
+    is_script = name.startswith((FILE_PREFIX, "python:", "javascript:")) or suffix in CODE_SUFFIXES
     if not is_script or " " in name:
         return name
-    if suffix in PYTHON_SUFFIXES:
+    if suffix in RUNNABLE_SUFFIXES:
         # Which folder a path is relative to is lost when several configs are merged.
         located = str((folder / path).absolute()) if folder != reading.files.base_dir else path
         return f"file://{located}" + (f":{function}" if function else "")
-    language = "JavaScript" if suffix in JAVASCRIPT_SUFFIXES else f"`{suffix}`"
-    hint = "write it in Python (`file://provider.py`), run it with `exec:`, or let it answer over HTTP"
+    language = "TypeScript" if suffix in JAVASCRIPT_SUFFIXES else f"`{suffix}`"
+    hint = "compile it to JavaScript, write it in Python, run it with `exec:`, or let it answer over HTTP"
     reading.report(f"providers in {language} are not run: `{name}`", place.value("id"), hint)
     return ""
 

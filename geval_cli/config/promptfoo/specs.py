@@ -23,8 +23,6 @@ class TestDirections(Spec):
     providers: tuple[str, ...] | None = None
     prefix: str | None = None
     suffix: str | None = None
-    transform: str | None = Field(None, validation_alias=AliasChoices("transform", "postprocess"))
-    transform_vars: str | None = Field(None, validation_alias=AliasChoices("transformVars"))
     store_output_as: str | None = Field(None, validation_alias=AliasChoices("storeOutputAs"))
     disable_var_expansion: bool | None = Field(None, validation_alias=AliasChoices("disableVarExpansion"))
     disable_default_asserts: bool | None = Field(None, validation_alias=AliasChoices("disableDefaultAsserts"))

@@ -10,7 +10,7 @@ from geval_cli.config.validation import Reading
 from geval_cli.errors import Location
 from geval_cli.records import JsonValue
 
-_EXPECTED = re.compile(r"__expected(\d*)$")
+_EXPECTED = "__expected"
 _CONFIGURED = re.compile(r"__config:__expected(?P<number>\d*):(?P<key>\w+)$")
 _PLAIN = {
     "__prefix": ("options", "prefix"),
@@ -18,7 +18,9 @@ _PLAIN = {
     "__description": ("description",),
     "__providerOutput": ("providerOutput",),
 }
-_RESERVED = ("__expected", "__metric", "__threshold", "__metadata:", "__config:", *_PLAIN)
+_RESERVED = (_EXPECTED, "__metric", "__threshold", "__metadata:", "__config:", *_PLAIN)
+_SINGLE = frozenset({"__metric", "__threshold", "__metadata", *_PLAIN})
+_FAMILIES = (_EXPECTED, "__metadata:", "__config:")
 _CONFIG_KEYS = ("threshold",)
 _ESCAPED_COMMA = re.compile(r"(?<!\\),")
 
@@ -34,7 +36,7 @@ class TableColumns:
     _expected: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._expected = [name for name in self.header if _EXPECTED.match(name)]
+        self._expected = [name for name in self.header if name.startswith(_EXPECTED)]
         for name in self.header:
             self._check_name(name)
 
@@ -48,7 +50,7 @@ class TableColumns:
                     _put(test, _PLAIN[name], cell)
             elif name.startswith("__metadata:"):
                 self._add_metadata(test, name, cell)
-            elif name and not name.startswith("__"):
+            elif name and name not in _SINGLE and not name.startswith(_FAMILIES):
                 test["vars"][name] = cell
         test["assert"] = self._assertions(row, location)
         if row.get("__threshold", "").strip():
@@ -57,21 +59,19 @@ class TableColumns:
         return test
 
     def _assertions(self, row: Mapping[str, str], location: Location | None) -> list[JsonValue]:
-        found: dict[str, dict[str, JsonValue]] = {}
-        for name in self._expected:
-            if row[name].strip():
-                found[_number_of(name)] = assertion_of_cell(row[name].strip(), self.known_types)
+        written = (row[name].strip() for name in self._expected)
+        found = [assertion_of_cell(text, self.known_types) for text in written if text]
         for name, cell in row.items():
             configured = _CONFIGURED.match(name)
             if configured and cell.strip():
                 number = self._number(cell, name, location)
-                assertion = found.get(configured["number"] or "1")
-                if number is not None and assertion is not None:
-                    assertion[configured["key"]] = number
+                position = _position(configured["number"])
+                if number is not None and position < len(found):
+                    found[position][configured["key"]] = number
         if row.get("__metric"):
-            for assertion in found.values():
+            for assertion in found:
                 assertion["metric"] = row["__metric"]
-        return list(found.values())
+        return [*found]
 
     def _number(self, cell: str, name: str, location: Location | None) -> float | None:
         try:
@@ -98,29 +98,26 @@ class TableColumns:
         elif name == "__metadata":
             self.reading.warn("`__metadata` is not used", self.place, "name the key: `__metadata:area`")
         elif name.startswith("__"):
-            if name not in {"__metric", "__threshold", *_PLAIN} and not name.startswith("__metadata:"):
-                self._check_expected(name)
+            if name not in _SINGLE and not name.startswith(_FAMILIES):
+                near = did_you_mean(name, _RESERVED)
+                hint = f"did you mean `{near}`?" if near else "leave out `__` unless a prompt names it so"
+                self.reading.warn(f"`{name}` is a variable like any other", self.place, hint)
         elif name.startswith("_") and f"_{name}" in _RESERVED:
             self.reading.warn(
                 f"`{name}` is a variable like any other", self.place, f"did you mean `_{name}`?"
             )
 
-    def _check_expected(self, name: str) -> None:
-        if not _EXPECTED.match(name):
-            near = did_you_mean(name, _RESERVED)
-            hint = f"did you mean `{near}`?" if near else "names of variables do not begin with `__`"
-            self.reading.warn(f"the column `{name}` is not used", self.place, hint)
-
     def _check_configured(self, name: str, number: str, key: str) -> None:
         wanted = f"__expected{number}"
-        if (number or "1") not in {_number_of(column) for column in self._expected}:
+        if not 0 <= _position(number) < len(self._expected):
             self.reading.report(f"`{name}` belongs to no column: there is no `{wanted}`", self.place)
         if key not in _CONFIG_KEYS:
             self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
 
 
-def _number_of(column: str) -> str:
-    return column.removeprefix("__expected") or "1"
+def _position(number: str) -> int:
+    """Which of a row's assertions `__config:__expected<number>` is about, from 0."""
+    return int(number or 1) - 1
 
 
 def _put(test: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) -> None:

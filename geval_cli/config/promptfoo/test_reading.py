@@ -7,10 +7,11 @@ from pathlib import Path
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.assertion_numbers import with_written_numbers
 from geval_cli.config.promptfoo.paths import find_files
+from geval_cli.config.promptfoo.providers import read_answerer
 from geval_cli.config.promptfoo.specs import TestDirections
 from geval_cli.config.promptfoo.test_rows import TestRow
 from geval_cli.config.promptfoo.unbuilt import report_assertions
-from geval_cli.config.schema import TestOptionsSpec, TestSpec
+from geval_cli.config.schema import ProviderSpec, TestOptionsSpec, TestSpec
 from geval_cli.config.test_specs import read_test
 from geval_cli.config.validation import Reading, read_spec, spellings
 from geval_cli.config.wanted import describe_value
@@ -62,7 +63,7 @@ def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
         value["output"] = value.pop("providerOutput")
     if row.number and not value.get("description"):
         value["description"] = f"Row #{row.number}"
-    _take_grader(value, row.place, what, reading)
+    answerer = _take_provider(value, row.place, what, reading)
     directions = _take_directions(value, row.place, reading)
     report_assertions(value.get("assert"), row.place.child("assert"), reading)
     if "assert" in value:
@@ -70,21 +71,24 @@ def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
     spec = read_test(value, row.place, what, reading)
     if spec is None or directions is None:
         return None
-    return ReadTest(spec.model_copy(update={"vars": variables}), directions)
+    own = {} if answerer is None else {"provider": answerer}
+    return ReadTest(spec.model_copy(update={"vars": variables, **own}), directions)
 
 
-def _take_grader(value: dict[str, JsonValue], place: Place, what: str, reading: Reading) -> None:
-    """`provider` of defaultTest is a judge too, below that of its options; a test's own one is not supported."""
-    if "provider" not in value:
-        return
+def _take_provider(
+    value: dict[str, JsonValue], place: Place, what: str, reading: Reading
+) -> ProviderSpec | None:
+    """Who answers the test, if it says so. `provider` of defaultTest is a judge, below that of its options."""
+    if value.get("provider") is None:
+        value.pop("provider", None)
+        return None
     provider = value.pop("provider")
     options = value.get("options")
     if what == "defaultTest":
         own = options if isinstance(options, dict) else {}
         value["options"] = {"provider": provider, **own}
-    else:
-        hint = "choose among the configured ones with `providers: [label]`; a judge belongs under `options`"
-        reading.report("`provider` of one test is not supported", place.key("provider"), hint)
+        return None
+    return read_answerer(provider, place.child("provider"), reading)
 
 
 def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading) -> TestDirections | None:
@@ -93,10 +97,9 @@ def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading
     options = value.get("options")
     if isinstance(options, dict):
         judged, known = spellings(TestOptionsSpec), spellings(TestDirections).keys() - _FOUND_OUT
+        options = _with_new_names(options)
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
-        if "transform" in rest:  # `postprocess` is its old name
-            rest.pop("postprocess", None)
         found |= {key: entry for key, entry in rest.items() if key in known}
         found["params"] = {
             key: entry for key, entry in rest.items() if key not in known and key not in _UNUSED_OPTIONS
@@ -110,6 +113,12 @@ def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading
             found[key] = [found[key]]
     at = place.child("options") if isinstance(options, dict) else place
     return read_spec(TestDirections, found, at, "the options of a test", reading)
+
+
+def _with_new_names(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """`postprocess` is the old name of `transform`, beside which it counts for nothing."""
+    renamed = {key: entry for key, entry in options.items() if key != "postprocess"}
+    return {"transform": options["postprocess"], **renamed} if "postprocess" in options else renamed
 
 
 def _variables(value: JsonValue, row: TestRow, reading: Reading) -> dict[str, JsonValue]:

@@ -11,6 +11,7 @@ from geval_cli.config.promptfoo.assertion_types import ASSERTION_TYPES
 from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
     PYTHON_SUFFIXES,
+    RUNNABLE_SUFFIXES,
     NamedFile,
     find_files,
     missing_file,
@@ -106,7 +107,7 @@ def _of_file(
         yield from _of_table(file.path, csv_rows(file.path, asked_at, delimiter=delimiter), asked_at, reading)
     elif file.suffix in _SHEETS:
         yield from _of_table(file.path, sheet_rows(file.path, file.part, asked_at), asked_at, reading)
-    elif file.suffix in PYTHON_SUFFIXES and reading.scripts is not None:
+    elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)
     elif file.suffix in CODE_SUFFIXES:
         message = f"tests that a program makes are not supported: `{file.path.name}`"
@@ -132,13 +133,14 @@ def _of_document(path: Path, asked_at: Location | None, reading: Reading) -> Ite
 def _of_function(
     file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: Reading
 ) -> Iterator[TestRow]:
-    """The tests that a Python function returns; `config` of the entry is its argument."""
+    """The tests that a function returns; `config` of the entry is its argument. JavaScript may export it unnamed."""
     assert reading.scripts is not None
-    function = file.part or _DEFAULT_GENERATOR
+    function = file.part or (_DEFAULT_GENERATOR if file.suffix in PYTHON_SUFFIXES else "")
     settings = part.value.get("config") if isinstance(part.value, dict) else None
     made = reading.scripts(file.path, function, [] if settings is None else [settings], asked_at)
     if not isinstance(made, list):
-        message = f"`{function}` of {file.path.name} must return a list of tests, not {describe_value(made)}"
+        what = f"`{function}` of {file.path.name}" if function else file.path.name
+        message = f"{what} must return a list of tests, not {describe_value(made)}"
         reading.report(message, asked_at)
         return
     for item in made:
@@ -151,7 +153,8 @@ def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: Readin
     if first is None:
         reading.report(f"`{path}` holds no tests", asked_at, "write a header, and a row for each test")
         return
-    columns = TableColumns(first[1], _line(path, first[0]), reading, ASSERTION_TYPES | ASSERTION_SPECS.keys())
+    header = [name.strip() for name in first[1]]
+    columns = TableColumns(header, _line(path, first[0]), reading, ASSERTION_TYPES | ASSERTION_SPECS.keys())
     for number, (line, cells) in enumerate(filled, start=1):
         where = _line(path, line)
         place = Place(Positions(str(path), values={(): where}))

@@ -1,11 +1,13 @@
 """Files of tables, CSV and XLSX, as rows of texts with their line numbers."""
 
 import csv
+import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from geval_cli.config.promptfoo.js_text import js_string
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_TEXT_BYTES, open_problem
 from geval_cli.errors import ConfigError, Location, Problem
 
@@ -14,15 +16,15 @@ Rows = Iterator[tuple[int, list[str]]]
 
 
 def csv_rows(path: Path, asked_at: Location | None, *, delimiter: str = ",") -> Rows:
-    """The rows of a CSV file, line by line, the header among them; spaces around texts are left out.
+    """The rows of a CSV file, line by line, the header among them; spaces belong to the texts.
 
     Raises:
         ConfigError: the file cannot be read or is no UTF-8 text, or a row has more or fewer cells than the header.
     """
     csv.field_size_limit(MAX_TEXT_BYTES)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
+        with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, delimiter=delimiter)
             width = None
             for cells in reader:
                 if not cells:
@@ -30,7 +32,7 @@ def csv_rows(path: Path, asked_at: Location | None, *, delimiter: str = ",") -> 
                 if width is not None and len(cells) != width:
                     raise ConfigError([_uneven(path, reader.line_num, len(cells), width)])
                 width = len(cells)
-                yield reader.line_num, [cell.strip() for cell in cells]
+                yield reader.line_num, cells
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     except UnicodeDecodeError as error:
@@ -81,5 +83,5 @@ def _cell_text(value: object) -> str:
 
 def _uneven(path: Path, line: int, count: int, width: int) -> Problem:
     where = Location(str(path), line, 1, length=0)
-    hint = "put quotes around texts with commas or quotes in them"
+    hint = "put quotes around texts with commas in them, without spaces before the quotes"
     return Problem(f"this row has {count} cells, but the header has {width}", where, hint)

@@ -17,12 +17,13 @@ from geval_cli.config.promptfoo.paths import (
     program_reference,
     split_part,
 )
+from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
 from geval_cli.config.validation import Reading
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
 
-_DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
+_DOCUMENTS = frozenset({".yaml", ".yml"})
 _MEDIA = ("image/", "audio/", "video/")
 MAX_COMBINATIONS = 100_000
 """How many tests the lists of one test may become; more is a slip, and would fill the memory."""
@@ -91,9 +92,6 @@ def _loaded(value: JsonValue, name: str, place: Place, reading: Reading) -> Json
 def _content(file: NamedFile, asked_at: Location | None, reading: Reading) -> JsonValue:
     if file.suffix in CODE_SUFFIXES:
         return program_reference(file, asked_at)
-    if file.suffix == ".pdf":
-        message = f"PDF files are not read: `{file.path.name}`"
-        raise ConfigError([Problem(message, asked_at, "convert it to text, for example with pdftotext")])
     if file.suffix in _DOCUMENTS:
         return js_json(reading.files.document_at(file.path, asked_at).value)
     kind = mimetypes.guess_type(file.path.name)[0] or ""
@@ -113,7 +111,8 @@ def names_program(value: JsonValue) -> bool:
 def _encoded(path: Path, kind: str, asked_at: Location | None) -> str:
     """Images as a data URL, sound and film in base64 alone, as promptfoo puts them into prompts."""
     try:
-        content = path.read_bytes()
+        with open_regular(path) as stream:
+            content = stream.read(MAX_TEXT_BYTES + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if len(content) > MAX_TEXT_BYTES:
