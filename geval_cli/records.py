@@ -5,10 +5,11 @@ of the HTTP API. Nothing here computes; nothing here knows a file format beyond 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 SCHEMA_VERSION = 1
 
@@ -43,8 +44,7 @@ class Role(StrEnum):
     JUDGE = "judge"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One chat message. `content` is text, or the list of parts that chat APIs take.
 
     `further` are the other keys of the message, as chat APIs write them: name, tool_calls, tool_call_id, ...
@@ -55,8 +55,7 @@ class Message:
     further: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     """One question to a model, for as many choices as there are `sample_indexes`.
 
     Attributes:
@@ -85,16 +84,14 @@ class ModelRequest:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAlternative:
+class TokenAlternative(Struct, frozen=True):
     """A token that could have stood in a place, with its natural-log probability."""
 
     text: str
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Struct, frozen=True):
     """The token that was chosen in one place, and the alternatives that the server reported (chosen one included)."""
 
     text: str
@@ -102,8 +99,7 @@ class TokenLogprob:
     alternatives: tuple[TokenAlternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One answer. `token_logprobs` is None when the server gave none."""
 
     text: str
@@ -111,8 +107,7 @@ class Choice:
     token_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
     `requests` counts answers that were asked for, `cached_requests` those of them that the cache gave; tokens are of
@@ -136,8 +131,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponse:
+class ModelResponse(Struct, frozen=True):
     """The choices for one `ModelRequest`, in the order of its `sample_indexes`.
 
     Attributes:
@@ -171,8 +165,7 @@ INTERNAL_ERROR = "InternalError"
 """The error type of a result that a bug in geval spoilt; such a run ends with exit code 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True):
     """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer.
 
     For a bug in geval, `raw` is the end of the traceback.
@@ -189,8 +182,7 @@ class ErrorInfo:
         return self.type == INTERNAL_ERROR
 
 
-@dataclass(frozen=True, slots=True)
-class AssertionResult:
+class AssertionResult(Struct, frozen=True):
     """What one assertion said about one output. `score` is 0..1, or None when there was nothing to score."""
 
     type: str
@@ -209,8 +201,7 @@ class AssertionResult:
     assertions: tuple["AssertionResult", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
+class RenderedPrompt(Struct, frozen=True):
     """The prompt of one case. `rendered` is the text, or for chat prompts the messages as JSON text."""
 
     id: str
@@ -218,16 +209,14 @@ class RenderedPrompt:
     rendered: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderRef:
+class ProviderRef(Struct, frozen=True):
     """Which provider answered."""
 
     id: str
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
+class CaseResult(Struct, frozen=True):
     """The outcome of one job: prompt x provider x test case x repeat.
 
     Attributes:
@@ -257,8 +246,7 @@ class CaseResult:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One prompt x provider pair, a column of the table. `index` counts provider by provider, prompts within."""
 
     index: int
@@ -266,8 +254,7 @@ class Column:
     provider_label: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
     Attributes:
@@ -290,8 +277,7 @@ class RunRecord:
     prompt_version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSummary:
+class MetricSummary(Struct, frozen=True):
     """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it.
 
     `interval`: the lower and upper bound of the mean's 95 % interval; None of fewer than two scores.
@@ -303,8 +289,7 @@ class MetricSummary:
     interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """How a gate stands: `failed` it did not hold, `error` nothing could be counted for it.
 
     Attributes:
@@ -319,8 +304,7 @@ class GateResult:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FlakyTest:
+class FlakyTest(Struct, frozen=True):
     """A test that passed in some of its repeats and failed in others, in one column.
 
     Attributes:
@@ -337,8 +321,7 @@ class FlakyTest:
     deviation: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
     `pass_interval`: the lower and upper bound of the pass rate's 95 % interval (Wilson), None like the rate.
@@ -381,8 +364,8 @@ _PLAIN = (str, int, float)  # bool is an int
 
 @cache
 def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
-    """The fields of a record; None for a type that is none. Asking dataclasses each time was a tenth of a run."""
-    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
+    """The fields of a record; None for a type that is none."""
+    return kind.__struct_fields__ if issubclass(kind, Struct) else None
 
 
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:

@@ -1,6 +1,6 @@
 """similar: how near the output is to a text in meaning, by the embeddings of both."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts

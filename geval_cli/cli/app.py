@@ -1,11 +1,11 @@
 """The commands with their options. Bodies import what they need when they run, so that `--help` is quick."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from geval_cli.errors import ExitCode
 from geval_cli.version import __version__

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from geval_cli.config.document import ENV_MARK, MAX_DEPTH
 from geval_cli.config.json_source import json_line_positions, read_json
 from geval_cli.config.place import Place
@@ -55,8 +57,7 @@ class HeldRows:
         yield from self.items
 
 
-@dataclass(frozen=True, slots=True)
-class JsonLinesRows:
+class JsonLinesRows(Struct, frozen=True):
     """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
 
     `asked_at` is where the config names the file.
@@ -118,8 +119,7 @@ class JsonLinesRows:
         return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteTests:
+class SuiteTests(Struct, frozen=True):
     """The tests of a suite; each pass reads its rows anew and yields equal tests.
 
     `default` is None when there is no defaultTest, or when it has problems of its own.

@@ -9,14 +9,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from geval_cli.providers.token_budget import TokenBudget
 
 _QUIET = -1
 _MODEL_ALIAS = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaSettings:
+class LlamaSettings(msgspec.Struct, frozen=True):
     """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once."""
 
     path: Path
@@ -71,11 +72,10 @@ class LlamaPool:
                 del self._slots[settings]
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(msgspec.Struct):
     users: int = 0
     server: LlamaServer | None = None
-    loading: threading.Lock = field(default_factory=threading.Lock)
+    loading: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
 
 def start_llama_server(settings: LlamaSettings) -> LlamaServer:

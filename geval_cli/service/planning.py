@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
 
 from geval_cli.assertions.geval import metric_of
 from geval_cli.assertions.outcome import Tools, judge_provider
@@ -100,15 +103,14 @@ class _SilentJudge:
         raise NotAskedError("nothing is sent")
 
 
-@dataclass(slots=True)
-class _Planner:
+class _Planner(msgspec.Struct):
     prepared: PreparedRun
     pool: ProviderPool
     cache: ResponseCache | None
-    tally: ForecastTally = field(default_factory=ForecastTally)
-    _memory: JudgeMemory = field(default_factory=JudgeMemory)
-    _seen: set[int] = field(default_factory=set)
-    _prices: dict[int, tuple[Price | None]] = field(default_factory=dict)
+    tally: ForecastTally = msgspec.field(default_factory=ForecastTally)
+    _memory: JudgeMemory = msgspec.field(default_factory=JudgeMemory)
+    _seen: set[int] = msgspec.field(default_factory=set)
+    _prices: dict[int, tuple[Price | None]] = msgspec.field(default_factory=dict)
 
     async def add(self, job: Job) -> None:
         """Count what `job` would ask for."""

@@ -7,8 +7,9 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
@@ -32,8 +33,7 @@ _STATS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChoice:
+class StoredChoice(Struct, frozen=True):
     """One answer as the cache keeps it.
 
     Attributes:
@@ -48,8 +48,7 @@ class StoredChoice:
     dropped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Struct, frozen=True):
     """What is in the cache. `expired` entries are not read any more. Times in seconds since 1970, None if empty."""
 
     path: Path

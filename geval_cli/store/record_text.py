@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from geval_cli.records import JsonValue
 
@@ -27,9 +28,9 @@ def _members(value: Any) -> JsonValue:
 
 @cache
 def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    if not is_dataclass(kind):
+    if not issubclass(kind, Struct):
         raise TypeError(f"{kind.__name__} has no JSON form")
-    return tuple(item.name for item in fields(kind))
+    return kind.__struct_fields__
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_members)

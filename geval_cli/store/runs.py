@@ -5,9 +5,11 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import (
@@ -73,8 +75,7 @@ class StoredRun(NamedTuple):
     summary: RunSummary | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
+class RunOrigin(Struct, frozen=True):
     """What a run was begun with, kept so that it can be taken up again.
 
     Attributes:

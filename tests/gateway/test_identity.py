@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.base import ProviderIdentity
