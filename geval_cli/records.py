@@ -4,11 +4,12 @@ The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys 
 of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct, field
 
 SCHEMA_VERSION = 1
@@ -371,91 +372,38 @@ def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
     """A `CaseResult` from what `to_json` made of it, in this geval or in another one.
 
-    Keys that this geval does not know are passed over.
+    Keys and roles that this geval does not know are passed over.
 
     Raises:
         ValueError: a key is missing that this geval needs, or what stands there is of the wrong kind.
     """
-    return _record(
-        CaseResult,
-        data,
-        prompt=lambda item: _record(RenderedPrompt, item),
-        provider=lambda item: _record(ProviderRef, item),
-        status=Status,
-        error=_error_from_json,
-        usage=usage_by_role_from_json,
-        assertions=_assertions_from_json,
-    )
+    return _record(data, CaseResult)
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
     """A `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(
-        RunRecord,
-        data,
-        status=RunStatus,
-        columns=lambda items: tuple(_record(Column, item) for item in items),
-        warnings=tuple,
-    )
+    return _record(data, RunRecord)
 
 
 def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
     """A `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(
-        RunSummary,
-        data,
-        metrics=lambda items: {
-            name: _record(MetricSummary, item, interval=_interval_from_json) for name, item in items.items()
-        },
-        usage=usage_by_role_from_json,
-        pass_interval=_interval_from_json,
-        gates=lambda items: tuple(_record(GateResult, item, status=Status) for item in items),
-        flaky=lambda items: tuple(_record(FlakyTest, item) for item in items),
-        derived_by_column=lambda items: {name: tuple(values) for name, values in items.items()},
-    )
-
-
-def _record(kind: type[T], data: Mapping[str, JsonValue], **readers: Callable[[Any], Any]) -> T:
-    """A record of `kind` from its JSON form; `readers` make of a key's value what is no plain JSON in the record."""
-    names = _field_names(kind) or ()  # type: ignore[arg-type]  # as above
-    try:
-        values = {name: data[name] for name in names if name in data}
-        for name in readers.keys() & values.keys():
-            values[name] = readers[name](values[name])
-        return kind(**values)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
-
-
-def _assertions_from_json(items: Iterable[Mapping[str, JsonValue]]) -> tuple[AssertionResult, ...]:
-    return tuple(_assertion_from_json(item) for item in items)
-
-
-def _assertion_from_json(data: Mapping[str, JsonValue]) -> AssertionResult:
-    return _record(
-        AssertionResult,
-        data,
-        status=Status,
-        error=_error_from_json,
-        usage=lambda item: _record(Usage, item),
-        assertions=_assertions_from_json,
-    )
-
-
-def _interval_from_json(bounds: Iterable[float] | None) -> tuple[float, float] | None:
-    if bounds is None:
-        return None
-    low, high = bounds
-    return low, high
-
-
-def _error_from_json(data: Mapping[str, JsonValue] | None) -> ErrorInfo | None:
-    return None if data is None else _record(ErrorInfo, data)
+    return _record(data, RunSummary)
 
 
 def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
     """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
-    return {Role(name): _record(Usage, item) for name, item in data.items() if name in _ROLES}
+    known = {name: item for name, item in data.items() if name in _ROLES}
+    return msgspec.convert(known, dict[Role, Usage])
+
+
+def _record(data: Mapping[str, JsonValue], kind: type[T]) -> T:
+    try:
+        values = dict(data)
+        if "usage" in values:
+            values["usage"] = usage_by_role_from_json(values["usage"])
+        return msgspec.convert(values, kind)
+    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
 
 
 _ROLES = frozenset(role.value for role in Role)

@@ -197,6 +197,8 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
 async def _judge_each(
     specs: Sequence[AssertionSpec], subject: Subject, tools: Tools
 ) -> list[AssertionResult]:
+    if len(specs) == 1:  # most tests: no task is needed for it
+        return [await _judge_one(specs[0], subject, tools)]
     # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
     outcomes = await asyncio.gather(
         *(_judge_one(spec, subject, tools) for spec in specs), return_exceptions=True

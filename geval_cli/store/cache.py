@@ -1,7 +1,6 @@
 """The response cache: what models answered, found again by what they were asked."""
 
 import contextlib
-import json
 import math
 import sqlite3
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import StoreError
+from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.database import Database, open_database, readable_database
 from geval_cli.store.key_filter import KeyFilter
@@ -267,12 +267,12 @@ def _encode(stored: StoredChoice) -> str | bytes:
             [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
             for token in choice.token_logprobs
         ]
-    text = json.dumps(answer, separators=(",", ":"))
-    return text if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text.encode("ascii"), 1)
+    text = encode_json(answer)
+    return text.decode() if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text, 1)
 
 
 def _decode(answer: str | bytes) -> StoredChoice:
-    data = json.loads(answer if isinstance(answer, str) else zlib.decompress(answer))
+    data = decode_json(answer if isinstance(answer, str) else zlib.decompress(answer))
     logprobs = data.get("logprobs")
     input_tokens, output_tokens, cost_usd = data["usage"]
     tokens = None if logprobs is None else tuple(_token(*token) for token in logprobs)

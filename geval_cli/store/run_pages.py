@@ -16,10 +16,10 @@ from geval_cli.records import (
     RunRecord,
     RunSummary,
     Status,
-    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
 )
+from geval_cli.store.record_text import read_case_result
 
 
 class SortOrder(StrEnum):
@@ -212,7 +212,7 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
-            return [case_result_from_json(json.loads(text)) for (text,) in texts], total
+            return [read_case_result(text) for (text,) in texts], total
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Every verdict of a run by test, repeat and column."""
@@ -262,7 +262,7 @@ def _row_results(
     connection: sqlite3.Connection, run_id: str, test_index: int, repeat_index: int
 ) -> list[CaseResult]:
     texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
-    return [case_result_from_json(json.loads(text)) for (text,) in texts]
+    return [read_case_result(text) for (text,) in texts]
 
 
 def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:

@@ -20,7 +20,6 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Usage,
-    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
     to_json,
@@ -28,7 +27,7 @@ from geval_cli.records import (
 )
 from geval_cli.store.database import Database, open_database, readable_database
 from geval_cli.store.migrations import RUNS
-from geval_cli.store.record_text import record_text
+from geval_cli.store.record_text import read_case_result, record_text
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
@@ -247,7 +246,7 @@ class RunStore:
         with contextlib.closing(self._database.connect()) as connection:
             try:
                 for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
-                    yield case_result_from_json(json.loads(text))
+                    yield read_case_result(text)
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 
