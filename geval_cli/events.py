@@ -1,20 +1,18 @@
 """What the engine says while it runs. Progress, store and reports listen; none of them is known here."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from geval_cli.records import CaseResult, ErrorInfo, Role, RunRecord, RunSummary, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(Struct, frozen=True):
     """The suite is valid and work begins. `total` is the number of cases."""
 
     run: RunRecord
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCalled:
+class ModelCalled(Struct, frozen=True):
     """A model answered (or the cache did, or it failed for good: then `failed`).
 
     Attributes:
@@ -28,12 +26,11 @@ class ModelCalled:
     usage: Usage
     failed: bool = False
     dropped: tuple[str, ...] = ()
-    call: int = field(default=0, compare=False)
-    duration_ms: float = field(default=0.0, compare=False)
+    call: int = 0
+    duration_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
+class RequestEnded(Struct, frozen=True):
     """A request left and was answered, or failed; told only where somebody asks for it. Holds no prompt and no key.
 
     Attributes:
@@ -60,22 +57,19 @@ class RequestEnded:
     finish_reasons: tuple[str | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(Struct, frozen=True):
     """Something that the user should know once and that is no error: a fallback, a parameter left out, a pause."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CaseFinished:
+class CaseFinished(Struct, frozen=True):
     """One case has its result."""
 
     result: CaseResult
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(Struct, frozen=True):
     """The run is over; `run.status` says how."""
 
     run: RunRecord

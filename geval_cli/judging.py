@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
@@ -131,8 +133,7 @@ def judge_problems(
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _AdoptedJudge:
+class _AdoptedJudge(Struct, frozen=True, eq=False):
     """A judge in the place of a provider. It retries by itself, and whoever made it closes it."""
 
     judge: Judge

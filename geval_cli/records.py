@@ -4,11 +4,13 @@ The field names of `RunRecord`, `RunSummary` and `CaseResult` are the JSON keys 
 of the HTTP API. Nothing here computes; nothing here knows a file format beyond JSON.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, field
 
 SCHEMA_VERSION = 1
 
@@ -43,8 +45,7 @@ class Role(StrEnum):
     JUDGE = "judge"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One chat message. `content` is text, or the list of parts that chat APIs take.
 
     `further` are the other keys of the message, as chat APIs write them: name, tool_calls, tool_call_id, ...
@@ -55,8 +56,7 @@ class Message:
     further: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     """One question to a model, for as many choices as there are `sample_indexes`.
 
     Attributes:
@@ -85,16 +85,14 @@ class ModelRequest:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAlternative:
+class TokenAlternative(Struct, frozen=True):
     """A token that could have stood in a place, with its natural-log probability."""
 
     text: str
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Struct, frozen=True):
     """The token that was chosen in one place, and the alternatives that the server reported (chosen one included)."""
 
     text: str
@@ -102,8 +100,7 @@ class TokenLogprob:
     alternatives: tuple[TokenAlternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One answer. `token_logprobs` is None when the server gave none."""
 
     text: str
@@ -111,8 +108,7 @@ class Choice:
     token_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
     `requests` counts answers that were asked for, `cached_requests` those of them that the cache gave; tokens are of
@@ -136,8 +132,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponse:
+class ModelResponse(Struct, frozen=True):
     """The choices for one `ModelRequest`, in the order of its `sample_indexes`.
 
     Attributes:
@@ -171,8 +166,7 @@ INTERNAL_ERROR = "InternalError"
 """The error type of a result that a bug in geval spoilt; such a run ends with exit code 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True):
     """An error as a value: `type` is the exception's name, `raw` an excerpt of what came back instead of an answer.
 
     For a bug in geval, `raw` is the end of the traceback.
@@ -189,8 +183,7 @@ class ErrorInfo:
         return self.type == INTERNAL_ERROR
 
 
-@dataclass(frozen=True, slots=True)
-class AssertionResult:
+class AssertionResult(Struct, frozen=True):
     """What one assertion said about one output. `score` is 0..1, or None when there was nothing to score."""
 
     type: str
@@ -209,8 +202,7 @@ class AssertionResult:
     assertions: tuple["AssertionResult", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
+class RenderedPrompt(Struct, frozen=True):
     """The prompt of one case. `rendered` is the text, or for chat prompts the messages as JSON text."""
 
     id: str
@@ -218,16 +210,14 @@ class RenderedPrompt:
     rendered: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderRef:
+class ProviderRef(Struct, frozen=True):
     """Which provider answered."""
 
     id: str
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
+class CaseResult(Struct, frozen=True):
     """The outcome of one job: prompt x provider x test case x repeat.
 
     Attributes:
@@ -257,8 +247,7 @@ class CaseResult:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One prompt x provider pair, a column of the table. `index` counts provider by provider, prompts within."""
 
     index: int
@@ -266,8 +255,7 @@ class Column:
     provider_label: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
     Attributes:
@@ -290,8 +278,7 @@ class RunRecord:
     prompt_version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSummary:
+class MetricSummary(Struct, frozen=True):
     """A metric over all cases: `mean` of the `n` scored ones (None when none was), `errored` beside it.
 
     `interval`: the lower and upper bound of the mean's 95 % interval; None of fewer than two scores.
@@ -303,8 +290,7 @@ class MetricSummary:
     interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """How a gate stands: `failed` it did not hold, `error` nothing could be counted for it.
 
     Attributes:
@@ -319,8 +305,7 @@ class GateResult:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FlakyTest:
+class FlakyTest(Struct, frozen=True):
     """A test that passed in some of its repeats and failed in others, in one column.
 
     Attributes:
@@ -337,8 +322,7 @@ class FlakyTest:
     deviation: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
     `pass_interval`: the lower and upper bound of the pass rate's 95 % interval (Wilson), None like the rate.
@@ -381,98 +365,45 @@ _PLAIN = (str, int, float)  # bool is an int
 
 @cache
 def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
-    """The fields of a record; None for a type that is none. Asking dataclasses each time was a tenth of a run."""
-    return tuple(item.name for item in fields(kind)) if is_dataclass(kind) else None
+    """The fields of a record; None for a type that is none."""
+    return kind.__struct_fields__ if issubclass(kind, Struct) else None
 
 
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
     """A `CaseResult` from what `to_json` made of it, in this geval or in another one.
 
-    Keys that this geval does not know are passed over.
+    Keys and roles that this geval does not know are passed over.
 
     Raises:
         ValueError: a key is missing that this geval needs, or what stands there is of the wrong kind.
     """
-    return _record(
-        CaseResult,
-        data,
-        prompt=lambda item: _record(RenderedPrompt, item),
-        provider=lambda item: _record(ProviderRef, item),
-        status=Status,
-        error=_error_from_json,
-        usage=usage_by_role_from_json,
-        assertions=_assertions_from_json,
-    )
+    return _record(data, CaseResult)
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
     """A `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(
-        RunRecord,
-        data,
-        status=RunStatus,
-        columns=lambda items: tuple(_record(Column, item) for item in items),
-        warnings=tuple,
-    )
+    return _record(data, RunRecord)
 
 
 def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
     """A `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(
-        RunSummary,
-        data,
-        metrics=lambda items: {
-            name: _record(MetricSummary, item, interval=_interval_from_json) for name, item in items.items()
-        },
-        usage=usage_by_role_from_json,
-        pass_interval=_interval_from_json,
-        gates=lambda items: tuple(_record(GateResult, item, status=Status) for item in items),
-        flaky=lambda items: tuple(_record(FlakyTest, item) for item in items),
-        derived_by_column=lambda items: {name: tuple(values) for name, values in items.items()},
-    )
-
-
-def _record(kind: type[T], data: Mapping[str, JsonValue], **readers: Callable[[Any], Any]) -> T:
-    """A record of `kind` from its JSON form; `readers` make of a key's value what is no plain JSON in the record."""
-    names = _field_names(kind) or ()  # type: ignore[arg-type]  # as above
-    try:
-        values = {name: data[name] for name in names if name in data}
-        for name in readers.keys() & values.keys():
-            values[name] = readers[name](values[name])
-        return kind(**values)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
-
-
-def _assertions_from_json(items: Iterable[Mapping[str, JsonValue]]) -> tuple[AssertionResult, ...]:
-    return tuple(_assertion_from_json(item) for item in items)
-
-
-def _assertion_from_json(data: Mapping[str, JsonValue]) -> AssertionResult:
-    return _record(
-        AssertionResult,
-        data,
-        status=Status,
-        error=_error_from_json,
-        usage=lambda item: _record(Usage, item),
-        assertions=_assertions_from_json,
-    )
-
-
-def _interval_from_json(bounds: Iterable[float] | None) -> tuple[float, float] | None:
-    if bounds is None:
-        return None
-    low, high = bounds
-    return low, high
-
-
-def _error_from_json(data: Mapping[str, JsonValue] | None) -> ErrorInfo | None:
-    return None if data is None else _record(ErrorInfo, data)
+    return _record(data, RunSummary)
 
 
 def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
     """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
-    return {Role(name): _record(Usage, item) for name, item in data.items() if name in _ROLES}
+    known = {name: item for name, item in data.items() if name in _ROLES}
+    return msgspec.convert(known, dict[Role, Usage])
+
+
+def _record(data: Mapping[str, JsonValue], kind: type[T]) -> T:
+    try:
+        values = dict(data)
+        if "usage" in values:
+            values["usage"] = usage_by_role_from_json(values["usage"])
+        return msgspec.convert(values, kind)
+    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
 
 
 _ROLES = frozenset(role.value for role in Role)

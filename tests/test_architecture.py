@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
-    {"version", "errors", "records", "events"},
+    {"version", "errors", "json_codec", "records", "events"},
     {"config"},
     {"templating"},
     {"scripting"},

@@ -1,7 +1,8 @@
 """answer-relevance: how close questions that the output would answer are to the one that was asked."""
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct, field
 
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools, judge_provider
 from geval_cli.assertions.values import render_deep
@@ -24,8 +25,7 @@ _YAML_CHAT = ("- role:", '- "role":', "- 'role':")
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What a judge is asked.
 
     Attributes:

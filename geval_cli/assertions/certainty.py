@@ -1,7 +1,8 @@
 """perplexity, perplexity-score: how unsure the model was of the tokens that it wrote."""
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.config.assertion_base import AssertionSpec

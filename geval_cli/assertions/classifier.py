@@ -1,7 +1,8 @@
 """classifier: how much a classification model finds that the output belongs to a class."""
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import (
     CheckContext,

@@ -1,8 +1,9 @@
 """model-graded-closedqa: a judge decides whether the output meets one criterion, yes or no."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.code_calls import (
     CodeRaisedError,

@@ -1,8 +1,9 @@
 """context-recall: how much of what is known to be true the retrieved context says."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

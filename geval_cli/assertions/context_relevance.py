@@ -1,9 +1,10 @@
 """context-relevance: the share of the retrieved context that the question needs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

@@ -3,8 +3,9 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

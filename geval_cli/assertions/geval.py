@@ -1,7 +1,8 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, TestOptionsSpec

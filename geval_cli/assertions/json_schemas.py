@@ -7,7 +7,6 @@ schema; nothing is ever fetched.
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from jsonschema import Draft202012Validator, FormatChecker, SchemaError, Validat
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped] # jsonschema's own, without stubs
+from msgspec import Struct
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
@@ -33,8 +33,7 @@ _TOO_DEEP = "$: it is nested too deeply to be validated"
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
-@dataclass(frozen=True, slots=True)
-class _Flaw:
+class _Flaw(Struct, frozen=True):
     """What is wrong with a schema; `path` leads to the place within it."""
 
     message: str

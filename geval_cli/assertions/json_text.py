@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
+
+from msgspec import Struct
 
 from geval_cli.records import JsonValue
 
@@ -16,16 +17,14 @@ _MOST_TRIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJson:
+class FoundJson(Struct, frozen=True):
     """A value and what it was in: "whole output", "code fence" or "larger text"."""
 
     value: JsonValue
     found_in: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     value: JsonValue
     length: int
 

@@ -1,7 +1,8 @@
 """evaluation-llm: the evaluation mode `llm`, in which a judge rates an output by the criteria of its prompt."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions import geval
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, has_criteria

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Usage
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(msgspec.Struct):
     """The sum of what was used."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """moderation: whether a moderator finds harm of some category in the output."""
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.values import listed

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.js_text import js_json
@@ -47,8 +49,7 @@ _DEFAULTS: Mapping[str, ProviderSpec] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """One output with all that is known about where it came from.
 
     Attributes:
@@ -79,8 +80,7 @@ class Subject:
         return js_json(self.output) if is_promptfoo else json.dumps(self.output, ensure_ascii=False)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeDefaults:
+class JudgeDefaults(Struct, frozen=True):
     """What the command line says about judging; it stands between a test's own options and `defaultTest`'s.
 
     `threshold` is what the dialect asks of a g-eval that names none.
@@ -100,8 +100,7 @@ async def judge_none(specs: Sequence[AssertionSpec], subject: Subject) -> Sequen
     raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """What assertions may use: templates, a judge for any provider spec, and a way to have other assertions judged.
 
     Attributes:
@@ -117,8 +116,7 @@ class Tools:
     scripts: Scripts | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckContext:
+class CheckContext(Struct, frozen=True):
     """What is known of a test before anything is sent. `rendered_prompt` is None when it cannot be rendered.
 
     `base_dir` is the config's folder, to which names of code files are relative.
@@ -146,8 +144,7 @@ class CheckContext:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A verdict before weight, metric and `not-` are applied. `score` is 0..1, None when nothing was scored.
 
     Attributes:

@@ -1,7 +1,8 @@
 """What assertions see that compare the outputs of one test: all of them, with what was found out about each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.assertions.outcome import Subject
 from geval_cli.errors import UnjudgeableError
@@ -10,8 +11,7 @@ from geval_cli.records import AssertionResult
 _LEAST = 2
 
 
-@dataclass(frozen=True, slots=True)
-class RowMember:
+class RowMember(Struct, frozen=True):
     """One output of the row, with the results of its other assertions."""
 
     subject: Subject

@@ -1,9 +1,10 @@
 """select-best: of all outputs of a test, a judge chooses the one that meets a criterion best."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.asking import Asking, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools

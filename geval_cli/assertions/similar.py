@@ -1,7 +1,8 @@
 """similar: how near the output is to a text in meaning, by the embeddings of both."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import (
     CheckContext,

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import regex
+from msgspec import Struct
 
 from geval_cli.assertions.javascript_pattern import is_javascript_pattern, python_pattern
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
@@ -16,8 +16,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.templating import Templates
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """How a type compares (output, expected), and how its reason says that it holds or not."""
 
     holds: Callable[[str, str], bool]

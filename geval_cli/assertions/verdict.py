@@ -1,14 +1,14 @@
 """One verdict from several assertions: of a test case, or of an assert-set. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.judge.scoring import passes
 from geval_cli.records import AssertionResult, Status
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """How several assertions stand together: `score` is their weighted mean, None when one errored or none counted."""
 
     status: Status

@@ -1,6 +1,6 @@
 """webhook: a server of the user's judges the output."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.config.assertion_base import AssertionSpec

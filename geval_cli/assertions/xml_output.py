@@ -6,10 +6,11 @@ No document type is read, so no entity can grow or reach for a file.
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import NoReturn
 from xml.parsers import expat
+
+from msgspec import Struct, field
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
@@ -26,8 +27,7 @@ class _RefusedError(Exception):
     """The XML has what is not read here."""
 
 
-@dataclass(slots=True)
-class _Elements:
+class _Elements(Struct):
     """The paths of all elements that a parser came by."""
 
     paths: set[str] = field(default_factory=set)

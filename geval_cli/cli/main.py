@@ -1,8 +1,11 @@
 """Where the process begins and ends: the quick answers, and the boundary that turns errors into exit codes."""
 
 import gc
+import os
 import sys
+import threading
 import traceback
+from importlib import import_module
 from typing import NoReturn
 
 from geval_cli.version import __version__
@@ -23,6 +26,11 @@ def main() -> NoReturn:
 
 def _run_command() -> int:
     _collect_garbage_rarely()
+    if sys.argv[1:2] == ["run"]:
+        # Half of this import reads certificates, which does not keep the other imports waiting.
+        threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
+    # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app
     from geval_cli.cli.streams import survive_odd_streams
     from geval_cli.errors import ExitCode, GevalError

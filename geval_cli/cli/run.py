@@ -6,10 +6,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.config.promptfoo.specs import PromptfooOptions
@@ -55,8 +56,7 @@ def _tell_nobody(_: Iterable[Path]) -> None:
     """Stands for a listener where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunDisplay:
+class RunDisplay(Struct, frozen=True):
     """What becomes of the results, besides being stored: results files, a log of requests, how much is shown.
 
     `note_written` is told of every file and folder that is written to.

@@ -3,10 +3,10 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import regex
+from msgspec import Struct
 
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.selection import Selection, failing_tests
@@ -18,8 +18,7 @@ from geval_cli.store.state import open_runs
 _RESULT_FILES = (".json", ".jsonl")
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
+class FilterOptions(Struct, frozen=True):
     """The options as they were written."""
 
     providers: str | None = None

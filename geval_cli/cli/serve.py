@@ -7,9 +7,10 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from geval_cli.errors import UsageError
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _NEEDED = ("fastapi", "uvicorn")
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
+class ServeOptions(Struct, frozen=True):
     """What the command line says about a server; as the options of `geval serve`."""
 
     folder: Path

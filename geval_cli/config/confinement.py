@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.errors import Location, Problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Confinement:
+class _Confinement(Struct, frozen=True):
     folders: tuple[Path, ...]
     is_strangers: bool
 

@@ -1,6 +1,6 @@
 """What a reader makes of a YAML or JSON text: plain values, and where each of them stands."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from geval_cli.config.place import Place, Positions
 from geval_cli.records import JsonValue
@@ -13,8 +13,7 @@ ENV_MARK = "env."
 """What every `{{ env.NAME }}` contains; texts without it need not be searched for any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """The content of one file. Keys of mappings are always text, as written; numbers are finite.
 
     `may_use_env` is false when no string in it can ask for an environment value.

@@ -1,8 +1,10 @@
 """From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.config.confinement import confined_to
 from geval_cli.config.derived_metrics import DerivedMetric, read_derived_metrics
@@ -42,8 +44,7 @@ _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingRules:
+class ReadingRules(Struct, frozen=True):
     """How a config is read: by whose rules (None: as the file itself says), and joined with which other configs.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of

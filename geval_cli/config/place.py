@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from geval_cli.errors import Location
 
 KeyPath = tuple[str | int, ...]
@@ -17,8 +19,7 @@ class Positions:
     values: Mapping[KeyPath, Location] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A part of a file: `positions` of the whole file and the path of keys that leads to the part."""
 
     positions: Positions

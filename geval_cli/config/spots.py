@@ -6,8 +6,9 @@ Most configs are valid and nobody asks; that keeps loading fast and the position
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from geval_cli.config.place import KeyPath, Positions
 from geval_cli.errors import Location
@@ -22,8 +23,7 @@ _PLAIN_KEY = re.compile(r"[\w$-]+")
 _OTHER_SPELLINGS = {"criteria": "value", "assertions": "assert"}
 
 
-@dataclass(slots=True)
-class Spot:
+class Spot(Struct):
     """Where a value begins and ends, as offsets into the text, and the spots of what is in it."""
 
     start: int

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.gates import Gate
@@ -26,8 +28,7 @@ from geval_cli.records import JsonValue
 _NO_DIRECTIONS = TestDirections()
 
 
-@dataclass(frozen=True, slots=True)
-class TestCase:
+class TestCase(msgspec.Struct, frozen=True):
     """One test with `defaultTest` merged into it.
 
     `options` and `default_options` stay apart because the command line stands between them (GEVAL.md, sections 2, 3).
@@ -40,7 +41,7 @@ class TestCase:
     index: int
     place: Place
     description: str | None = None
-    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     input: str | None = None
     has_output: bool = False
     output: JsonValue = None
@@ -50,12 +51,12 @@ class TestCase:
     assertions: tuple[AssertionSpec, ...] = ()
     threshold: float | None = None
     provider: ProviderSpec | None = None
-    options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
-    default_options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
-    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    options: TestOptionsSpec = msgspec.field(default_factory=TestOptionsSpec)
+    default_options: TestOptionsSpec = msgspec.field(default_factory=TestOptionsSpec)
+    metadata: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     evaluation_schema: WrittenSchema | None = None
     evaluation_parsing: EvaluationParsing | None = None
-    schema_place: Place = field(default_factory=Place.nowhere)
+    schema_place: Place = msgspec.field(default_factory=Place.nowhere)
     directions: TestDirections = _NO_DIRECTIONS
 
     @property
@@ -101,11 +102,10 @@ class TestSource(Protocol):
 TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteOverrides:
+class SuiteOverrides(msgspec.Struct, frozen=True):
     """What the command line says about the suite itself. `vars` win over every test's own variables."""
 
-    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,7 @@ class Suite:
     filters: tuple[TemplateFilter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSuite:
+class OpenedSuite(msgspec.Struct, frozen=True):
     """A suite as far as it could be read, and the problems found on the way.
 
     The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the

@@ -1,7 +1,8 @@
 """A suite as a form: what an editor shows of it, and the text of the file once somebody has changed the form."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.config.source_file import is_file_reference
 from geval_cli.config.suite_fields import (
@@ -34,16 +35,14 @@ _MORE = "more"
 _TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_test", "tests")
 
 
-@dataclass(frozen=True, slots=True)
-class ItemForm:
+class ItemForm(Struct, frozen=True):
     """A prompt, provider or test as its fields show it; not `is_editable` when it is none of the known forms."""
 
     fields: Fields
     is_editable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteForm:
+class SuiteForm(Struct, frozen=True):
     """What an editor shows of a suite. `tests_file` names the file that holds the tests, which are then not shown."""
 
     fields: Fields
@@ -53,8 +52,7 @@ class SuiteForm:
     tests_file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemDraft:
+class ItemDraft(Struct, frozen=True):
     """An item as it is to be. Fields that are not given are as in the item `origin`, or empty when there is none."""
 
     fields: Fields = field(default_factory=dict)
@@ -62,8 +60,7 @@ class ItemDraft:
     is_copy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteDraft:
+class SuiteDraft(Struct, frozen=True):
     """A suite as it is to be. Fields that are not given, and lists that are None, stay as they are."""
 
     fields: Fields = field(default_factory=dict)
@@ -72,8 +69,7 @@ class SuiteDraft:
     tests: tuple[ItemDraft, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldProblem:
+class FieldProblem(Struct, frozen=True):
     """A field whose text stands for nothing. `item` is the list and number of its item; None for the suite's own."""
 
     item: tuple[str, int] | None
@@ -81,8 +77,7 @@ class FieldProblem:
     problem: Problem
 
 
-@dataclass(frozen=True, slots=True)
-class ComposedSuite:
+class ComposedSuite(Struct, frozen=True):
     """The text of the file as a draft has it; a field with a problem is in it as it was before."""
 
     text: str
@@ -205,8 +200,7 @@ def _with_list(
     return _placed(wanted, name, EditedList(tuple(edited)), _TOP_ORDER)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(Struct, frozen=True):
     """An item of the file (None: a new one), what its fields show, and where its problems go."""
 
     name: str

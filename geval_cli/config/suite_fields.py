@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import yaml
+from msgspec import Struct
 
 from geval_cli.config.json_source import read_json
 from geval_cli.config.source_file import is_file_reference
@@ -29,8 +29,7 @@ class FieldKind(StrEnum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
+class FieldSpec(Struct, frozen=True):
     """A field: its name, how it is written, and the spellings of its key, the preferred one first."""
 
     name: str

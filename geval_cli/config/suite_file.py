@@ -6,8 +6,9 @@ expressions stay expressions, so that no value of this machine gets into the fil
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.config.document import ENV_MARK, Document
@@ -27,8 +28,7 @@ from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 
 
-@dataclass(frozen=True, slots=True)
-class PortableSuite:
+class PortableSuite(Struct, frozen=True):
     """A suite as the content of one file. `warnings` are about what that file lacks, or should not hold."""
 
     content: Mapping[str, JsonValue]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from geval_cli.config.document import ENV_MARK, MAX_DEPTH
 from geval_cli.config.json_source import json_line_positions, read_json
 from geval_cli.config.place import Place
@@ -20,6 +22,8 @@ from geval_cli.errors import ConfigError, Location
 from geval_cli.records import JsonValue
 
 MAX_PROBLEMS = 1000
+_MOST_KEPT = 5000
+_MOST_KEPT_BYTES = 1 << 20  # of a file; in memory its tests take several times as much
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -34,6 +38,11 @@ class RowSource(Protocol):
 
     def marked(self, reading: Reading) -> Iterator[JsonValue]:
         """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
+        ...
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all of its tests together take little memory."""
         ...
 
 
@@ -55,9 +64,12 @@ class HeldRows:
         del reading
         yield from self.items
 
+    @property
+    def is_small(self) -> bool:
+        return len(self.items) <= _MOST_KEPT
 
-@dataclass(frozen=True, slots=True)
-class JsonLinesRows:
+
+class JsonLinesRows(msgspec.Struct, frozen=True):
     """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
 
     `asked_at` is where the config names the file.
@@ -96,6 +108,13 @@ class JsonLinesRows:
         except OSError:
             return
 
+    @property
+    def is_small(self) -> bool:
+        try:
+            return self.path.stat().st_size <= _MOST_KEPT_BYTES
+        except OSError:
+            return False
+
     def _read_line(
         self, raw: bytes, number: int, index: int, reading: Reading
     ) -> tuple[JsonValue, Place] | None:
@@ -119,10 +138,10 @@ class JsonLinesRows:
         return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteTests:
-    """The tests of a suite; each pass reads its rows anew and yields equal tests.
+class SuiteTests(msgspec.Struct, frozen=True):
+    """The tests of a suite; each pass yields equal tests.
 
+    So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
     `default` is None when there is no defaultTest, or when it has problems of its own.
     """
 
@@ -130,10 +149,21 @@ class SuiteTests:
     reading: Reading
     default: TestSpec | None
     overrides: Mapping[str, JsonValue]
+    _kept: list[TestCase] = msgspec.field(default_factory=list)
 
     def __iter__(self) -> Iterator[TestCase]:
+        if self._kept:
+            yield from self._kept
+            return
+        first: list[TestCase] = []
+        is_kept = self.source.is_small
         for index, spec in self.specs():
-            yield merge_test(index, spec, self.default, self.overrides)
+            test = merge_test(index, spec, self.default, self.overrides)
+            if is_kept:
+                first.append(test)
+            yield test
+        if not self._kept:
+            self._kept.extend(first)
 
     def specs(self) -> Iterator[tuple[int, TestSpec]]:
         """Every test as it is written, with its number; raises as iterating over the test cases does."""

@@ -1,7 +1,8 @@
 """What in a config runs code, reads the environment, writes files or calls web hooks: refused to strangers."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec, WebhookAssertionSpec
@@ -14,8 +15,7 @@ from geval_cli.errors import Location, Problem
 _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"}
 
 
-@dataclass(frozen=True, slots=True)
-class CodePart:
+class CodePart(Struct, frozen=True):
     """A part of a config that is code: what messages call it, and where it stands."""
 
     what: str

@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from pydantic import AliasChoices, ValidationError
 
 from geval_cli.config.dialect import Dialect
@@ -24,8 +25,7 @@ SpecT = TypeVar("SpecT", bound=Spec)
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What the readers of a config's parts share: the problems so far, its files, its environment values.
 
     Without `scripts`, what a program would make is refused.
@@ -64,8 +64,7 @@ class Reading:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """A mapping whose keys were checked: values by field name, and the spelling that the file uses for each."""
 
     what: str

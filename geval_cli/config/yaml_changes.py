@@ -1,7 +1,8 @@
 """Which cuts make a YAML text say something else: compared part by part with its tree, changed where it differs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.yaml_cuts import CutError, Cuts, dedented, indented
 from geval_cli.config.yaml_source import read_yaml
@@ -10,8 +11,7 @@ from geval_cli.config.yaml_tree import MERGE_KEY, Entry, Node, read_tree
 from geval_cli.records import JsonValue
 
 
-@dataclass(frozen=True, slots=True)
-class EditedItem:
+class EditedItem(Struct, frozen=True):
     """An item of a list as it is to be. `origin` is the item that it was, or that it is a copy of."""
 
     value: "Wanted"
@@ -19,15 +19,13 @@ class EditedItem:
     is_copy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EditedList:
+class EditedList(Struct, frozen=True):
     """A list as it is to be, when it is known which item is which; those that stay keep their order."""
 
     items: tuple[EditedItem, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A collection as somebody wrote it, comments included: `text` is block YAML that reads as `value`."""
 
     value: JsonValue
@@ -51,8 +49,7 @@ def plain_value(wanted: Wanted) -> JsonValue:
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
+class _Spot(Struct, frozen=True):
     """Where a value stands: how far what continues it is indented, and in what it stands."""
 
     indent: int = 0
@@ -61,8 +58,7 @@ class _Spot:
     in_flow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """An entry or item: from `start` (its comments) over `mark` (its key or dash) to `end`."""
 
     start: int

@@ -5,9 +5,9 @@ do not give the wanted value (unusual anchors, exotic layout), coarser ones are 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import yaml
+from msgspec import Struct
 
 from geval_cli.config.document import Document
 from geval_cli.config.json_source import read_json
@@ -23,8 +23,7 @@ _DEPTHS = (100, 2, 1)
 """How deep to look for what differs: everywhere, or whole prompts and tests, or whole keys of the top level."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditableText:
+class EditableText(Struct, frozen=True):
     """A text whose value can be changed in place.
 
     Attributes:

@@ -7,10 +7,10 @@ import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 from geval_cli.config.document import ENV_MARK, MAX_DEPTH, Document
 from geval_cli.config.spots import KeySpot, Spot, SpotTree
@@ -70,8 +70,7 @@ def _garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """A finished value. `size` counts the nodes that it stands for once its aliases are followed."""
 
     value: JsonValue
@@ -79,8 +78,7 @@ class _Node:
     size: int = 1
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A mapping or list that is still open. In a mapping, `key` waits for its value."""
 
     spot: Spot

@@ -4,10 +4,10 @@ Values come from `yaml_source`, which also refuses what this reader takes for gr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import yaml
+from msgspec import Struct, field
 
 from geval_cli.config.yaml_source import FAST_LOADER
 
@@ -23,8 +23,7 @@ class Entry(NamedTuple):
     value: "Node"
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """A value as it is written.
 
     Attributes:
@@ -57,8 +56,7 @@ class Node:
             pending += [entry.value for entry in node.entries]
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A mapping or list that is not yet closed; `key` waits for its value."""
 
     node: Node

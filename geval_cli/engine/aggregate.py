@@ -1,15 +1,15 @@
 """Sums over the cases of a run. Pure; how assertions make a case is in `assertions.verdict`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.assertions.verdict import with_members
 from geval_cli.engine.statistics import RunningMean, wilson_interval
 from geval_cli.records import CaseResult, MetricSummary, Role, RunSummary, Status, Usage
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Counts case results as they come; `summary` can be asked for at any time. Memory does not grow with cases.
 
     `bugs` counts the results that a bug in geval, and not the model or the judge, made an error.

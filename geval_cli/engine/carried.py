@@ -1,7 +1,8 @@
 """What later tests of a run see of earlier ones: outputs that are kept under a name, and former turns of a talk."""
 
 import json
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.config.promptfoo.cases import CONVERSATION_ID
 from geval_cli.config.promptfoo.specs import NamedPromptSpec
@@ -26,8 +27,7 @@ def is_order_bound(test: TestCase) -> bool:
     return test.directions.store_output_as is not None
 
 
-@dataclass(slots=True)
-class CarriedOver:
+class CarriedOver(Struct):
     """What the jobs of one run leave to those after them; they are done one by one then."""
 
     _outputs: dict[str, JsonValue] = field(default_factory=dict)

@@ -5,7 +5,9 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
@@ -52,8 +54,7 @@ _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
+class Bench(Struct, frozen=True):
     """What a job needs to be done: a way to ask the model, the tools of the assertions, what earlier jobs left."""
 
     generate: Generate
@@ -62,8 +63,7 @@ class Bench:
     foresight: Foresight = field(default_factory=Foresight)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """How a job stands: its result so far, and what was judged; None when there is no output to judge."""
 
     job: Job
@@ -197,6 +197,8 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
 async def _judge_each(
     specs: Sequence[AssertionSpec], subject: Subject, tools: Tools
 ) -> list[AssertionResult]:
+    if len(specs) == 1:  # most tests: no task is needed for it
+        return [await _judge_one(specs[0], subject, tools)]
     # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
     outcomes = await asyncio.gather(
         *(_judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
@@ -209,7 +211,7 @@ async def _judge_each(
 
 async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
     started, meter = time.monotonic(), Meter()
-    metered = replace(
+    metered: Tools = replace(
         tools,
         judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
         judge_each=lambda members, seen: _judge_each(members, seen, metered),

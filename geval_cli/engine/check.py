@@ -1,7 +1,9 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judges_of
 from geval_cli.assertions.registry import check_assertion, compares_outputs, members_of
@@ -27,8 +29,7 @@ from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateE
 from geval_cli.templating import Templates, template_problem
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """What the first pass found.
 
     Attributes:
@@ -53,8 +54,7 @@ class Checked:
     is_in_rows: bool = False
 
 
-@dataclass(slots=True)
-class _Judges:
+class _Judges(Struct):
     """Who judges what, over all tests."""
 
     defaults: JudgeDefaults
@@ -81,8 +81,7 @@ class _Judges:
             self._seen[id(judge)] = judge
 
 
-@dataclass(slots=True)
-class _Findings:
+class _Findings(Struct):
     """Problems, each kept once: a mistake in `defaultTest` or in a prompt shows in every test, but is one mistake.
 
     Of more than `MAX_PROBLEMS` the rest is only counted.

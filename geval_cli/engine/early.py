@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Subject, Tools
 from geval_cli.assertions.registry import early_questions
@@ -13,15 +15,13 @@ from geval_cli.records import CaseResult, JsonValue, ModelRequest, ModelResponse
 _SPECS_KEPT = 256
 
 
-@dataclass(slots=True)
-class _Question:
+class _Question(Struct):
     judge: Judge
     request: ModelRequest
     answer: asyncio.Task[ModelResponse]
 
 
-@dataclass(slots=True)
-class EarlyAnswers:
+class EarlyAnswers(Struct):
     """Answers that were asked for on behalf of one job. Each is given out once, to the assertion that wants it."""
 
     _questions: list[_Question] = field(default_factory=list)
@@ -85,8 +85,7 @@ class Foresight:
                 answers.ask(judge, request)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EarlyJudge:
+class _EarlyJudge(Struct, frozen=True, eq=False):
     """A judge that was asked some things already. To whoever remembers judges it is that judge."""
 
     judge: Judge

@@ -1,7 +1,8 @@
 """What a run would ask for, added up: answers by provider and purpose, with tokens and price. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.judge.forecast import Purpose
 from geval_cli.providers.prices import Price
@@ -23,8 +24,7 @@ _ASSUMPTIONS: Mapping[Purpose, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Struct, frozen=True):
     """Tokens of some answers. `output_most` is None when nothing bounds what is written."""
 
     input_least: int = 0
@@ -40,8 +40,7 @@ class Tokens:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ForecastRow:
+class ForecastRow(Struct, frozen=True):
     """Answers of one provider for one purpose.
 
     Attributes:
@@ -63,8 +62,7 @@ class ForecastRow:
     assumption: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """What a run would ask for. Costs are None where one of the rows' is."""
 
     cases: int
@@ -93,8 +91,7 @@ class Forecast:
         return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     price: Price | None
     least: int = 0
     most: int = 0
@@ -102,8 +99,10 @@ class _Sum:
     tokens: Tokens = Tokens()
 
 
-@dataclass(slots=True)
-class ForecastTally:
+_NO_TOKENS = Tokens()
+
+
+class ForecastTally(Struct):
     """Adds up a forecast; what it holds does not grow with the number of tests."""
 
     cases: int = 0
@@ -115,7 +114,7 @@ class ForecastTally:
         price: Price | None,
         *,
         counts: tuple[int, int, int] = (0, 0, 0),
-        tokens: Tokens = Tokens(),
+        tokens: Tokens = _NO_TOKENS,
         assumption: str = "",
     ) -> None:
         """Count answers of a role, provider and purpose: at least, at most, and from the cache."""

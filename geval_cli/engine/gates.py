@@ -1,7 +1,8 @@
 """Gates judged: one pass over the results of a run, a handful of sums for each gate. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.config.gates import Gate, Statistic
 from geval_cli.engine.quantiles import Quantiles
@@ -38,8 +39,7 @@ def judge_gates(
     return tuple(found)
 
 
-@dataclass(slots=True)
-class _Sums:
+class _Sums(Struct):
     """What one gate needs of the results that its tags select."""
 
     gate: Gate

@@ -1,14 +1,13 @@
 """What a run has to say besides its results, gathered from its events."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 
 _NOTICES_MAX = 100
 
 
-@dataclass(slots=True)
-class Notices:
+class Notices(Struct):
     """Texts that the user should know, each once and at most 100."""
 
     _texts: dict[str, None] = field(default_factory=dict)

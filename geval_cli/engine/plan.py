@@ -1,7 +1,8 @@
 """What a run will do: jobs, lazily, a lane of them for each provider. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import PromptSpec, ProviderSpec
@@ -13,8 +14,7 @@ NO_PROVIDER = ProviderSpec(id="none")
 """Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
     `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
@@ -41,8 +41,7 @@ class Job:
         return self.provider.id != NO_PROVIDER.id and not self.test.directions.output_replaces_answer
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held.
 
     With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a

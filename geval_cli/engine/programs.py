@@ -5,8 +5,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.code_calls import call_code, code_problems
 from geval_cli.assertions.outcome import CheckContext, Tools

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.specs import NamedPromptSpec
@@ -23,8 +25,7 @@ from geval_cli.templating import Templates
 _NOTHING: Mapping[str, JsonValue] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     """The messages to send, and the `text` that results show: the prompt, or the messages as JSON.
 
     `system` is the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.

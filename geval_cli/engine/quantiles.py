@@ -1,14 +1,14 @@
 """Quantiles of numbers that come one by one and are not kept. Pure."""
 
 import math
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 _GROWTH = 1.01
 """Each bucket is one per cent wider than the one before, so a quantile is off by half a per cent at most."""
 
 
-@dataclass(slots=True)
-class Quantiles:
+class Quantiles(Struct):
     """Counts in buckets that grow with the numbers: a few thousand of them, however many numbers there are.
 
     Source of the idea: Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch", 2019.

@@ -1,7 +1,9 @@
 """The cases of one test and repeat that are judged together, once all of them have an output."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.registry import compares_outputs
@@ -15,8 +17,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 
 
-@dataclass(slots=True)
-class RowDesk:
+class RowDesk(Struct):
     """Does jobs, and keeps the results of those whose outputs are compared until the last of their row is there.
 
     What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.engine.plan import Job
 from geval_cli.events import CaseFinished, RunEvent
@@ -35,8 +36,7 @@ class StopReason(StrEnum):
         return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
 
 
-@dataclass(slots=True)
-class StopSignal:
+class StopSignal(Struct):
     """Asks a run to stop: no new job is started, and what is under way gets a short grace."""
 
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,8 +70,7 @@ class StopSignal:
         await self._hurried.wait()
 
 
-@dataclass(slots=True)
-class EventStream:
+class EventStream(Struct):
     """Events from many tasks in one order. Whoever runs the plan reads it; anything below may `emit` into it."""
 
     _queue: "asyncio.Queue[RunEvent | None]" = field(default_factory=asyncio.Queue)
@@ -98,8 +97,7 @@ class EventStream:
             yield event
 
 
-@dataclass(slots=True)
-class _Crew:
+class _Crew(Struct):
     """The jobs under way, of all lanes."""
 
     execute: Execute

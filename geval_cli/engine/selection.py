@@ -4,9 +4,10 @@ import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import regex
+from msgspec import Struct
 
 from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase, TestSource
@@ -15,8 +16,7 @@ from geval_cli.records import CaseResult, JsonValue, Status
 _PATTERN_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What to take; each part narrows down what those before it left, in this order.
 
     Attributes:
@@ -88,8 +88,7 @@ class Selection:
         return self.prompts is None or any(_is_found(self.prompts, name) for name in (spec.id, spec.label))
 
 
-@dataclass(slots=True)
-class SelectedTests:
+class SelectedTests(Struct):
     """The selected tests of a source. The first pass goes through all of it, so that mistakes anywhere are found."""
 
     source: TestSource

@@ -1,8 +1,9 @@
 """How far repeats of one test agree: tests whose verdict changes from repeat to repeat are flaky. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from geval_cli.engine.statistics import RunningMean
 from geval_cli.records import CaseResult, FlakyTest, Status
@@ -13,8 +14,7 @@ FLAKY_MAX = 100
 _VERDICTS = frozenset({Status.PASSED, Status.FAILED})
 
 
-@dataclass(slots=True)
-class _Repeats:
+class _Repeats(Struct):
     """The repeats of one test in one column."""
 
     first: CaseResult

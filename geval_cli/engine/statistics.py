@@ -1,8 +1,9 @@
 """How sure a number is: 95 % intervals for a share and for a mean. Pure."""
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
+
+from msgspec import Struct
 
 Interval = tuple[float, float]
 """The lower and the upper bound."""
@@ -31,8 +32,7 @@ def wilson_interval(passed: int, judged: int) -> Interval | None:
     return low, high
 
 
-@dataclass(slots=True)
-class RunningMean:
+class RunningMean(Struct):
     """The mean and the spread of numbers that come one by one and are not kept.
 
     Source: Welford, B. P., "Note on a method for calculating corrected sums of squares and products", 1962.

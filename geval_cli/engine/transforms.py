@@ -1,7 +1,8 @@
 """Code that stands between the steps of a job: variables before the prompt, the output before the assertions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.code_calls import (
     call_code,

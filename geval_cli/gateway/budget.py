@@ -1,7 +1,8 @@
 """The budget layer: nothing more leaves once a run has taken as much money, or as many requests, as it may."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.errors import BudgetError
 from geval_cli.gateway.call import Handler, ModelCall
@@ -11,8 +12,7 @@ from geval_cli.records import ModelResponse
 _HINT = "what is finished is kept; `geval run CONFIG --resume` with a larger budget does the rest"
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(Struct):
     """What may be spent, and what has been.
 
     Attributes:

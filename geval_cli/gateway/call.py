@@ -4,14 +4,15 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelRequest, ModelResponse
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
+class ModelCall(Struct, frozen=True):
     """One request to one provider.
 
     Attributes:
@@ -39,8 +40,7 @@ class ModelCall:
         return replace(self, request=replace(self.request, sample_indexes=sample_indexes), keys=keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """A model at an endpoint. All providers that lead there share its pauses and what was found out about it."""
 
     kind: str
@@ -55,8 +55,7 @@ Notice = Callable[[str], None]
 """Tells the user something once; the text is a whole sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(Struct, frozen=True):
     """Time and chance, replaceable in tests.
 
     Attributes:

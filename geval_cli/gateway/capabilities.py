@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.errors import UnsupportedParameterError
 from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
@@ -24,8 +26,7 @@ _PATIENCE_S = 2.0
 _PATIENCE_FOR_LOGPROBS_S = 10.0
 
 
-@dataclass(slots=True)
-class _Capabilities:
+class _Capabilities(Struct):
     """What one server was found to take."""
 
     discovery: Discovery = field(default_factory=Discovery)

@@ -1,7 +1,8 @@
 """The innermost layer: calls the provider, unless its key was refused a moment ago."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.errors import ProviderAuthError
 from geval_cli.gateway.call import ModelCall
@@ -13,8 +14,7 @@ RETRY_AFTER_S = 30.0
 """So long after a refusal one call may find out whether the key is good by now; a server's process lives long."""
 
 
-@dataclass(slots=True)
-class _Broken:
+class _Broken(Struct):
     """A provider that refused, and the time until which it is not asked. Holding it keeps its id from being reused."""
 
     provider: Provider

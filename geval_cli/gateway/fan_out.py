@@ -4,7 +4,8 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, UnsupportedParameterError
 from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
@@ -20,8 +21,7 @@ _PATIENCE_S = 2.0
 _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|completion choices?", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class _Width:
+class _Width(Struct):
     """How many choices a server gives at a time: `most` it ever gave, a limit once it gave fewer than asked for."""
 
     discovery: Discovery = field(default_factory=Discovery)
@@ -40,8 +40,7 @@ class _Width:
         return [tuple(indexes[start : start + size]) for start in range(0, len(indexes), size)]
 
 
-@dataclass(slots=True)
-class _Gathered:
+class _Gathered(Struct):
     """What has come so far for one call. A sample whose request failed for good is lost: it is not asked for again."""
 
     parts: list[ModelResponse] = field(default_factory=list)

@@ -3,8 +3,9 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
@@ -26,8 +27,7 @@ from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usag
 from geval_cli.store.cache import ResponseCache
 
 
-@dataclass(frozen=True, slots=True)
-class Oversight:
+class Oversight(Struct, frozen=True):
     """What watches over the requests of a run.
 
     Attributes:
@@ -138,8 +138,7 @@ class Gateway:
         self._on_event(Noticed(message))
 
 
-@dataclass(frozen=True, slots=True)
-class BoundModel:
+class BoundModel(Struct, frozen=True):
     """One provider behind the gateway: what a judge is made of."""
 
     gateway: Gateway

@@ -1,9 +1,8 @@
 """The cache key: a hash of everything that changes an answer, and of nothing else."""
 
 import hashlib
-import json
-from collections.abc import Mapping
 
+from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, Message, ModelRequest
 
@@ -38,7 +37,7 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
     ]
     if identity.variables:
         question.append({name: request.variables.get(name) for name in identity.variables})
-    return hashlib.sha256(_ENCODER.encode(question).encode("ascii"))
+    return hashlib.sha256(encode_json(question))
 
 
 def _further(message: Message) -> list[JsonValue]:
@@ -50,12 +49,3 @@ def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
     digest = question.copy()
     digest.update(f"#{sample_index}".encode("ascii"))
     return digest.hexdigest()
-
-
-def _plain(value: object) -> JsonValue:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a request to a model holds {type(value).__name__}, which has no JSON form")
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)

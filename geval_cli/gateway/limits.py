@@ -3,7 +3,8 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.adaptive import AdaptiveSlots, Outcome
@@ -21,8 +22,7 @@ _LONGEST_SLEEP_S = 1.0
 _OVERLOADED = frozenset({503, 529})
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct):
     """An amount that was taken from a `Window`; corrected when the true amount is known."""
 
     at: float
@@ -71,8 +71,7 @@ class Window:
             taken.amount = amount
 
 
-@dataclass(slots=True)
-class _Slots:
+class _Slots(Struct):
     """What a request holds while it is on the wire: a slot of its server, and one of all that the run may have."""
 
     own: AdaptiveSlots
@@ -95,16 +94,14 @@ class _Slots:
             self.overall.release()
 
 
-@dataclass(slots=True)
-class _Admission:
+class _Admission(Struct):
     """What a call was let through with."""
 
     ticket: int
     tokens: Taken | None
 
 
-@dataclass(slots=True)
-class _Lane:
+class _Lane(Struct):
     """Admission to one server under one set of limits: calls enter one by one, in the order they came."""
 
     server: Server

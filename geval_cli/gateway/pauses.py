@@ -1,7 +1,8 @@
 """Which servers asked to be left alone, and until when. One server's pause does not touch another."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.gateway.call import Server
 
@@ -16,8 +17,7 @@ _GAP_SHRINKS_TO = 0.9  # with each answer
 _SHORTEST_GAP_S = 0.01
 
 
-@dataclass(slots=True)
-class _Pace:
+class _Pace(Struct):
     """How one server takes being asked. Moments are those of the clock."""
 
     until: float = 0.0

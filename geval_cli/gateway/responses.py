@@ -1,7 +1,8 @@
 """Putting responses together: which choice is which sample, and what several parts cost as one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.records import ModelRequest, ModelResponse, Usage
 

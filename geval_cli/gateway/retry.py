@@ -1,6 +1,7 @@
 """Retry: ask again after what may pass, later and later, and leave a server alone that asks for it."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, Server
@@ -13,8 +14,7 @@ LEAST_PATIENCE_S = 120.0
 """With a server that limits its callers, whatever the time limits: a minute's quota must have time to renew."""
 
 
-@dataclass(slots=True)
-class _Trouble:
+class _Trouble(Struct):
     """What one call has been through. Times in seconds; `patience_s` is how long a rate limit is waited for at most."""
 
     failures: int = 0

@@ -1,15 +1,15 @@
 """Single flight: equal requests under way at the same time are sent once, and all who asked get the answer."""
 
 import asyncio
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.gateway.call import Handler, ModelCall
 from geval_cli.gateway.responses import without_cost
 from geval_cli.records import ModelResponse
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     task: asyncio.Task[ModelResponse]
     waiting: int = 0
 

@@ -1,7 +1,8 @@
 """The metric that a g-eval assertion makes together with what is set above it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.schema import GEvalAssertionSpec, RubricPromptSpec, Scoring
 from geval_cli.judge.check import range_of
@@ -15,16 +16,14 @@ from geval_cli.judge.metric import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringChoice:
+class ScoringChoice(Struct, frozen=True):
     """What one level (assertion, test options, command line, defaultTest options) says about the estimator."""
 
     scoring: Scoring | None = None
     samples: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricDefaults:
+class MetricDefaults(Struct, frozen=True):
     """What holds where the assertion is silent: the dialect's threshold and the levels above the assertion.
 
     Attributes:

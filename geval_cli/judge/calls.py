@@ -1,8 +1,9 @@
 """The calls of one judgement: what they are sent with, what they cost, and the one second chance."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError
 from geval_cli.judge.memory import JudgeMemory

@@ -1,8 +1,9 @@
 """The seven dimensions of G-Eval, their ranges and definitions (Liu et al. 2023; the definitions are our own)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import UsageError
@@ -10,8 +11,7 @@ from geval_cli.judge.metric import ScoreRange
 from geval_cli.judge.prompt import read_prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Dimension:
+class Dimension(Struct, frozen=True):
     """One aspect of quality. `label` is its name as shown to a judge, `Coherence`."""
 
     name: str

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
@@ -21,8 +23,7 @@ _MOST_SHOWN = 5
 _MOST_LISTED = 101
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """One request for a rating, and how its answer is read."""
 
     messages: tuple[Message, ...]
@@ -69,8 +70,7 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A rating, how it came about, and what is known of its distribution. `fallback` as in `Grade`."""
 
     rating: float
@@ -86,8 +86,7 @@ class Estimate:
         return self.distribution.coverage if self.estimator == "logprobs" else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighed:
+class _Weighed(Struct, frozen=True):
     """A reply read, and its distribution; None when the judge gave no token probabilities."""
 
     reply: ParsedReply

@@ -1,8 +1,9 @@
 """What a judgement may ask for, told before anything is asked. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from geval_cli.judge.metric import Metric
 
@@ -23,8 +24,7 @@ class Purpose(StrEnum):
     EMBEDDING = "embeddings"
 
 
-@dataclass(frozen=True, slots=True)
-class FurtherAnswers:
+class FurtherAnswers(Struct, frozen=True):
     """Answers that a judgement asks for after its first ones: at least `least`, at most `most`."""
 
     purpose: Purpose

@@ -3,9 +3,11 @@
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls
@@ -105,8 +107,7 @@ def steps_requests(
             yield _steps_request(_steps_messages(yardstick.criteria, labels), JudgeCalls(judge, memory))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """What the judge gets to see of the case."""
 
     blocks: tuple[Block, ...]
@@ -137,8 +138,7 @@ def _yardsticks(metric: Metric) -> tuple[Yardstick, ...]:
     return yardsticks_of(metric, metric.name, criteria or ("",))
 
 
-@dataclass(frozen=True, slots=True)
-class _Judging:
+class _Judging(Struct, frozen=True):
     """One metric, one case and one judge."""
 
     metric: Metric

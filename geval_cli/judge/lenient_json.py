@@ -7,7 +7,8 @@ Time is linear in the text; nesting beyond `MAX_DEPTH` is given up on, not follo
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAX_DEPTH = 64
 
@@ -31,8 +32,7 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _LONGEST_NUMBER = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
 
     key: str
@@ -41,8 +41,7 @@ class Member:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class JsonObject:
+class JsonObject(Struct, frozen=True):
     """An object as far as it could be read; only whole values are members. `end` is where reading stopped."""
 
     members: tuple[Member, ...]

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct, field
 
 from geval_cli.config.schema import Scoring
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
@@ -26,8 +27,7 @@ DEFAULT_MIN_VALID = 0.5
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class RubricBand:
+class RubricBand(Struct, frozen=True):
     """A rating (`low` equals `high`) or a span of ratings, both ends included, and what earns it."""
 
     low: float
@@ -35,16 +35,14 @@ class RubricBand:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class RubricPrompt:
+class RubricPrompt(Struct, frozen=True):
     """The user's own judge prompts as unrendered templates; None keeps ours. `evaluate` is the form of a dimension."""
 
     steps: str | None = None
     evaluate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One yardstick: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
 
     Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
@@ -94,8 +92,7 @@ class Metric:
         return 1.0 if self.strict_mode else self.threshold
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedCase:
+class JudgedCase(Struct, frozen=True):
     """One output and everything that a judge may see beside it, as the test case has it (GEVAL.md, section 1).
 
     Which text is the input and which the source is found in `geval_cli.judge.source`, not by the caller.
@@ -157,8 +154,7 @@ class KeepingJudge(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Grade:
+class Grade(Struct, frozen=True):
     """What the judge found.
 
     Attributes:

@@ -7,7 +7,8 @@ a rating outside the range a JudgeRangeError. Time is linear in the reply.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.lenient_json import JsonObject, Member, Value, find_objects, read_array
@@ -53,8 +54,7 @@ _LIST_LINE = re.compile(r"[ \t]{0,12}(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])[ \t
 _LIST_NUMBER = re.compile(r"(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])\s{1,8}", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedReply:
+class ParsedReply(Struct, frozen=True):
     """A verdict. `score_start` and `score_end` are the character offsets of the rating in the reply."""
 
     rating: float
@@ -63,8 +63,7 @@ class ParsedReply:
     score_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     value: float
     start: int
     end: int

@@ -4,10 +4,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from string import Template
+
+from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.judge.markers import fence
@@ -27,8 +28,7 @@ _PROMPT_FOLDER = "geval_cli.judge.prompts"
 _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Yardstick:
+class Yardstick(Struct, frozen=True):
     """One criterion, or one dimension, as it is shown: `label` is the dimension's name, or the metric's."""
 
     label: str
@@ -40,8 +40,7 @@ class Yardstick:
     is_strict: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A text of the test case and the name over it."""
 
     label: str

@@ -6,7 +6,8 @@ score = (rating - low) / (high - low); pass when round(score, 9) >= round(thresh
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.errors import JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
@@ -15,8 +16,7 @@ _DECIDING_DIGITS = 9
 _DUST = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """How much probability each rating has. `masses` sum to `coverage`, which is at most 1."""
 
     masses: Mapping[float, float] = field(default_factory=dict)

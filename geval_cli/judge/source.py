@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.errors import MissingParamsError
 from geval_cli.judge.metric import JudgedCase
@@ -23,8 +24,7 @@ _QUESTION_VARS = ("query", "prompt")
 _KNOWLEDGE_VARS = ("context", "knowledge", "retrieval_context")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """What the output of a dimension is held against.
 
     `found_in` says where the text comes from (`vars.article`); `knowledge` is a context text that exists besides.

@@ -1,7 +1,8 @@
 """Where the tokens of a reply stand in its text, whatever tokenizer and server they came from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.records import TokenLogprob
 
@@ -9,8 +10,7 @@ _RESYNC_TOKENS = 6
 _CHARACTERS_PER_OPAQUE_TOKEN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedToken:
+class PlacedToken(Struct, frozen=True):
     """A token and the characters of the reply that it stands for, from `start` to `end` (excluded)."""
 
     token: TokenLogprob

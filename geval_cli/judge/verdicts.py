@@ -7,8 +7,9 @@ JudgeParseError.
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.lenient_json import JsonObject, Value, find_objects
@@ -28,8 +29,7 @@ _NUMBER_ALONE = re.compile(r"\W{0,3}([0-9]{1,4})\W{0,3}")
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A yes or no with its reason; `score` is 0..1, None when the judge gave none."""
 
     passed: bool

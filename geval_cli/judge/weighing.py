@@ -11,7 +11,8 @@ still be meant; what could become several ratings, or none, is left out and lowe
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.judge.metric import ScoreRange
 from geval_cli.judge.scoring import Distribution
@@ -26,8 +27,7 @@ _NOT_AN_END = re.compile(r"[\w\-\u2013\u2014~+^%]")
 _SAME_RATING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """The ratings low, low + step, ... up to high, and how they are spelled; none when they are too many."""
 
     spellings: tuple[tuple[str, float], ...]

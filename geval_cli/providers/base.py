@@ -1,14 +1,14 @@
 """What every provider offers to the gateway: one request out, one answer back, errors classified."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderLimits:
+class ProviderLimits(Struct, frozen=True):
     """Hard caps for one provider; None means no cap. Times in seconds, except `delay_ms` between two requests."""
 
     timeout_s: float = 300.0
@@ -19,8 +19,7 @@ class ProviderLimits:
     delay_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderIdentity:
+class ProviderIdentity(Struct, frozen=True):
     """Everything about a provider that changes its answers, and nothing else: it goes into the cache key.
 
     Credentials in `endpoint` and `params` are there as hashes; `params` are the wire parameters from the config.

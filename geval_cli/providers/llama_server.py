@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from geval_cli.providers.token_budget import TokenBudget
 
 POOLINGS = ("mean", "cls", "last")
@@ -20,8 +22,7 @@ _POOLING_KEY = b".pooling_type"
 _MODEL_ALIAS = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaSettings:
+class LlamaSettings(msgspec.Struct, frozen=True):
     """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once.
 
     With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
@@ -80,11 +81,10 @@ class LlamaPool:
                 del self._slots[settings]
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(msgspec.Struct):
     users: int = 0
     server: LlamaServer | None = None
-    loading: threading.Lock = field(default_factory=threading.Lock)
+    loading: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
 
 def start_llama_server(settings: LlamaSettings) -> LlamaServer:

@@ -7,9 +7,11 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.errors import GevalError, ModelFetchError, ProviderRequestError, ProviderUnavailableError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits

@@ -3,10 +3,10 @@
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import Struct
 from platformdirs import user_cache_path
 
 from geval_cli.config.problems import did_you_mean
@@ -30,8 +30,7 @@ LOCAL_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LocalModel:
+class LocalModel(Struct, frozen=True):
     """A model file that a package on the package index carries.
 
     Attributes:
@@ -71,8 +70,7 @@ Progress = Callable[[int, int], None]
 """Told how many bytes are there and how many there will be; called a few times a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledModel:
+class InstalledModel(Struct, frozen=True):
     """A known model's file on this machine. `is_intact`: its size and SHA-256 are right."""
 
     model: LocalModel
@@ -81,8 +79,7 @@ class InstalledModel:
     is_intact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FetchControl:
+class FetchControl(Struct, frozen=True):
     """How a fetch is watched and stopped: `progress` is told, and setting `cancel` ends it."""
 
     progress: Progress | None = None

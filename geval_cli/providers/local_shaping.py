@@ -5,8 +5,9 @@ A grammar restricts which tokens may be written; the reported log-probabilities 
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role
 

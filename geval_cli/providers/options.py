@@ -1,17 +1,17 @@
 """geval's own keys in a provider's config: spellings, types and meaning. All other keys go to the wire."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from geval_cli.errors import Problem, Severity
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.providers.source import ProviderSource
 
 
-@dataclass(frozen=True, slots=True)
-class OwnKey:
+class OwnKey(Struct, frozen=True):
     """A config key that is ours. The first of its `spellings` is the name that code uses."""
 
     spellings: tuple[str, ...]
@@ -127,7 +127,7 @@ def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict
 
 def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
     """The limits that `settings` name, over `defaults`, over those of `ProviderLimits`."""
-    named = {name: settings[name] for name in ProviderLimits.__dataclass_fields__ if name in settings}
+    named = {name: settings[name] for name in ProviderLimits.__struct_fields__ if name in settings}
     return ProviderLimits(**{**defaults, **named})
 
 

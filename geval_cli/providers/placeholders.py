@@ -6,9 +6,10 @@ These are places, not templates: what stands in them is put in as it is, and is 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from geval_cli.providers.conversation import message_list, prompt_text
 from geval_cli.providers.json_path import follow_path, parse_path
@@ -20,8 +21,7 @@ _PLACEHOLDER = re.compile(
 _VARS = "vars."
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """The values for one request.
 
     Every method raises LookupError when a variable is named that the test does not have; its text says which.

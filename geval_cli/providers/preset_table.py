@@ -1,14 +1,14 @@
 """The model servers that geval knows, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 WireFormat = Literal["openai", "azure", "anthropic", "google"]
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """A model server that geval knows.
 
     Attributes:

@@ -1,9 +1,10 @@
 """How a config, the environment and a preset become an `Endpoint`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from geval_cli.config.secrets import secret_values
 from geval_cli.errors import Problem
@@ -252,8 +253,7 @@ def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     return str(named or source.env.get("AZURE_API_VERSION") or AZURE_API_VERSION)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """What is called at an address: the `path` of an API, for a model, in a version of Azure's."""
 
     model: str

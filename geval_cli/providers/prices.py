@@ -4,10 +4,11 @@ The table is the package genai-prices, as it was installed: nothing is fetched. 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from geval_cli.providers.token_usage import TokenUsage
 
@@ -48,8 +49,7 @@ class Price(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FixedPrice:
+class FixedPrice(Struct, frozen=True):
     """US dollars per million tokens. Input from the vendor's prompt cache costs `cached_input_usd`, if that is set."""
 
     input_usd: float
@@ -95,8 +95,7 @@ def known_price(provider: object) -> Price | None:
     return price if price.cost_usd(_SOME_TOKENS) is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class ListPrice:
+class ListPrice(Struct, frozen=True):
     """The price that a vendor lists for a model.
 
     Attributes:

@@ -1,9 +1,10 @@
 """What functions and classes of the user's answer as providers, and how an id names them: shared by all languages."""
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers.prices import Price
@@ -18,8 +19,7 @@ _COUNT_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCaller:
+class ProgramCaller(Struct, frozen=True):
     """Whose reply is read: how messages call it, what they must not show, what its tokens cost."""
 
     id: str

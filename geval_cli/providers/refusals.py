@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+
+from msgspec import Struct, field
 
 from geval_cli.errors import (
     ProviderAuthError,
@@ -55,8 +56,7 @@ _WAIT_IN_WORDS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
+class CallContext(Struct, frozen=True):
     """What an error needs to know about the call: who was asked, with which key and parameters."""
 
     provider_id: str
@@ -65,8 +65,7 @@ class CallContext:
     sent_parameters: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class HttpReply(Struct, frozen=True):
     """A complete HTTP answer. Header names are lower case; `latency_ms` runs to the last byte."""
 
     status: int

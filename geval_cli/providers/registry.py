@@ -6,11 +6,12 @@ The module of a kind is imported on its first use.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+from msgspec import Struct
 
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.specs import own_env_of
@@ -38,8 +39,7 @@ NONE_PROVIDER = "none"
 """Not a provider: it says that the tests bring their outputs, and the engine deals with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderKind:
+class ProviderKind(Struct, frozen=True):
     """A kind of provider.
 
     Attributes:

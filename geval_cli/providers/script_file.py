@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from geval_cli.config.document import Document
 from geval_cli.config.place import Place
@@ -18,8 +19,7 @@ _ERROR_KEYS = ("status", "message", "retry_after_s")
 _HTTP_ERRORS = range(400, 600)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedError:
+class ScriptedError(Struct, frozen=True):
     """An HTTP error that a scripted server answers with."""
 
     status: int
@@ -27,8 +27,7 @@ class ScriptedError:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptEntry:
+class ScriptEntry(Struct, frozen=True):
     """What is answered to the prompts that `match` fits; "" fits all.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
+
+class TokenUsage(Struct, frozen=True):
     """Tokens of one answer, all of its choices together.
 
     Attributes:

@@ -8,8 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from geval_cli.errors import ProviderResponseError, ProviderShapeError
+from geval_cli.json_codec import decode_json
 from geval_cli.providers.addresses import HttpCall, proxy_for, same_origin_target, with_credentials_as_header
 from geval_cli.providers.connection_errors import CONNECT_TIMEOUT_S, connection_error
 from geval_cli.providers.rate_headers import used_up_for_s
@@ -24,8 +26,6 @@ _KEEP_ALIVE_S = 4.0
 """Below the 5 s after which uvicorn and Node close idle connections: a POST on a dying one would be lost."""
 
 _MOST_REDIRECTS = 3
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Transport:
@@ -47,11 +47,11 @@ class Transport:
         Raises:
             ProviderError: one of its subclasses; see `send`. ProviderResponseError when a 2xx is not JSON.
         """
-        body = _ENCODER.encode(payload).encode("utf-8", "replace")
+        body = _json_bytes(payload)
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
         reply = await self.send(HttpCall(call.url, headers, body, call.method, call.timeout_s), context)
         try:
-            return json.loads(reply.body), reply
+            return decode_json(reply.body), reply
         except ValueError as error:
             raise response_error("an answer that is not JSON", reply, context) from error
 
@@ -153,6 +153,14 @@ def response_error(what: str, reply: HttpReply, context: CallContext) -> Provide
     )
     error.request_id = request_id_of(reply, context)
     return error
+
+
+def _json_bytes(payload: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(payload)
+    except (UnicodeEncodeError, OverflowError):
+        # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, context: CallContext) -> bytes:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.inert import one_line
@@ -29,8 +30,7 @@ def wants_annotations(environ: Mapping[str, str]) -> bool:
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
-@dataclass(slots=True)
-class _Annotation:
+class _Annotation(Struct):
     """What did not pass on one line of a config, over all cases."""
 
     status: Status

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from msgspec import Struct
 from rich.text import Text
 
 from geval_cli.records import AssertionResult, JsonValue, Status
@@ -16,8 +16,7 @@ _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
 
 
-@dataclass(frozen=True, slots=True)
-class AssertionView:
+class AssertionView(Struct, frozen=True):
     """Reads `detail` with care: it may come from an older version's store, or from somebody's own file."""
 
     assertion: AssertionResult
@@ -65,8 +64,7 @@ class AssertionView:
         return f"{format_comparison(item.score, item.threshold)}{default}"
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeVerdict:
+class JudgeVerdict(Struct, frozen=True):
     """What `detail` holds of one verdict; everything that is given out is inert."""
 
     detail: Mapping[str, JsonValue]

@@ -3,8 +3,9 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from geval_cli.records import Column, Status
 from geval_cli.store.run_pages import StoredVerdict
@@ -25,8 +26,7 @@ class Change(StrEnum):
 CHANGE_ORDER = tuple(Change)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """One case in both runs."""
 
     before: StoredVerdict
@@ -52,8 +52,7 @@ class Pair:
         return self.after.score - self.before.score
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Which cases two runs share, sorted by what changed, the largest changes of score first.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
@@ -59,8 +60,7 @@ class CsvFile:
                 file.write(_line(_row(result, names)))
 
 
-@dataclass(slots=True)
-class _Names:
+class _Names(Struct):
     """Which metrics, variables and metadata occur in a run; dicts, to keep the order in which they came."""
 
     metrics: dict[str, None] = field(default_factory=dict)

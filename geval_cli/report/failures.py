@@ -1,7 +1,6 @@
 """Every failure and error of a run in full: what was expected, what came, how the judge reached its score."""
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct, field
 from rich.console import Console
 from rich.text import Text
 
@@ -42,8 +41,7 @@ _UNUSUAL_ENDS = {
 }
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     """A case to show, and the later ones that broke in exactly the same way."""
 
     result: CaseResult
@@ -56,8 +54,7 @@ class _Entry:
             self.same_numbers.append(number)
 
 
-@dataclass(slots=True)
-class Failures:
+class Failures(Struct):
     """The cases to show in full, picked while the results of a run go by: failures and errors, at most 20.
 
     With `verbose` every case, at most 500. Cases that could not run or be judged for the same reason (a refused key,

@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
@@ -58,8 +59,7 @@ class MarkdownFile:
             file.write(_document(report, picked))
 
 
-@dataclass(slots=True)
-class _Picked:
+class _Picked(Struct):
     """What the page needs of the results: counts by column, and the first cases that did not pass."""
 
     counts: Counter[tuple[int, Status]] = field(default_factory=Counter)

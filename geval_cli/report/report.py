@@ -1,14 +1,14 @@
 """A run as the reports read it: its record, its counts, and a way to go through its results."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
 from geval_cli.report.inert import inert
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(Struct, frozen=True):
     """Everything that a report of a run, under way or stored, may draw on.
 
     Attributes:

@@ -1,6 +1,6 @@
 """What a progress display knows of a run under way: counts, calls, cost, and how long the rest may take."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from geval_cli.events import CaseFinished, ModelCalled, RunEvent, RunStarted
 from geval_cli.records import Role, Status, Usage
@@ -11,8 +11,7 @@ _ETA_FROM_SHARE = 0.01
 """An estimate from fewer finished cases than this would only jump about."""
 
 
-@dataclass(slots=True)
-class RunState:
+class RunState(Struct):
     """Adds up events. Times are seconds of the clock that the owner reads."""
 
     started_s: float

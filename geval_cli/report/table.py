@@ -1,7 +1,6 @@
 """The matrix of a run: one row a test, one column a prompt x provider pair; a block a test where that does not fit."""
 
-from dataclasses import dataclass, field
-
+from msgspec import Struct, field
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -35,8 +34,7 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 Row = tuple[CaseResult, ...]
 
 
-@dataclass(slots=True)
-class TableRows:
+class TableRows(Struct):
     """The rows that the table of a run shows, picked while its results go by in the order of the tests.
 
     A run of more than 50 rows shows only those with a failure or an error, at most 50.
@@ -78,8 +76,7 @@ class TableRows:
                 self._with_problems.append(row)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     """Widths in terminal cells; `cell` is 0 where only a block a test fits."""
 
     number: int

@@ -1,9 +1,9 @@
 """How the four statuses look: a mark, a word for those who see no colour, and a style."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -25,8 +25,7 @@ VERDICT_WIDTH = len("* PASS 0.9996 ~")
 _LABEL_MAX = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """The characters beyond ASCII that reports use, or their stand-ins where the stream has none."""
 
     marks: Mapping[Status, str]

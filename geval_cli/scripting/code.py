@@ -3,10 +3,11 @@
 import ast
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
 
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -32,8 +33,7 @@ class CodeError(Exception):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """Code that can be run.
 
     Attributes:

@@ -10,13 +10,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError
@@ -35,8 +36,7 @@ _MODULES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JavaScriptLimits:
+class JavaScriptLimits(Struct, frozen=True):
     """What one call may use. `time_s` is processor time; after `wall_s` nobody waits for it any longer."""
 
     memory_bytes: int = 128 * 1024 * 1024
@@ -91,8 +91,7 @@ def call_javascript_now(
     return result
 
 
-@dataclass(slots=True)
-class JavaScriptEngine:
+class JavaScriptEngine(Struct):
     """Runs code, up to `size` calls at a time, each in a thread of its own. Belongs to one event loop."""
 
     limits: JavaScriptLimits = _LIMITS

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Tools
 from geval_cli.config.schema import ProviderSpec

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.schema import GEvalAssertionSpec, ProviderSpec
 from geval_cli.errors import GevalError
@@ -34,8 +36,7 @@ class NotAskedError(GevalError):
     """A judge was to be asked: no further can a judgement be followed without an answer."""
 
 
-@dataclass(slots=True)
-class Inquiry:
+class Inquiry(msgspec.Struct):
     """What one assertion asks about one output, or about a row of them.
 
     Where it asks for something to ask about (steps, claims, questions), a stand-in is answered, and what is asked
@@ -50,10 +51,10 @@ class Inquiry:
     spec: AssertionSpec
     ledger: Ledger
     is_after_code: bool = False
-    unasked: list[tuple[Purpose, ModelRequest]] = field(default_factory=list)
-    _made_up: list[str] = field(default_factory=list)
+    unasked: list[tuple[Purpose, ModelRequest]] = msgspec.field(default_factory=list)
+    _made_up: list[str] = msgspec.field(default_factory=list)
     _is_rated: bool = False
-    _notes: "list[asyncio.Future[ModelResponse | None]]" = field(default_factory=list)
+    _notes: "list[asyncio.Future[ModelResponse | None]]" = msgspec.field(default_factory=list)
 
     async def follow(self, ask: Callable[[Judges], Awaitable[None]]) -> None:
         """Have `ask` judge with judges of this inquiry. How it ends does not matter: there is no verdict."""

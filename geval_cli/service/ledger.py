@@ -1,7 +1,8 @@
 """What a plan counts: every answer that would be asked for, once, apart from those that the cache has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.suite import Suite
@@ -23,15 +24,13 @@ _WRITTEN = {Purpose.FALLBACK_SAMPLES: FORM_MAX_TOKENS, Purpose.EXPLANATION: EXPL
 _LENGTH_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """Why it is not sure that something is asked for at all, as the assumption that a plan shows."""
 
     assumption: str
 
 
-@dataclass(slots=True)
-class Ledger:
+class Ledger(Struct):
     """Counts questions as single flight and the cache would let them through: equal ones once.
 
     Attributes:

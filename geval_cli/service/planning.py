@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.assertions.geval import metric_of
 from geval_cli.assertions.outcome import Subject, Tools, judge_provider
@@ -78,8 +80,7 @@ async def forecast_run(
         await pool.aclose()
 
 
-@dataclass(slots=True)
-class _Planner:
+class _Planner(Struct):
     """Follows jobs, and rows of jobs whose outputs are compared once all of them are there."""
 
     prepared: PreparedRun

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import JudgeDefaults
 from geval_cli.config.confinement import confined_to

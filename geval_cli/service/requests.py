@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from geval_cli.assertions.outcome import JudgeDefaults
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import Scoring
@@ -18,8 +20,7 @@ UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
 _NO = frozenset({"", "0", "false", "no", "off"})
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
+class Resumption(Struct, frozen=True):
     """Which earlier run to go on with.
 
     Attributes:
@@ -83,8 +84,7 @@ class RunRequest:
         return self.untrusted or self.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
+class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once.

@@ -1,9 +1,10 @@
 """Going on with an earlier run: which one, whether it is still the same suite, and what of it is done."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+
+from msgspec import Struct
 
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.plan import Job, Plan
@@ -49,8 +50,7 @@ class DoneCases:
         return (test_index * self._repeats + repeat_index) * self._columns + column
 
 
-@dataclass(frozen=True, slots=True)
-class ResumedRun:
+class ResumedRun(Struct, frozen=True):
     """An earlier run that is to be gone on with, and that no other process works on.
 
     Attributes:
@@ -157,8 +157,7 @@ def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retrie
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """Results that stay together or are redone together."""
 
     results: tuple[CaseResult, ...]

@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import RunRecord, RunStatus

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.events import ModelCalled, RunEvent
 from geval_cli.records import Role, Usage
@@ -13,8 +14,7 @@ _NOTE_EVERY_S = 0.02
 """So much of what cases without a result have cost is forgotten when the process is killed."""
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(Struct):
     """Adds up the calls of one process of a run.
 
     Attributes:

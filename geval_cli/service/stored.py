@@ -1,6 +1,6 @@
 """Stored runs, and what a run says to the shell."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import StopReason

@@ -1,7 +1,8 @@
 """The filters of templates that a config brings: JavaScript that is run while a template is rendered."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.promptfoo.template_filter import TemplateFilter
 from geval_cli.config.suite import Suite
@@ -17,8 +18,7 @@ from geval_cli.scripting.javascript import (
 from geval_cli.scripting.script_errors import ScriptError
 
 
-@dataclass(frozen=True, slots=True)
-class _JavaScriptFilter:
+class _JavaScriptFilter(Struct, frozen=True):
     """Called by a template. Raises ValueError, which a template takes for a failure of its own."""
 
     name: str

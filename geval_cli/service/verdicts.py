@@ -1,7 +1,8 @@
 """What is said of a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from geval_cli.config.gates import Gate
 from geval_cli.engine.derived import derive_by_column

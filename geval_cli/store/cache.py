@@ -1,16 +1,17 @@
 """The response cache: what models answered, found again by what they were asked."""
 
 import contextlib
-import json
 import math
 import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from geval_cli.errors import StoreError
+from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.database import Database, memory_database, open_database, readable_database
 from geval_cli.store.key_filter import KeyFilter
@@ -32,8 +33,7 @@ _STATS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChoice:
+class StoredChoice(Struct, frozen=True):
     """One answer as the cache keeps it.
 
     Attributes:
@@ -48,8 +48,7 @@ class StoredChoice:
     dropped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Struct, frozen=True):
     """What is in the cache. `expired` entries are not read any more. Times in seconds since 1970, None if empty."""
 
     path: Path
@@ -275,12 +274,12 @@ def _encode(stored: StoredChoice) -> str | bytes:
             [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
             for token in choice.token_logprobs
         ]
-    text = json.dumps(answer, separators=(",", ":"))
-    return text if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text.encode("ascii"), 1)
+    text = encode_json(answer)
+    return text.decode() if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text, 1)
 
 
 def _decode(answer: str | bytes) -> StoredChoice:
-    data = json.loads(answer if isinstance(answer, str) else zlib.decompress(answer))
+    data = decode_json(answer if isinstance(answer, str) else zlib.decompress(answer))
     logprobs = data.get("logprobs")
     input_tokens, output_tokens, cost_usd = data["usage"]
     tokens = None if logprobs is None else tuple(_token(*token) for token in logprobs)

@@ -12,9 +12,10 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.errors import StoreError
 from geval_cli.store.home import make_folder
@@ -64,8 +65,7 @@ class Access(StrEnum):
     MEMORY = "mode=memory&cache=shared"
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
+class Database(Struct, frozen=True):
     """A file that can be opened and, if it is to be written, is up to date. `warnings` tell what that took."""
 
     path: Path

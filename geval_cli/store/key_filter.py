@@ -1,8 +1,9 @@
 """Which keys may have been kept: an answer without asking the database, in a fixed room."""
 
 _BITS = 1 << 23  # a mebibyte; pages that are never written to take none
-_DIGITS_PER_PROBE = 6
-_PROBES = 4
+_MASK = _BITS - 1
+_SHIFTS = (0, 24, 48, 72)
+_DIGITS = 24
 
 
 class KeyFilter:
@@ -25,5 +26,5 @@ class KeyFilter:
 
 
 def _probes(key: str) -> list[int]:
-    ends = range(_DIGITS_PER_PROBE, _DIGITS_PER_PROBE * _PROBES + 1, _DIGITS_PER_PROBE)
-    return [int(key[end - _DIGITS_PER_PROBE : end], 16) % _BITS for end in ends]
+    number = int(key[:_DIGITS], 16)
+    return [number >> shift & _MASK for shift in _SHIFTS]

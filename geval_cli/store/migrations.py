@@ -1,10 +1,9 @@
 """The schema of each database as numbered steps. Steps are only ever added: a released one never changes."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """One kind of database.
 
     Attributes:

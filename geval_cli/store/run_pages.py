@@ -4,9 +4,10 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.errors import StoreError
 from geval_cli.records import (
@@ -15,10 +16,10 @@ from geval_cli.records import (
     RunRecord,
     RunSummary,
     Status,
-    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
 )
+from geval_cli.store.record_text import read_case_result
 
 
 class SortOrder(StrEnum):
@@ -29,8 +30,7 @@ class SortOrder(StrEnum):
     SCORE = "score"
 
 
-@dataclass(frozen=True, slots=True)
-class ResultFilter:
+class ResultFilter(Struct, frozen=True):
     """Which results are wanted.
 
     Attributes:
@@ -49,8 +49,7 @@ class ResultFilter:
         return self.status is not None or self.metric is not None or bool(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRow:
+class ResultRow(Struct, frozen=True):
     """All results of one test and repeat, by column; `matching` are the columns that passed the filter."""
 
     test_index: int
@@ -59,16 +58,14 @@ class ResultRow:
     matching: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ResultPage:
+class ResultPage(Struct, frozen=True):
     """Some rows of `total` that passed the filter."""
 
     rows: tuple[ResultRow, ...]
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVerdict:
+class StoredVerdict(Struct, frozen=True):
     """What one result says, without the texts that led to it. `vars` is JSON text."""
 
     test_index: int
@@ -81,16 +78,14 @@ class StoredVerdict:
     named_scores: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutline:
+class RunOutline(Struct, frozen=True):
     """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended."""
 
     run: RunRecord
     counts: RunSummary
 
 
-@dataclass(frozen=True, slots=True)
-class RunPoint:
+class RunPoint(Struct, frozen=True):
     """One finished run in the history of its config."""
 
     run_id: str
@@ -159,8 +154,7 @@ _ORDERS = {
 _UNREADABLE = (ValueError, LookupError)
 
 
-@dataclass(frozen=True, slots=True)
-class RunPages:
+class RunPages(Struct, frozen=True):
     """Reads parts of what is stored. Every method raises StoreError when the database cannot be read.
 
     Attributes:
@@ -218,7 +212,7 @@ class RunPages:
         with self._reading() as connection:
             total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
-            return [case_result_from_json(json.loads(text)) for (text,) in texts], total
+            return [read_case_result(text) for (text,) in texts], total
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Every verdict of a run by test, repeat and column."""
@@ -268,7 +262,7 @@ def _row_results(
     connection: sqlite3.Connection, run_id: str, test_index: int, repeat_index: int
 ) -> list[CaseResult]:
     texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
-    return [case_result_from_json(json.loads(text)) for (text,) in texts]
+    return [read_case_result(text) for (text,) in texts]
 
 
 def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:

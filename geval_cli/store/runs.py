@@ -5,9 +5,11 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import (
@@ -18,7 +20,6 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Usage,
-    case_result_from_json,
     run_record_from_json,
     run_summary_from_json,
     to_json,
@@ -26,7 +27,7 @@ from geval_cli.records import (
 )
 from geval_cli.store.database import Access, Database, memory_database, open_database, readable_database
 from geval_cli.store.migrations import RUNS
-from geval_cli.store.record_text import record_text
+from geval_cli.store.record_text import read_case_result, record_text
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
@@ -73,8 +74,7 @@ class StoredRun(NamedTuple):
     summary: RunSummary | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
+class RunOrigin(Struct, frozen=True):
     """What a run was begun with, kept so that it can be taken up again.
 
     Attributes:
@@ -258,7 +258,7 @@ class RunStore:
         with contextlib.closing(self._database.connect()) as connection:
             try:
                 for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
-                    yield case_result_from_json(json.loads(text))
+                    yield read_case_result(text)
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 

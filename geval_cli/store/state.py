@@ -3,9 +3,10 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
+
+from msgspec import Struct
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
@@ -14,8 +15,7 @@ from geval_cli.store.home import home_folder, make_shared_folder
 from geval_cli.store.runs import RunStore
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """What geval keeps between runs.
 
     Attributes:
@@ -29,8 +29,7 @@ class State:
     keeps_runs: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CacheChoice:
+class CacheChoice(Struct, frozen=True):
     """Which cache to use, and how.
 
     Attributes:

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from geval_cli.errors import StoreError
 from geval_cli.store.database import Database, transaction
@@ -25,8 +26,7 @@ GATHER_S = 0.004
 _FAILURES = (sqlite3.Error, ValueError, ArithmeticError)
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(Struct):
     work: Work[Any]
     waiter: "asyncio.Future[Any] | Future[Any]"
     loop: asyncio.AbstractEventLoop | None

@@ -3,8 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import StopReason, StopSignal

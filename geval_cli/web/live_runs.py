@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from geval_cli.config.confinement import served_from
 from geval_cli.config.schema import Scoring
@@ -27,8 +29,7 @@ _FORBIDDEN, _CONFLICT, _TOO_MANY, _UNAVAILABLE = 403, 409, 429, 503
 _AGAIN_S = 10
 
 
-@dataclass(frozen=True, slots=True)
-class RunChoices:
+class RunChoices(Struct, frozen=True):
     """How a run that is started over the server differs from what its config says; as the options of `geval run`."""
 
     grader: str | None = None

@@ -1,8 +1,8 @@
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.specs import assertion, case, check_context, subject, tools
 
 from geval_cli.assertions import patterns

@@ -1,7 +1,7 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.specs import assertion, case, check_context, subject, tools
 
 from geval_cli.assertions.registry import check_assertion, judge_assertion

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.loopback import LoopbackServer, chat_reply, error_reply
 from support.product import Finished, Product
 
@@ -237,7 +238,7 @@ def test_a_run_of_an_older_geval_is_not_resumed_but_shown(product: Product, serv
     home = product.folder / "state"
     store = RunStore.open(home)
     stored = store.find(run_id(first)).run
-    store.begin(replace(stored, id="older", config_digest="0", status=RunStatus.RUNNING))
+    store.begin(structs.replace(stored, id="older", config_digest="0", status=RunStatus.RUNNING))
     store.close()
     refused = product.run(config(), server, "--resume-from", "older")
     assert (refused.code, "run older cannot be gone on with" in refused.stderr) == (2, True)

@@ -1,10 +1,10 @@
 """A suite as a form: what the fields show, and what becomes of the file when they are changed."""
 
-from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from msgspec.structs import replace
 
 from geval_cli.config.suite_draft import (
     ComposedSuite,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from msgspec import Struct
 from support.suites import load_suite
 
 from geval_cli.config.json_schema import config_json_schema
@@ -111,8 +112,8 @@ def suite_in(path: Path) -> Any:
 def plain(value: object) -> Any:
     if isinstance(value, Spec):
         return {"is": type(value).__name__, **plain(value.model_dump(exclude={"place"}))}
-    if hasattr(value, "__dataclass_fields__"):
-        names = value.__dataclass_fields__.keys() - {"place", "schema_place"}
+    if isinstance(value, Struct):
+        names = set(value.__struct_fields__) - {"place", "schema_place"}
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if key != "place"}

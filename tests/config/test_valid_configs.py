@@ -1,6 +1,5 @@
 """Each good config in `valid/` and the suite that it becomes, written out with every short form resolved."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def plain(value: object) -> Any:
     if isinstance(value, Spec):
         return {name: plain(getattr(value, name)) for name in sorted(value.model_fields_set - {"place"})}
     if isinstance(value, TestCase):
-        entries = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        entries = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         for name in ("place", "schema_place"):
             del entries[name]
         return {name: entry for name, entry in entries.items() if entry not in (None, [], {})}

@@ -1,9 +1,9 @@
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.engine.derived import check_formulas, derive, derive_by_column

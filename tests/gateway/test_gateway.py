@@ -1,7 +1,7 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRequestError

@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.base import ProviderIdentity
@@ -114,8 +113,8 @@ def test_the_keys_of_a_request_are_those_of_its_samples_one_by_one():
 
 
 def test_a_value_without_a_json_form_is_refused():
-    with pytest.raises(TypeError, match="set"):
-        choice_key(IDENTITY, replace(REQUEST, params={"stop": {"a"}}), 0)
+    with pytest.raises(TypeError, match="object"):
+        choice_key(IDENTITY, replace(REQUEST, params={"stop": object()}), 0)
 
 
 def test_the_further_keys_of_a_message_change_the_key():

@@ -1,9 +1,9 @@
 import asyncio
 import json
-from dataclasses import replace
 from string import Template
 
 import pytest
+from msgspec.structs import replace
 from support.scripted_judge import STEPS_REPLY, ScriptedJudge, prompt_of, reply, weighed_reply
 
 from geval_cli.errors import (

@@ -1,7 +1,7 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.scripted_judge import ScriptedJudge, reply, weighed_reply
 
 from geval_cli.judge.memory import JudgeMemory

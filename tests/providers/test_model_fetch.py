@@ -9,10 +9,10 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.calls import run
 from support.loopback import LoopbackServer, Reply
 

@@ -1,6 +1,6 @@
 import io
-from dataclasses import replace
 
+from msgspec.structs import replace
 from support.sample_run import STEPS, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import INTERNAL_ERROR, CaseResult, ErrorInfo, Status

@@ -2,11 +2,11 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.browser import Visit, visit
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import junitparser
@@ -7,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
+from msgspec.structs import replace
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, ErrorInfo, Status

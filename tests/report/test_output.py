@@ -3,12 +3,12 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
 
 from geval_cli.errors import OutputError

@@ -1,9 +1,9 @@
 import io
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 from support.sample_run import RUN, TerminalStream, console_of, make_case
 

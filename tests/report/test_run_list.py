@@ -1,9 +1,9 @@
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, console_of
 
 from geval_cli.records import RunRecord, RunStatus, RunSummary

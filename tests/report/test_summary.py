@@ -1,7 +1,7 @@
 import io
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage

@@ -1,6 +1,6 @@
 import io
-from dataclasses import replace
 
+from msgspec.structs import replace
 from support.sample_run import COLUMNS, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, Status

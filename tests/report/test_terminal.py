@@ -1,11 +1,11 @@
 import io
 import unicodedata
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 from support.sample_run import (
     RUN,

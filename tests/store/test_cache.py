@@ -11,7 +11,7 @@ from geval_cli.records import Choice, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import DEFAULT_TTL_S, ResponseCache, StoredChoice, _decode, _encode
 
 text = st.text(st.characters())
-number = st.floats(allow_nan=False)
+number = st.floats(allow_nan=False, allow_infinity=False)
 alternatives = st.lists(st.builds(TokenAlternative, text, number), max_size=3).map(tuple)
 tokens = st.lists(st.builds(TokenLogprob, text, number, alternatives), max_size=4).map(tuple)
 stored_choices = st.builds(

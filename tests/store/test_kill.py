@@ -40,7 +40,7 @@ asyncio.run(main())
 
 RUN_WRITER = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from geval_cli.records import *

@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.errors import StoreError

@@ -10,7 +10,7 @@ from geval_cli.store.record_text import record_text
 
 @pytest.mark.parametrize("record", [RUN, SUMMARY, *results_of()], ids=lambda record: type(record).__name__)
 def test_a_record_is_stored_in_its_one_json_form(record: object) -> None:
-    assert record_text(record) == json.dumps(to_json(record), separators=(",", ":"))
+    assert record_text(record) == json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":"))
 
 
 def test_mappings_of_any_kind_are_stored() -> None:

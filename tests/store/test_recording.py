@@ -1,9 +1,9 @@
 import asyncio
 import sqlite3
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.records import RunStatus

@@ -1,9 +1,9 @@
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY
 
 from geval_cli.records import RunStatus

@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.sample_run import COLUMNS, RUN, make_case, make_judged
 
 from geval_cli.errors import StoreError

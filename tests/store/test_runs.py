@@ -2,9 +2,9 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import (

@@ -2,8 +2,8 @@
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from geval_cli.records import (

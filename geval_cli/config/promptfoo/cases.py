@@ -1,7 +1,9 @@
 """The tests of a promptfoo config as test cases: scenarios, `defaultTest` and combinations of variables worked in."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
@@ -21,8 +23,7 @@ CONVERSATION_ID = "conversationId"
 """The key of `metadata` that keeps conversations apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """Tests that are run once for each of `settings`."""
 
     settings: tuple[ConfigPart, ...]
@@ -31,8 +32,7 @@ class Scenario:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class PromptfooTests:
+class PromptfooTests(Struct, frozen=True):
     """The tests of a suite; each pass reads files anew and yields equal tests. `whole` is where the config begins."""
 
     tests: tuple[ConfigPart, ...]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.config.assertion_base import AssertionSpec, ModelGradedSpec
 from geval_cli.config.assertion_schema import AssertSetSpec
@@ -12,8 +13,7 @@ from geval_cli.errors import Location
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ]\d.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing in a config, what promptfoo makes of it, and what geval makes of it."""
 
     what: str

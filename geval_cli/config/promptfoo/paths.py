@@ -2,8 +2,9 @@
 
 import glob
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.config.confinement import is_outside, outside_problem
 from geval_cli.config.problems import did_you_mean
@@ -22,8 +23,7 @@ _FUNCTION = re.compile(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<fu
 _MAX_NAME = 500
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFile:
+class NamedFile(Struct, frozen=True):
     """A file that exists, and which function or sheet of it is meant; "" where nothing is said."""
 
     path: Path

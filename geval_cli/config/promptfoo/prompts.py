@@ -1,8 +1,10 @@
 """Prompts in every form that promptfoo takes: texts, files of one or several, `{id, label, raw}`, `{file: label}`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.config_files import with_file_contents
@@ -31,8 +33,7 @@ _REMOTE = ("langfuse://", "portkey://", "helicone://", "package:")
 _FORMS = "a prompt is a text, file://, a list of chat messages, or a mapping with `raw` or `id`"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigPart:
+class ConfigPart(Struct, frozen=True):
     """One entry of a list in one of the configs, and the folder to which its paths are relative."""
 
     value: JsonValue
@@ -40,8 +41,7 @@ class ConfigPart:
     folder: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(Struct, frozen=True):
     """A prompt before it has a name that no other has. `label` is what the config calls it, if it does."""
 
     raw: str

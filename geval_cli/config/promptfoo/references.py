@@ -1,8 +1,9 @@
 """`$ref`: parts of a promptfoo config that stand elsewhere in the file, or in another file."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec import Struct, field
 
 from geval_cli.config.document import MAX_DEPTH, Document
 from geval_cli.config.place import Place
@@ -16,8 +17,7 @@ _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema",
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
-@dataclass(slots=True)
-class References:
+class References(Struct):
     """Puts what references name in their place. `used` are the top-level keys that something referred to."""
 
     document: Document

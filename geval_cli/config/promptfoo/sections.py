@@ -1,8 +1,9 @@
 """The parts of one promptfoo config or of several that are joined, each part with its place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from geval_cli.config.document import Document
 from geval_cli.config.problems import did_you_mean
@@ -30,8 +31,7 @@ _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
 """How keys begin that only hold YAML anchors or what references name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True):
     """A config as it was read: its content with references and env values put in, and what it was before."""
 
     path: Path
@@ -45,8 +45,7 @@ class ConfigFile:
         return ConfigPart(self.content, self.document.place, self.path.parent)
 
 
-@dataclass(slots=True)
-class Sections:
+class Sections(Struct):
     """Lists joined in the order of the configs; for `settings`, the later config wins."""
 
     prompts: list[ConfigPart] = field(default_factory=list)

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.expectations import assertion_of_cell
@@ -25,8 +26,7 @@ _CONFIG_KEYS = ("threshold",)
 _ESCAPED_COMMA = re.compile(r"(?<!\\),")
 
 
-@dataclass(slots=True)
-class TableColumns:
+class TableColumns(Struct):
     """What the columns of one table mean. Rows are read one by one; what is wrong with the header is said once."""
 
     header: list[str]

@@ -1,8 +1,9 @@
 """One test of a promptfoo config: what it shares with geval's own tests, and its directions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.assertion_numbers import with_written_numbers
@@ -23,8 +24,7 @@ _FOUND_OUT = {"params", "output_replaces_answer", "made_vars"}
 _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTest:
+class ReadTest(Struct, frozen=True):
     """A test as specs: what geval's own dialect has too, and the directions that only promptfoo's has."""
 
     spec: TestSpec = field(default_factory=TestSpec)

@@ -1,9 +1,10 @@
 """Where a promptfoo config's tests come from: lists, files of every kind, wildcards, and lists of these."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.config.assertion_schema import ASSERTION_SPECS
 from geval_cli.config.place import Place, Positions
@@ -40,8 +41,7 @@ _DEFAULT_GENERATOR = "generate_tests"
 _SAVE = "save the tests into a .csv or .jsonl file beside the config, and name that"
 
 
-@dataclass(frozen=True, slots=True)
-class TestRow:
+class TestRow(Struct, frozen=True):
     """A test as it is written. `folder` is what a path in its `vars:` is relative to.
 
     `number` counts the rows of a file whose tests have no description of their own; 0 elsewhere.

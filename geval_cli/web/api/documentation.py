@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
+from msgspec import Struct
 
 from geval_cli.web.api.openapi import operations_of
 from geval_cli.web.html import render_page
@@ -16,8 +16,7 @@ router = APIRouter()
 _JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """A parameter, or a field of a JSON object."""
 
     name: str
@@ -26,8 +25,7 @@ class Field:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What may come back."""
 
     status: str
@@ -35,8 +33,7 @@ class Answer:
     media_types: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One method of one path."""
 
     anchor: str

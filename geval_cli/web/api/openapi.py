@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from geval_cli.web.api.described import ProblemDocument
+from geval_cli.web.api.run_models import ANSWERS
 
 _REFERENCE = "#/components/schemas/{model}"
 _OPEN_OPERATIONS = frozenset({"health"})
@@ -18,6 +20,7 @@ def describe_api(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             found = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
             _add_problem_schemas(found)
+            _add_record_schemas(found)
             if needs_token:
                 _add_token(found)
             app.openapi_schema = found
@@ -46,6 +49,12 @@ def _add_problem_schemas(document: dict[str, Any]) -> None:
             for response in operation["responses"].values():
                 if "application/problem+json" in response.get("content", {}):
                     response["content"].pop("application/json", None)
+
+
+def _add_record_schemas(document: dict[str, Any]) -> None:
+    template = _REFERENCE.format(model="{name}")
+    _, schemas = msgspec.json.schema_components(ANSWERS, ref_template=template)
+    document["components"]["schemas"].update(schemas)
 
 
 def _add_token(document: dict[str, Any]) -> None:

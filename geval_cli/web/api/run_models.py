@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+from msgspec import Struct
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from geval_cli.config.schema import Scoring
@@ -58,10 +59,8 @@ class RunStartedAnswer(BaseModel):
     results: str
 
 
-class RunAnswer(BaseModel):
+class RunAnswer(Struct, frozen=True):
     """A run as in `results.json`, without its results unless they were asked for."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: int
     run: RunRecord
@@ -69,19 +68,15 @@ class RunAnswer(BaseModel):
     results: list[CaseResult] | None = None
 
 
-class ListedRun(BaseModel):
+class ListedRun(Struct, frozen=True):
     """A run without its config, and its counts."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: dict[str, Any]
     summary: RunSummary
 
 
-class RunListAnswer(BaseModel):
+class RunListAnswer(Struct, frozen=True):
     """Some of all stored runs."""
-
-    model_config = ConfigDict(frozen=True)
 
     runs: list[ListedRun]
     total: int
@@ -89,12 +84,14 @@ class RunListAnswer(BaseModel):
     limit: int
 
 
-class ResultsAnswer(BaseModel):
+class ResultsAnswer(Struct, frozen=True):
     """Some of all results of a run."""
-
-    model_config = ConfigDict(frozen=True)
 
     results: list[CaseResult]
     total: int
     offset: int
     limit: int
+
+
+ANSWERS: tuple[type[Struct], ...] = (RunAnswer, RunListAnswer, ResultsAnswer)
+"""What holds records; the OpenAPI document describes each, with the records in it, under its name."""

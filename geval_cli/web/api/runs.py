@@ -12,7 +12,7 @@ from geval_cli.report.json_file import json_document
 from geval_cli.report.json_text import json_text
 from geval_cli.service import load_report
 from geval_cli.store.runs import RunStore, StoredRun
-from geval_cli.web.api.described import described
+from geval_cli.web.api.described import answered, described
 from geval_cli.web.api.run_models import (
     ResultsAnswer,
     RunAnswer,
@@ -52,8 +52,7 @@ Offset = Annotated[int, Query(ge=0, le=2**53, description="So many are left out.
     "",
     summary="List runs",
     operation_id="list_runs",
-    response_model=RunListAnswer,
-    responses=described(401, 403, 422),
+    responses={200: answered(RunListAnswer), **described(401, 403, 422)},
 )
 async def list_runs(
     request: Request,
@@ -89,8 +88,7 @@ async def start_run(request: Request, asked: StartRequest) -> Response:
     "/{id}",
     summary="Read a run",
     operation_id="read_run",
-    response_model=RunAnswer,
-    responses=described(401, 403, 404, 422, 503),
+    responses={200: answered(RunAnswer), **described(401, 403, 404, 422, 503)},
 )
 async def read_run(
     request: Request,
@@ -112,8 +110,7 @@ async def read_run(
     "/{id}/results",
     summary="Read results",
     operation_id="read_results",
-    response_model=ResultsAnswer,
-    responses=described(401, 403, 404, 422, 503),
+    responses={200: answered(ResultsAnswer), **described(401, 403, 404, 422, 503)},
 )
 async def read_results(
     request: Request,

@@ -3,8 +3,9 @@
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.errors import ConfigError
@@ -18,8 +19,7 @@ _FOREIGN_FOLDERS = frozenset({"node_modules", "venv", "__pycache__", "site-packa
 _RESULTS_KEYS = frozenset({"results", "summary"})
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSuite:
+class ListedSuite(Struct, frozen=True):
     """A suite in the list.
 
     Attributes:

@@ -1,13 +1,13 @@
 """Which address does what in the suite editor."""
 
 import asyncio
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
+from msgspec import to_builtins
 
 from geval_cli.config.confinement import served_from
 from geval_cli.config.suite_draft import ComposedSuite, compose_suite, suite_form
@@ -159,7 +159,7 @@ def _request(settings: ServerSettings, path: Path) -> RunRequest:
 
 
 def _file_json(file: SuiteFile) -> dict[str, Any]:
-    return {"digest": file.digest, "form": asdict(suite_form(file.source))}
+    return {"digest": file.digest, "form": to_builtins(suite_form(file.source))}
 
 
 def _sentence(problem: Problem) -> str:

@@ -4,8 +4,9 @@ import hashlib
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from geval_cli.config.dialect import Dialect, dialect_of
 from geval_cli.config.regular_file import open_regular
@@ -27,8 +28,7 @@ _NEW_SUFFIXES = (".yaml", ".yml")
 _NAME_LENGTH = 200
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteFile:
+class SuiteFile(Struct, frozen=True):
     """A suite's file as it was when it was read. `digest` is the SHA-256 of its bytes."""
 
     path: Path

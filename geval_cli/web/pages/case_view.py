@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
+
+from msgspec import Struct
 
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
 from geval_cli.report.assertion_view import AssertionView, JudgeVerdict
@@ -23,8 +24,7 @@ _BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 36, 12, 72
 _SCALE_MAX = 21
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """One rating of a distribution, as a bar of `height` at `x`."""
 
     rating: str
@@ -33,8 +33,7 @@ class Bar:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """How likely the judge found each rating."""
 
     bars: tuple[Bar, ...]
@@ -46,8 +45,7 @@ class Distribution:
         return ", ".join(f"rating {bar.rating}: {bar.share_text}" for bar in self.bars)
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictPart:
+class VerdictPart(Struct, frozen=True):
     """A judge's verdict, or the part of it that belongs to one of several criteria."""
 
     title: str
@@ -59,8 +57,7 @@ class VerdictPart:
     distribution: Distribution | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShownAssertion:
+class ShownAssertion(Struct, frozen=True):
     """One assertion and those within it; `number` is unique on the page."""
 
     number: int

@@ -1,7 +1,8 @@
 """The geometry of small charts; templates draw it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from geval_cli.report.numbers import format_percentage
 from geval_cli.store.run_pages import RunPoint
@@ -12,8 +13,7 @@ _RUNS_MAX = 30
 _CONFIGS_MAX = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """One run of a trend."""
 
     x: float
@@ -22,8 +22,7 @@ class Dot:
     rate_text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(Struct, frozen=True):
     """The pass rates of one config's last runs, oldest first. `delta_points` is in percentage points."""
 
     config_path: str

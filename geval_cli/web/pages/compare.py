@@ -1,10 +1,10 @@
 """Two runs side by side, with what changed its verdict on top."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, MetricSummary
@@ -23,8 +23,7 @@ _RUNS_COMPARED = 2
 router = APIRouter(route_class=PageRoute)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPair:
+class ShownPair(Struct, frozen=True):
     """One case in both runs with both outputs."""
 
     pair: Pair
@@ -32,8 +31,7 @@ class ShownPair:
     after: CaseResult
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPair:
+class MetricPair(Struct, frozen=True):
     """A metric in both runs."""
 
     name: str

@@ -1,11 +1,11 @@
 """One run as a matrix: tests down, prompts x providers across."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
 from geval_cli.report.derived_table import derived_rows
@@ -23,8 +23,7 @@ _CONFIG_CHARACTERS_MAX = 40_000
 router = APIRouter(route_class=PageRoute)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One case in the matrix, by its own score or by that of the chosen metric. `matches`: it passed the filter."""
 
     result: CaseResult

@@ -1,6 +1,6 @@
 import asyncio
-from dataclasses import replace
 
+from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case
 
 from geval_cli.engine.runner import StopSignal

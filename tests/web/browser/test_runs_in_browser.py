@@ -1,11 +1,12 @@
 """The page in a real browser: what people do with it, and that nothing else happens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.browser import Visit, forget, open_window, serve, visit, watch
 from support.sample_run import RUN, make_case
 from support.stored_runs import (

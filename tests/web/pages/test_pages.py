@@ -4,11 +4,12 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.browser import serve
 from support.sample_run import RUN, make_case, make_judged
 from support.stored_runs import HOSTILE, hostile_tests, store_judged_run, store_run, write_config

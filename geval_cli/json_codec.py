@@ -1,0 +1,50 @@
+"""JSON where there is much of it: as fast as msgspec is, and as lenient as the standard library.
+
+What msgspec refuses and `json` does not (halves of surrogate pairs, NaN, whole numbers of any size) is left to `json`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+def encode_json(value: Any) -> bytes:
+    """`value` as compact JSON in UTF-8. Records become objects by their fields, enums their values.
+
+    Halves of surrogate pairs, which no UTF-8 can hold, are written as escapes.
+
+    Raises:
+        TypeError: there is something in it that has no JSON form.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (UnicodeEncodeError, OverflowError, TypeError):
+        return _LENIENT_ENCODER.encode(value).encode("ascii")
+
+
+def decode_json(text: str | bytes) -> Any:
+    """What `text` says.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(text)
+
+
+def _plain(value: object) -> object:
+    """What an encoder cannot write by itself, one level of it: a mapping that is no dict, a record, a set of fields."""
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_DECODER = msgspec.json.Decoder()
+_LENIENT_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
