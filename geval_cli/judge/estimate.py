@@ -7,7 +7,7 @@ from functools import cache
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.errors import JudgeError
+from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ScoreRange, format_number
@@ -152,7 +152,11 @@ async def _by_logprobs_or_single_reply(question: Question, calls: JudgeCalls) ->
 
 async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
-    response = await calls.ask_with_logprobs(request)
+    try:
+        response = await calls.ask_with_logprobs(request)
+    except OfflineError:
+        # In the run that filled the cache another question found out first that the judge gives none.
+        response = None
     shortcoming = _NO_LOGPROBS
     if response is not None and LOGPROBS not in response.dropped:
         choice = response.choices[0]

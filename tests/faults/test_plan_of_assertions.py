@@ -135,8 +135,8 @@ SPANS = {
         dialect="promptfoo",
     ),
     "context-faithfulness": config({"type": "context-faithfulness"}, variables=CONTEXT),
-    # One after the other: the first to ask finds out that the judge gives no token probabilities, whichever it is.
-    "a dimension": config({"type": "g-eval", "dimension": "coherence"}, options={"max_concurrency": 1}),
+    # One test: of several, whichever asks first finds out that the judge gives no token probabilities.
+    "a dimension": config({"type": "g-eval", "dimension": "coherence"}, tests=1),
     # Whether the first request knows the answers of the other depends on which of them ends first.
     "more samples of the same question": config(
         {**CRITERIA, "scoring": "samples", "samples": 2}, {**CRITERIA, "scoring": "samples", "samples": 5}
