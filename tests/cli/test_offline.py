@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from support.geval_command import Finished, clean_environment, run_geval
-from support.graded_server import answer_anything
 from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Product
@@ -79,18 +78,6 @@ def test_a_miss_is_an_error_that_names_the_test(product: Product, server: Loopba
     assert results["results"][1]["error"]["type"] == "OfflineError"
     assert "says new" in finished.stdout
     assert "the cache has no answer of openai:m to this" in " ".join(finished.stdout.split())
-
-
-def test_it_does_not_matter_which_test_asked_for_token_probabilities_first(product: Product) -> None:
-    check = {"type": "g-eval", "dimension": "coherence", "provider": "openai:judge"}
-    tests = [{"vars": {"x": word}, "assert": [check]} for word in ("one", "two")]
-    with LoopbackServer(respond=answer_anything) as server:
-        folder = product.folder / "answers"
-        product.run(config(tests=tests), server, "--cache-dir", str(folder))
-        for order in (tests, tests[::-1]):
-            product.write(config(tests=order))
-            _, told = offline(product, server, folder)
-            assert [result["error"] for result in told["results"]] == [None, None]
 
 
 def test_answers_never_expire_offline(product: Product, server: LoopbackServer) -> None:

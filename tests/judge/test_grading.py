@@ -11,6 +11,7 @@ from geval_cli.errors import (
     JudgeParseError,
     JudgeRangeError,
     MissingParamsError,
+    OfflineError,
     ProviderAuthError,
     UsageError,
 )
@@ -239,6 +240,16 @@ def test_samples_are_one_request_at_temperature_1_and_their_mean_counts():
     assert result.rating == pytest.approx(8.4)
     assert result.distribution == pytest.approx({8: 0.6, 9: 0.4})
     assert result.reason == "eight"
+
+
+def test_offline_samples_of_the_cache_count_when_it_lacks_the_reply_with_probabilities():
+    absent = OfflineError("the cache has no answer to this", provider_id="scripted:judge", hint="")
+    judge = ScriptedJudge(lambda request: absent if request.want_logprobs else reply(*["4"] * 20))
+
+    assert run(COHERENT, judge, ARTICLE).estimator == "samples"
+
+    with pytest.raises(OfflineError):
+        run(COHERENT, says(absent), ARTICLE)
 
 
 def test_invalid_samples_are_left_out_and_not_asked_for_again():
