@@ -30,9 +30,8 @@ Low layers raise; `engine/case.py` turns errors into values, `cli/` turns them i
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-
-from msgspec import Struct, field
 
 
 class ExitCode(IntEnum):
@@ -47,7 +46,8 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-class Location(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Location:
     """A place in a text file. `line` and `column` count from 1; `length` is the caret's width in characters."""
 
     file: str
@@ -67,7 +67,8 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-class Problem(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """One thing that is wrong with a config: what, where, and what to do about it.
 
     `hint` is short and stands beside the caret; `notes` are further lines below it.

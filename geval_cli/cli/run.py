@@ -6,11 +6,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 from msgspec import Struct
-from msgspec.structs import replace
 
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.config.promptfoo.specs import PromptfooOptions

@@ -1,5 +1,6 @@
 """From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -239,7 +240,7 @@ def _check_env(fields: Fields, reading: Reading) -> None:
 
 
 def _report_unseen(message: str, location: Location | None, reading: Reading) -> None:
-    reading.report(message, None if location is None else replace(location, length=0))
+    reading.report(message, None if location is None else dataclasses.replace(location, length=0))
 
 
 def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> SuiteTests:

@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from pydantic import AliasChoices, ValidationError
 
 from geval_cli.config.dialect import Dialect

@@ -1,5 +1,6 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from msgspec import Struct, field
@@ -105,7 +106,7 @@ class _Findings(Struct):
             further = self._further.get(key, 0)
             if further and key[0] != problem.message:
                 note = f"the same in {further} further test{'s' if further > 1 else ''}"
-                yield replace(problem, notes=(*problem.notes, note))
+                yield dataclasses.replace(problem, notes=(*problem.notes, note))
             else:
                 yield problem
         for severity, count in self._left_out.items():

@@ -1,5 +1,6 @@
 """Check all of a suite before anything is sent."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -176,7 +177,7 @@ def _check_providers(
         yield from problems
         if not problems and not request.is_offline:
             for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir):
-                yield problem if is_going_to_run else replace(problem, severity=Severity.WARNING)
+                yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
 
 
 def _trust_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
