@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the files with expected output from what the program prints now; read the difference",
     )
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and every process inherits that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
