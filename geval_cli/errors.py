@@ -262,6 +262,10 @@ class MissingParamsError(GevalError):
         hint = "give the test case these fields, or leave them out of evaluation_params"
         super().__init__(f"the test case lacks {names}", hint=hint, location=location)
 
+    def __reduce__(self) -> tuple[type["MissingParamsError"], tuple[tuple[str, ...]], dict[str, object]]:
+        # Else a copy would be made with the message in the place of the names.
+        return type(self), (self.params,), self.__dict__
+
 
 class JudgeError(GevalError):
     """The judge answered, but no verdict can be taken from it. `raw_text` is the reply as it came."""

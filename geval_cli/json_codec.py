@@ -31,6 +31,13 @@ def decode_json(text: str | bytes) -> Any:
         ValueError: it is no JSON.
     """
     try:
+        return _decoded(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _decoded(text: str | bytes) -> Any:
+    try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return json.loads(text)

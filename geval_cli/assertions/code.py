@@ -1,7 +1,7 @@
 """javascript, python: the user's code looks at the output and gives a verdict, a score, or both."""
 
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
@@ -119,17 +119,18 @@ def _spelled(value: JsonValue) -> JsonValue:
         found = json.loads(word)
     except (ValueError, RecursionError):
         return value
-    is_number = isinstance(found, int | float) and math.isfinite(found)
-    return found if is_number or isinstance(found, dict) else value
+    return found if isinstance(found, bool) or _is_number(found) or isinstance(found, dict) else value
 
 
 def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
     if isinstance(value, bool):
         return Outcome.of(value, f"the code says {'true' if value else 'false'}")
-    if isinstance(value, int | float):
+    if _is_number(value):
         return _scored(float(value), threshold)
     if isinstance(value, Mapping):
         return _graded(value, threshold)
+    if isinstance(value, int | float):
+        raise UnjudgeableError("the code gave a number beyond all bounds, which is no verdict", hint=_WANTED)
     found = "nothing" if value is None else "a text" if isinstance(value, str) else "a list"
     raise UnjudgeableError(f"the code gave {found}, which is no verdict", hint=_WANTED)
 
@@ -181,4 +182,4 @@ def _first(value: Mapping[str, JsonValue], *names: str) -> JsonValue:
 
 
 def _is_number(value: JsonValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

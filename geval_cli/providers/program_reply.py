@@ -10,7 +10,7 @@ from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage
+from geval_cli.providers.token_usage import TokenUsage, finite_amount
 from geval_cli.records import Usage
 
 _COUNT_NAMES = {
@@ -60,13 +60,15 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
 def _usage(counts: Any, cost: Any, caller: ProgramCaller) -> Usage:
     tokens = TokenUsage(_count(counts, "input"), _count(counts, "output")) if counts else None
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
-    is_told = isinstance(cost, int | float) and not isinstance(cost, bool)
+    told = finite_amount(cost)
     counted = tokens or TokenUsage()
-    return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=float(cost) if is_told else priced)
+    return Usage(
+        1, counted.input_tokens, counted.output_tokens, cost_usd=priced if told is None else float(told)
+    )
 
 
 def _count(counts: Any, which: str) -> int:
     if not isinstance(counts, dict):
         return 0
-    found = (counts[name] for name in _COUNT_NAMES[which] if isinstance(counts.get(name), int))
-    return next(found, 0)
+    found = (finite_amount(counts.get(name)) for name in _COUNT_NAMES[which])
+    return int(next((amount for amount in found if amount is not None), 0))

@@ -1,6 +1,6 @@
 """How many tokens an answer took, as servers report it: one record for the two wire formats."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,7 +79,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
 
 
 def _reports(usage: Mapping[str, Any], *names: str) -> bool:
-    return any(_number(usage.get(name)) is not None for name in names)
+    return any(finite_amount(usage.get(name)) is not None for name in names)
 
 
 def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -88,14 +88,14 @@ def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    return int(_number(usage.get(name)) or 0)
+    return int(finite_amount(usage.get(name)) or 0)
 
 
-def _number(value: Any) -> float | None:
-    """`value` if it is a finite number from 0."""
+def finite_amount(value: Any) -> float | None:
+    """`value` if it is a number from 0 to what a float can hold, else None."""
     if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return value if 0 <= value <= sys.float_info.max else None
 
 
 def _text(body: Mapping[str, Any], name: str) -> str | None:
@@ -110,8 +110,8 @@ def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
 
 def _charged_usd(usage: Mapping[str, Any]) -> float | None:
     """OpenRouter's own bill; with a key of the user's own at the vendor, the vendor's bill comes on top."""
-    charged = _number(usage.get("cost"))
+    charged = finite_amount(usage.get("cost"))
     if charged is None or not usage.get("is_byok"):
         return charged
-    upstream = _number(_part(usage, "cost_details").get("upstream_inference_cost"))
+    upstream = finite_amount(_part(usage, "cost_details").get("upstream_inference_cost"))
     return None if upstream is None else charged + upstream

@@ -1,6 +1,5 @@
 """The log of requests: JSON Lines for programs, one short line a request for people. Neither prompts nor answers."""
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from geval_cli.errors import OutputError
 from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent, RunFinished, RunStarted
 from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.report.inert import one_line
+from geval_cli.report.json_text import json_text
 from geval_cli.report.numbers import format_duration, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import output_error
@@ -63,7 +63,7 @@ class RequestLogFile:
         if entry is None or self._file is None:
             return
         try:
-            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            self._file.write(json_text(entry) + "\n")
         except OSError as error:
             self._problem = output_error(self._path, error)
             file, self._file = self._file, None

@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from geval_cli.errors import StoreError
 from geval_cli.records import (
     CaseResult,
-    JsonValue,
     RunRecord,
     RunSummary,
     Status,
@@ -138,10 +137,10 @@ _HAS_METRIC = """
               AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
 """
 _HAS_TEXT = """
-    (instr(folded(json_extract(result, '$.description')), :text)
-     OR instr(folded(json_extract(result, '$.prompt.rendered')), :text)
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(part.atom), :text))
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(part.atom), :text)))
+    (instr(folded(CAST(json_extract(result, '$.description') AS BLOB)), :text)
+     OR instr(folded(CAST(json_extract(result, '$.prompt.rendered') AS BLOB)), :text)
+     OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text))
+     OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text)))
 """
 _CASE_SCORE = "json_extract(result, '$.score')"
 _METRIC_SCORE = "(SELECT value FROM json_each(result, '$.named_scores') WHERE key = :metric)"
@@ -229,6 +228,7 @@ class RunPages(Struct, frozen=True):
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(self.connect()) as connection:
+            connection.text_factory = _lenient_text
             try:
                 yield connection
             except (sqlite3.Error, *_UNREADABLE) as error:
@@ -293,5 +293,10 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
     )
 
 
-def _folded(value: JsonValue) -> str:
-    return "" if value is None else str(value).casefold()
+def _folded(value: bytes | None) -> str:
+    """As bytes, since half of a surrogate pair in what a model wrote is no text that SQLite could hand over."""
+    return "" if value is None else _lenient_text(value).casefold()
+
+
+def _lenient_text(value: bytes) -> str:
+    return value.decode(errors="replace")

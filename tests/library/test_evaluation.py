@@ -1,5 +1,6 @@
 """What an evaluation gives back, and which error it raises."""
 
+import copy
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -266,3 +267,8 @@ class TestBatch:
         judge = ScriptedJudge(lambda request: ZeroDivisionError("a bug of the caller"))
         with pytest.raises(ZeroDivisionError):
             evaluate_batch(helpfulness(model=judge, evaluation_steps=["Read."]), [CASE, CASE])
+
+
+def test_an_error_can_be_copied_with_its_words():
+    error = MissingParamsError(("context", "input"))
+    assert (str(copy.copy(error)), copy.copy(error).params) == (str(error), error.params)

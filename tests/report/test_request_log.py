@@ -5,6 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from geval_cli.errors import OutputError
@@ -108,3 +109,11 @@ def test_people_get_a_line_for_each_request() -> None:
         "request 7, attempt 2: judge openai:judge: 1 answer in 812 ms, 512 tokens in, 40 out, ended by length (req-1)",
         "request 8: generation openai:m: ProviderUnavailableError after 20 ms: two lines and \\x1b[31mcolour",
     ]
+
+
+def test_half_a_character_in_an_error_does_not_end_the_log(tmp_path: Path) -> None:
+    entries = logged(
+        tmp_path / "log.jsonl", replace(BAD, error=ErrorInfo("ProviderError", "no \ud83d key")), BAD
+    )
+    assert "no \ufffd key" in json.dumps(entries[0], ensure_ascii=False)
+    assert len(entries) == 2

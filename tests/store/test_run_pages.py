@@ -79,6 +79,18 @@ class TestRows:
         )
         assert indexes_of(pages, ResultFilter(text=text)) == tests
 
+    def test_half_a_character_keeps_nothing_from_being_found(self, runs: RunStore) -> None:
+        pages = add(
+            runs,
+            make_case(0, output="half \ud83d done", description="d \ud83d"),
+            make_case(1, output="whole", description="e"),
+        )
+        assert indexes_of(pages, ResultFilter(text="whole")) == [1]
+        assert indexes_of(pages, ResultFilter(text="done")) == [0]
+        [first, _] = pages.verdicts(RUN.id)
+        assert first.description is not None
+        assert first.description.startswith("d ")
+
     def test_metric_with_a_strange_name(self, runs: RunStore) -> None:
         name = 'it\'s "tone" $.[0]'
         judged = make_judged(Status.FAILED, 0.2, metric=name)

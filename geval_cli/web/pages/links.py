@@ -27,7 +27,9 @@ def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
     """`path` with those values as its query that say something."""
-    query = urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+    query = urlencode(
+        {name: str(value) for name, value in values.items() if value not in (None, "")}, errors="replace"
+    )
     return f"{path}?{query}" if query else path
 
 
