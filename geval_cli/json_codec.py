@@ -44,7 +44,7 @@ def _decoded(text: str | bytes) -> Any:
 
 
 def _plain(value: object) -> object:
-    """What an encoder cannot write by itself, one level of it: a mapping that is no dict, a record, a set of fields."""
+    """What an encoder cannot write by itself, one level of it: a mapping that is no dict, or a record."""
     if isinstance(value, Mapping):
         return {str(key): item for key, item in value.items()}
     if isinstance(value, msgspec.Struct):

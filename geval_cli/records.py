@@ -6,15 +6,11 @@ of the HTTP API. Nothing here computes; nothing here knows a file format beyond 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 SCHEMA_VERSION = 1
-
-T = TypeVar("T")
 
 JsonValue = Any
 """A str, number, bool or None, or lists and str-keyed mappings of these."""
@@ -356,54 +352,9 @@ def to_json(value: Any) -> JsonValue:
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
-    names = _field_names(type(value))  # type: ignore[arg-type]  # mypy doubts that a class is hashable
-    return {name: to_json(getattr(value, name)) for name in names} if names is not None else value
+    if isinstance(value, Struct):
+        return {name: to_json(getattr(value, name)) for name in value.__struct_fields__}
+    return value
 
 
 _PLAIN = (str, int, float)  # bool is an int
-
-
-@cache
-def _field_names(kind: type[Any]) -> tuple[str, ...] | None:
-    """The fields of a record; None for a type that is none."""
-    return kind.__struct_fields__ if issubclass(kind, Struct) else None
-
-
-def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
-    """A `CaseResult` from what `to_json` made of it, in this geval or in another one.
-
-    Keys and roles that this geval does not know are passed over.
-
-    Raises:
-        ValueError: a key is missing that this geval needs, or what stands there is of the wrong kind.
-    """
-    return _record(data, CaseResult)
-
-
-def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
-    """A `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(data, RunRecord)
-
-
-def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
-    """A `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
-    return _record(data, RunSummary)
-
-
-def usage_by_role_from_json(data: Mapping[str, JsonValue]) -> dict[Role, Usage]:
-    """Usage by role from what `to_json` made of it; roles that this geval does not know are passed over."""
-    known = {name: item for name, item in data.items() if name in _ROLES}
-    return msgspec.convert(known, dict[Role, Usage])
-
-
-def _record(data: Mapping[str, JsonValue], kind: type[T]) -> T:
-    try:
-        values = dict(data)
-        if "usage" in values:
-            values["usage"] = usage_by_role_from_json(values["usage"])
-        return msgspec.convert(values, kind)
-    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"this is no {kind.__name__} of this version of geval: {error}") from error
-
-
-_ROLES = frozenset(role.value for role in Role)

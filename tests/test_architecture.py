@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
-    {"version", "errors", "json_codec", "records", "events"},
+    {"version", "errors", "json_codec", "records", "record_reading", "events"},
     {"config"},
     {"templating"},
     {"scripting"},

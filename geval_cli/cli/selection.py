@@ -11,7 +11,8 @@ from msgspec import Struct
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.selection import Selection, failing_tests
 from geval_cli.errors import UsageError
-from geval_cli.records import CaseResult, JsonValue, case_result_from_json
+from geval_cli.record_reading import case_result_from_json
+from geval_cli.records import CaseResult, JsonValue
 from geval_cli.service import load_report
 from geval_cli.store.state import open_runs
 

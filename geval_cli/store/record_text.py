@@ -3,7 +3,8 @@
 import msgspec
 
 from geval_cli.json_codec import decode_json, encode_json
-from geval_cli.records import CaseResult, case_result_from_json
+from geval_cli.record_reading import case_result_from_json
+from geval_cli.records import CaseResult
 
 
 def record_text(record: msgspec.Struct) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from geval_cli.errors import StoreError
+from geval_cli.record_reading import run_record_from_json, run_summary_from_json
 from geval_cli.records import (
     CaseResult,
     RunRecord,
     RunSummary,
     Status,
-    run_record_from_json,
-    run_summary_from_json,
 )
 from geval_cli.store.record_text import read_case_result
 

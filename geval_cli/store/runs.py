@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.record_reading import run_record_from_json, run_summary_from_json, usage_by_role_from_json
 from geval_cli.records import (
     CaseResult,
     JsonValue,
@@ -20,10 +21,7 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Usage,
-    run_record_from_json,
-    run_summary_from_json,
     to_json,
-    usage_by_role_from_json,
 )
 from geval_cli.store.database import Access, Database, memory_database, open_database, readable_database
 from geval_cli.store.migrations import RUNS

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.engine.derived import check_formulas, derive, derive_by_column
+from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import (
     CaseResult,
     MetricSummary,
@@ -14,7 +15,6 @@ from geval_cli.records import (
     RenderedPrompt,
     RunSummary,
     Status,
-    run_summary_from_json,
     to_json,
 )
 
