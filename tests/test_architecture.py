@@ -11,7 +11,7 @@ ROOMS = (
     {"version", "errors", "json_codec", "records", "record_reading", "events"},
     {"config"},
     {"templating"},
-    {"scripting"},
+    {"scripting", "http_client"},
     {"providers"},
     {"store"},
     {"gateway"},
@@ -29,7 +29,8 @@ ROOMS = (
 THIRD_PARTY_HOMES = {
     "typer": {"cli"},
     "rich": {"cli", "report"},
-    "aiohttp": {"providers", "gateway"},
+    "httptools": {"http_client"},
+    "aiohappyeyeballs": {"http_client"},
     "openai": {"providers", "gateway"},
     "genai_prices": {"providers"},
     "yaml": {"config"},

@@ -2,12 +2,8 @@
 
 import gc
 import os
-import re
 import sys
-import threading
 import traceback
-from importlib import import_module
-from pathlib import Path
 from typing import NoReturn
 
 from geval_cli.version import __version__
@@ -16,8 +12,6 @@ DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
 _ALLOCATIONS_PER_COLLECTION = 50_000
-_CONFIG_HEAD_BYTES = 65_536
-_SERVER = re.compile(rb"\b(?:openai|azure|anthropic|google|ollama|openrouter|mistral|https?):")
 
 
 def main() -> NoReturn:
@@ -30,9 +24,6 @@ def main() -> NoReturn:
 
 def _run_command() -> int:
     _collect_garbage_rarely()
-    if sys.argv[1:2] == ["run"] and any(map(_seems_to_ask_a_server, sys.argv[2:])):
-        # Half of this import reads certificates, which does not keep the other imports waiting.
-        threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
     # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app
@@ -59,17 +50,6 @@ def _run_command() -> int:
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
         return ExitCode.BUG
     return ExitCode.OK
-
-
-def _seems_to_ask_a_server(word: str) -> bool:
-    """Whether `word` of the command line is a config that names a server; a guess that costs time at worst."""
-    if not word.endswith((".yaml", ".yml", ".json")) or not Path(word).is_file():
-        return False
-    try:
-        with Path(word).open("rb") as file:
-            return _SERVER.search(file.read(_CONFIG_HEAD_BYTES)) is not None
-    except OSError:
-        return False  # the reader of configs says what is wrong with it
 
 
 def _collect_garbage_rarely() -> None:

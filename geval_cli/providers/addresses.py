@@ -1,42 +1,15 @@
-"""Where an HTTP request goes: its address, the credentials in it, the proxy before it, a redirect after it."""
+"""Where an HTTP request goes: the proxy before it, a redirect after it."""
 
-from base64 import b64encode
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from geval_cli.http_client.client import HttpCall
 from geval_cli.providers.refusals import HttpReply
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAME_REQUEST_AGAIN = frozenset({307, 308})
 _MOVED = frozenset({301, 302})  # for anything but a GET they have come to mean: as a GET, without the body
-
-
-@dataclass(frozen=True, slots=True)
-class HttpCall:
-    """One request. Its `headers`, and often its `url`, hold credentials, so `repr` leaves them out."""
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: bytes = field(default=b"", repr=False)
-    method: str = "POST"
-    timeout_s: float = 300.0
-
-
-def with_credentials_as_header(call: HttpCall) -> HttpCall:
-    """`call` with the user and password of its URL as Basic authentication; an Authorization header goes before it."""
-    parts = urlsplit(call.url)
-    user_info, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return call
-    url = urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
-    if any(name.lower() == "authorization" for name in call.headers):
-        return replace(call, url=url)
-    user, _, password = user_info.partition(":")
-    credentials = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode("ascii")
-    return replace(call, url=url, headers={**call.headers, "authorization": f"Basic {credentials}"})
 
 
 def same_origin_target(call: HttpCall, reply: HttpReply) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
-from geval_cli.providers.addresses import HttpCall
+from geval_cli.http_client.client import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import filtered_choice
 from geval_cli.providers.endpoint import Endpoint

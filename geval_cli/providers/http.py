@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError
-from geval_cli.providers.addresses import HttpCall
+from geval_cli.http_client.client import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
 from geval_cli.providers.options import (

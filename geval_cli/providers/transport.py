@@ -1,19 +1,21 @@
-"""HTTP for providers: a keep-alive pool, verified TLS, proxies from the environment, failures classified."""
+"""HTTP for providers: JSON both ways, proxies from the environment, safe redirects, failures classified."""
 
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from geval_cli.errors import ProviderResponseError, ProviderShapeError
+from geval_cli.http_client.address import parse_address
+from geval_cli.http_client.client import HttpCall, HttpClient
+from geval_cli.http_client.failures import HttpFailure, OversizedAnswerError
+from geval_cli.http_client.unpacking import ACCEPTED
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.addresses import HttpCall, proxy_for, same_origin_target, with_credentials_as_header
-from geval_cli.providers.connection_errors import CONNECT_TIMEOUT_S, connection_error
+from geval_cli.providers.addresses import proxy_for, same_origin_target
+from geval_cli.providers.connection_errors import connection_error
 from geval_cli.providers.rate_headers import used_up_for_s
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, request_id_of
 from geval_cli.records import Usage
@@ -22,9 +24,11 @@ from geval_cli.version import __version__
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A longer answer is refused; it is counted after decompression."""
 
-_KEEP_ALIVE_S = 4.0
-"""Below the 5 s after which uvicorn and Node close idle connections: a POST on a dying one would be lost."""
-
+_OWN_HEADERS = {
+    "user-agent": f"geval-cli/{__version__}",
+    "accept": "*/*",
+    "accept-encoding": ACCEPTED,
+}
 _MOST_REDIRECTS = 3
 
 
@@ -33,7 +37,7 @@ class Transport:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         self._proxies: dict[tuple[str, str], str | None] = {}
 
     async def post_json(
@@ -68,7 +72,6 @@ class Transport:
                 ProviderRequestError: 3xx and other 4xx.
             ProviderShapeError: the answer is larger than `MAX_BODY_BYTES`.
         """
-        call = with_credentials_as_header(call)
         reply = await self._exchange(call, context)
         for _ in range(_MOST_REDIRECTS):
             target = same_origin_target(call, reply)
@@ -86,58 +89,33 @@ class Transport:
         return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
 
     async def aclose(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def _exchange(self, call: HttpCall, context: CallContext) -> HttpReply:
-        proxy = self._proxy_for(call.url)
-        try:
-            return await self._talk(call, context, proxy)
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            trouble = connection_error(error, call, context, proxy=proxy)
-            # These hold the request, with all of its headers, and show them in their `repr`.
-            cause = None if isinstance(error, aiohttp.ClientResponseError) else error
-        # Outside the handler, so that no error hangs on to one that holds keys.
-        raise trouble from cause
-
-    async def _talk(self, call: HttpCall, context: CallContext, proxy: str | None) -> HttpReply:
-        session = self._open_session()
-        timeout = aiohttp.ClientTimeout(
-            total=call.timeout_s, sock_connect=min(call.timeout_s, CONNECT_TIMEOUT_S)
-        )
+        if self._client is None:
+            self._client = HttpClient(_OWN_HEADERS)
         started = time.perf_counter()
-        async with session.request(
-            call.method,
-            call.url,
-            headers=call.headers,
-            data=call.body or None,
-            timeout=timeout,
-            proxy=proxy,
-            allow_redirects=False,
-        ) as response:
-            body = await _read_bounded(response, context)
-            latency_ms = (time.perf_counter() - started) * 1000
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return HttpReply(response.status, headers, body, latency_ms)
+        proxy = None
+        try:
+            proxy = self._proxy_for(call.url)
+            answer = await self._client.exchange(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
+        except OversizedAnswerError as error:
+            message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
+            raise ProviderShapeError(message, provider_id=context.provider_id) from error
+        except (TimeoutError, HttpFailure) as error:
+            raise connection_error(error, call, context, proxy=proxy) from error
+        latency_ms = (time.perf_counter() - started) * 1000
+        return HttpReply(answer.status, answer.headers, answer.body, latency_ms)
 
     def _proxy_for(self, url: str) -> str | None:
         """As `proxy_for`, which reads the whole environment, but once for each host."""
-        parts = urlsplit(url)
-        origin = parts.scheme, parts.netloc
+        address = parse_address(url)
+        origin = address.scheme, address.host_header
         if origin not in self._proxies:
             self._proxies[origin] = proxy_for(url)
         return self._proxies[origin]
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # trust_env stays off: it would also send what ~/.netrc holds; `proxy_for` finds the proxy.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"user-agent": f"geval-cli/{__version__}", "accept-encoding": "gzip, deflate"},
-            )
-        return self._session
 
 
 def response_error(what: str, reply: HttpReply, context: CallContext) -> ProviderResponseError:
@@ -161,16 +139,3 @@ def _json_bytes(payload: Mapping[str, Any]) -> bytes:
     except (UnicodeEncodeError, OverflowError):
         # Half of a surrogate pair, which servers refuse even when it is escaped; or a number of more than 64 bits.
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-async def _read_bounded(response: aiohttp.ClientResponse, context: CallContext) -> bytes:
-    parts = []
-    size = 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            response.close()
-            message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
-            raise ProviderShapeError(message, provider_id=context.provider_id, status=response.status)
-        parts.append(part)
-    return b"".join(parts)

@@ -19,7 +19,7 @@ def loaded_to_run() -> set[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "aiohttp",
+        "httptools",
         "genai_prices",
         "jsonschema",
         "rapidfuzz",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import trustme
-from aiohttp.http_parser import HAS_BROTLI
 from support.calls import answer, provider, run
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
@@ -102,7 +101,6 @@ class TestOldAndOddServers:
             with RawServer(http_bytes(packed, headers={"content-encoding": name})) as server:
                 assert ask_at(server.base_url) == "Hello"
 
-    @pytest.mark.skipif(HAS_BROTLI, reason="a library that reads it is installed")
     def test_compression_that_nobody_asked_for_is_named_and_not_tried_again(self) -> None:
         with RawServer(http_bytes(b"\x0b\x02packed", headers={"content-encoding": "br"})) as server:
             error = failure(server.base_url)

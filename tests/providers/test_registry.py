@@ -275,12 +275,12 @@ import sys, threading
 from pathlib import Path
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.providers.registry import begin_loading
-assert "aiohttp" not in sys.modules
+assert "httptools" not in sys.modules
 begin_loading([ProviderSpec(id={provider_id!r})], env={{}}, base_dir=Path())
 for thread in threading.enumerate():
     if thread is not threading.current_thread():
         thread.join()
-assert ("aiohttp" in sys.modules) is {is_loaded}
+assert ("httptools" in sys.modules) is {is_loaded}
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

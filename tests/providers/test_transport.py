@@ -6,7 +6,8 @@ from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers import transport
-from geval_cli.providers.addresses import HttpCall, is_loopback, proxy_for
+from geval_cli.http_client.client import HttpCall
+from geval_cli.providers.addresses import is_loopback, proxy_for
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.refusals import CallContext
 from geval_cli.providers.transport import Transport

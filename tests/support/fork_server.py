@@ -23,7 +23,7 @@ LOADED = (
     "geval_cli.cli.run",
     "geval_cli.cli.arguments",
     "geval_cli.cli.selection",
-    "aiohttp",
+    "geval_cli.providers.transport",
     "jsonschema",
     "rich.console",
 )

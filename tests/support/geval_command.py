@@ -22,8 +22,8 @@ _VOLATILE = (
     (re.compile(r"\b\d{4}-\d{2}-\d{2}T[\d:.]+(\+00:00|Z)"), "<WHEN>"),
 )
 
-_READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "SSL", "TYPER_", "PYDANTIC_", "AIOHTTP_")
-"""How the names of variables begin that decide how Python and libraries are loaded; aiohttp reads certificates."""
+_READ_WHILE_LOADING = ("PYTHON", "LC_", "LANG", "TYPER_", "PYDANTIC_")
+"""How the names of variables begin that decide how Python and libraries are loaded."""
 
 
 @dataclass(frozen=True)
