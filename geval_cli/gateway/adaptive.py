@@ -41,10 +41,17 @@ class AdaptiveSlots:
 
     async def acquire(self) -> int:
         """Wait for a slot. Returns what `release` needs to know about it."""
-        if self._line or not self._has_room:
+        ticket = self.take()
+        if ticket is None:
             await self._stand_in_line()
-        else:
-            self._taken += 1
+            ticket = self._halvings
+        return ticket
+
+    def take(self) -> int | None:
+        """A slot, if there is one for which nobody waits; as `acquire`, which would wait."""
+        if self._line or not self._has_room:
+            return None
+        self._taken += 1
         return self._halvings
 
     def release(self, ticket: int, outcome: Outcome = Outcome.UNCLEAR) -> None:

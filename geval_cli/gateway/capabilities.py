@@ -108,6 +108,8 @@ class CapabilityLayer:
     async def __call__(self, call: ModelCall) -> ModelResponse:
         server = self._servers[call.server]
         needed = _features(call)
+        if not server.discovery.unknown(needed):
+            return await self._ask(call, server)
         patience_s = _PATIENCE_FOR_LOGPROBS_S if LOGPROBS in needed else _PATIENCE_S
         claimed = await server.discovery.claim(needed, patience_s=patience_s)
         if not claimed:
@@ -160,13 +162,14 @@ class CapabilityLayer:
         return (LOGPROBS,)
 
 
-def _features(call: ModelCall) -> frozenset[str]:
+def _features(call: ModelCall) -> set[str]:
     request, config = call.request, call.provider.identity.params
-    features = {
-        name for name in _PARAMETERS_FOUND_OUT if request.params.get(name, config.get(name)) is not None
-    }
+    features = set()
+    for name in _PARAMETERS_FOUND_OUT:
+        if request.params.get(name, config.get(name)) is not None:
+            features.add(name)
     if request.want_logprobs:
         features.add(LOGPROBS)
     if request.response_schema is not None:
         features.add(RESPONSE_FORMAT)
-    return frozenset(features)
+    return features

@@ -24,7 +24,7 @@ class Discovery:
         Returns:
             What this call is to find out; empty when there is nothing to find out, or waiting did not help.
         """
-        while unknown := features - self._known:
+        while unknown := self.unknown(features):
             awaited = unknown & self._under_way.keys()
             if not awaited:
                 found = asyncio.get_running_loop().create_future()
@@ -34,6 +34,10 @@ class Discovery:
             if not awaited <= self._known:
                 break
         return frozenset()
+
+    def unknown(self, features: AbstractSet[str]) -> AbstractSet[str]:
+        """Those of `features` that nobody has found out about."""
+        return features - self._known
 
     def settle(self, claimed: AbstractSet[str], *, known: AbstractSet[str]) -> None:
         """End a claim. Of `claimed`, `known` need not be found out again; the rest is open to later calls."""

@@ -16,11 +16,11 @@ def choice_keys(identity: ProviderIdentity, request: ModelRequest) -> tuple[str,
     Each is 64 hexadecimal digits, the same on every machine and in every process. How many samples are asked for
     together does not change them, nor on whose behalf they are asked for.
     """
-    question = _question_hash(identity, request)
-    return tuple(_sample_key(question, index) for index in request.sample_indexes)
+    question = hashlib.sha256(_question_bytes(identity, request))
+    return tuple([_sample_key(question.copy(), index) for index in request.sample_indexes])
 
 
-def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashlib._Hash":
+def _question_bytes(identity: ProviderIdentity, request: ModelRequest) -> bytes:
     params = {**identity.params, **request.params}
     question = [
         _VERSION,
@@ -29,7 +29,7 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
         identity.endpoint,
         # Sorted at this level only: inside a value (a JSON Schema, say) order can change what a model writes.
         sorted((name, value) for name, value in params.items() if name != "n" and value is not None),
-        [[message.role, message.content, *_further(message)] for message in request.messages],
+        [_said(message) for message in request.messages],
         request.want_logprobs,
         request.response_schema,
         request.repeat_index,
@@ -37,15 +37,15 @@ def _question_hash(identity: ProviderIdentity, request: ModelRequest) -> "hashli
     ]
     if identity.variables:
         question.append({name: request.variables.get(name) for name in identity.variables})
-    return hashlib.sha256(encode_json(question))
+    return encode_json(question)
 
 
-def _further(message: Message) -> list[JsonValue]:
-    """What else a message says; nothing for most, so that their keys stay what they were."""
-    return [dict(message.further)] if message.further else []
+def _said(message: Message) -> list[JsonValue]:
+    if not message.further:  # as with most, whose keys stay what they were
+        return [message.role, message.content]
+    return [message.role, message.content, dict(message.further)]
 
 
 def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
-    digest = question.copy()
-    digest.update(f"#{sample_index}".encode("ascii"))
-    return digest.hexdigest()
+    question.update(b"#%d" % sample_index)
+    return question.hexdigest()

@@ -20,6 +20,7 @@ _CHARACTERS_PER_TOKEN = 4
 _LONGEST_SLEEP_S = 1.0
 # Service unavailable; and what Anthropic answers while it is overloaded.
 _OVERLOADED = frozenset({503, 529})
+_NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
 
 
 class Taken(Struct):
@@ -75,7 +76,7 @@ class _Slots(Struct):
     """What a request holds while it is on the wire: a slot of its server, and one of all that the run may have."""
 
     own: AdaptiveSlots
-    overall: asyncio.Semaphore | None
+    overall: AdaptiveSlots | None
 
     async def acquire(self) -> int:
         """Both slots, the server's own first; returns what `release` needs."""
@@ -88,10 +89,18 @@ class _Slots(Struct):
                 raise
         return ticket
 
+    def take(self) -> int | None:
+        """Both slots, if nobody waits for one of them and both are there; as `acquire`, which would wait."""
+        ticket = self.own.take()
+        if ticket is not None and self.overall is not None and self.overall.take() is None:
+            self.own.release(ticket)
+            return None
+        return ticket
+
     def release(self, ticket: int, outcome: Outcome = Outcome.UNCLEAR) -> None:
         self.own.release(ticket, outcome)
         if self.overall is not None:
-            self.overall.release()
+            self.overall.release(_NEVER_HALVED)
 
 
 class _Admission(Struct):
@@ -110,6 +119,11 @@ class _Lane(Struct):
     tokens: Window | None
     spacing: Window | None
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
+    in_line: int = 0
+
+    @property
+    def has_windows(self) -> bool:
+        return self.requests is not None or self.tokens is not None or self.spacing is not None
 
     def wait_s(self, tokens: float, now: float) -> float:
         by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
@@ -145,14 +159,20 @@ class Limits:
         self._check = check
         self._runtime = runtime
         self._max_concurrency = max_concurrency
-        self._overall = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
+        self._overall = None if max_concurrency is None else AdaptiveSlots(max_concurrency)
         self._lanes: dict[tuple[Server, ProviderLimits], _Lane] = {}
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         lane = self._lane(call)
         estimate = _estimated_tokens(call.request) if lane.tokens else 0.0
-        async with lane.turnstile:
-            admission = await self._admit(lane, call.provider, estimate)
+        admission = self._admit_at_once(lane, call.provider, estimate)
+        if admission is None:
+            lane.in_line += 1
+            try:
+                async with lane.turnstile:
+                    admission = await self._admit(lane, call.provider, estimate)
+            finally:
+                lane.in_line -= 1
         outcome = Outcome.UNCLEAR
         try:
             response = await self._following(call)
@@ -170,6 +190,14 @@ class Limits:
             lane.tokens.correct(admission.tokens, actual or estimate)
         return response
 
+    def _admit_at_once(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission | None:
+        """Returns with the lane's slots held, unless the call has to wait for something. Most have not."""
+        self._check(provider)
+        if lane.in_line or self._wait_s(lane, estimate):
+            return None
+        ticket = lane.slots.take()
+        return None if ticket is None else self._entered(lane, ticket, estimate)
+
     async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission:
         """Returns with the lane's slots held."""
         while True:
@@ -182,13 +210,18 @@ class Limits:
             if not self._wait_s(lane, estimate):
                 break
             lane.slots.release(ticket)
+        return self._entered(lane, ticket, estimate)
+
+    def _entered(self, lane: _Lane, ticket: int, estimate: float) -> _Admission:
         self._pauses.sent(lane.server)
+        if not lane.has_windows:
+            return _Admission(ticket, None)
         now = self._runtime.clock()
         lane.take_request(now)
         return _Admission(ticket, lane.tokens.take(estimate, now) if lane.tokens else None)
 
     def _wait_s(self, lane: _Lane, estimate: float) -> float:
-        by_limits = lane.wait_s(estimate, self._runtime.clock())
+        by_limits = lane.wait_s(estimate, self._runtime.clock()) if lane.has_windows else 0.0
         return max(by_limits, self._pauses.remaining_s(lane.server))
 
     def _lane(self, call: ModelCall) -> _Lane:

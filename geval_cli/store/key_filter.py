@@ -1,9 +1,11 @@
 """Which keys may have been kept: an answer without asking the database, in a fixed room."""
 
+from struct import Struct
+
 _BITS = 1 << 23  # a mebibyte; pages that are never written to take none
 _MASK = _BITS - 1
-_SHIFTS = (0, 24, 48, 72)
-_DIGITS = 24
+_DIGITS = 32
+_FOUR_NUMBERS = Struct("<4I")
 
 
 class KeyFilter:
@@ -17,14 +19,17 @@ class KeyFilter:
 
     def add(self, key: str) -> None:
         """Hold `key` from now on."""
-        for position in _probes(key):
+        for number in _numbers(key):
+            position = number & _MASK
             self._bits[position >> 3] |= 1 << (position & 7)
 
     def may_hold(self, key: str) -> bool:
         """False only if `key` was never added."""
-        return all(self._bits[position >> 3] >> (position & 7) & 1 for position in _probes(key))
+        bits = self._bits
+        a, b, c, d = _numbers(key)
+        found = bits[(a & _MASK) >> 3] >> (a & 7) & bits[(b & _MASK) >> 3] >> (b & 7)
+        return bool(found & bits[(c & _MASK) >> 3] >> (c & 7) & bits[(d & _MASK) >> 3] >> (d & 7) & 1)
 
 
-def _probes(key: str) -> list[int]:
-    number = int(key[:_DIGITS], 16)
-    return [number >> shift & _MASK for shift in _SHIFTS]
+def _numbers(key: str) -> tuple[int, ...]:
+    return _FOUR_NUMBERS.unpack(bytes.fromhex(key[:_DIGITS]))

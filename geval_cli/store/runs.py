@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.json_codec import encode_json
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json, usage_by_role_from_json
 from geval_cli.records import (
     CaseResult,
@@ -195,7 +196,7 @@ class RunStore:
 
     def note_spent(self, run_id: str, spent: Mapping[Role, Usage]) -> "Future[None]":
         """Store what the calls of a run that is going on have cost so far; as `add`."""
-        return self._write(_NOTE_SPENT, (json.dumps(to_json(spent), separators=(",", ":")), run_id))
+        return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
 
     def origin(self, run_id: str) -> RunOrigin | None:
         """What a run was begun with; None for a run of an older geval.

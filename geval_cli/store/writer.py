@@ -56,8 +56,9 @@ class DatabaseThread:
         self._writes = writes
         self._gather_s = gather_s if writes else 0.0
         self._jobs: deque[_Job] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_awake = False
+        self._gathering: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name=f"geval {database.schema.name}", daemon=True)
         self._thread.start()
@@ -83,7 +84,7 @@ class DatabaseThread:
         """Finish what was handed over, then release the file. Safe to call twice."""
         if not self._is_closed:
             self._is_closed = True
-            self._bell.put(None)
+            self._bell.put(False)
         self._thread.join()
 
     def _put(self, job: _Job) -> None:
@@ -91,19 +92,25 @@ class DatabaseThread:
             path = str(self._database.path)
             raise StoreError(f"the {self._database.schema.name} {path} is closed already", path=path)
         self._jobs.append(job)
-        if not self._is_awake:  # waking a thread costs as much as a small job
-            self._is_awake = True
-            self._bell.put(None)
+        if self._is_awake and (self._gathering is None or self._gathering is job.loop):
+            return
+        self._is_awake = True
+        if job.loop is None or self._gather_s == 0:
+            self._bell.put(True)
+        else:
+            # Waking a thread costs as much as a small job, so it sleeps while the loop that waits gathers.
+            self._gathering = job.loop
+            job.loop.call_later(self._gather_s, self._bell.put, False)
 
     def _serve(self) -> None:
         is_last = False
         while not is_last:
-            self._bell.get()
-            if self._gather_s > 0 and not self._is_closed:
+            is_to_gather = self._bell.get()
+            if is_to_gather and self._gather_s > 0 and not self._is_closed:
                 time.sleep(self._gather_s)
             is_last = self._is_closed
             # Before the jobs are taken: whoever adds one from here on rings again.
-            self._is_awake = False
+            self._gathering, self._is_awake = None, False
             batch = [self._jobs.popleft() for _ in range(len(self._jobs))]
             self._run_batch(batch)
             _release(batch)
