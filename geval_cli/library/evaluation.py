@@ -27,10 +27,11 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
 
     Raises:
         MissingParamsError: the case lacks a named parameter; nothing was asked.
-        UsageError: the judge cannot be asked at all.
+        UsageError: the judge cannot be asked at all, or `case` is no TestCase.
         ApiError: the judge could not answer.
         JudgeError: no verdict can be read.
     """
+    _check_case(case)
     started = time.perf_counter()
     metric, judged = evaluation.metric, _judged_case(case)
     if missing := missing_params(metric.evaluation_params, judged):
@@ -49,10 +50,12 @@ async def evaluate_cases(
     """For each case, in order, its result or its error; at most `concurrency` at a time.
 
     Raises:
-        UsageError: the judge cannot be asked at all, or `concurrency` is below 1.
+        UsageError: the judge cannot be asked at all, `concurrency` is below 1, or one of `cases` is no TestCase.
     """
     if concurrency < 1:
         raise UsageError(f"concurrency must be at least 1, found {concurrency}")
+    for case in cases:
+        _check_case(case)
     _find_judge(judges, evaluation)
     outcomes: dict[int, Result | GevalError] = {}
     waiting = enumerate(cases)
@@ -66,11 +69,19 @@ async def evaluate_cases(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+            for _ in range(min(concurrency, len(cases))):
                 group.create_task(work())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _check_case(case: object) -> None:
+    if not isinstance(case, TestCase):
+        found = type(case).__name__
+        raise UsageError(
+            f"a test case must be a TestCase, found {found}", hint="TestCase(input=..., actual_output=...)"
+        )
 
 
 def _find_judge(judges: Judges, evaluation: Evaluation) -> Judge:

@@ -263,6 +263,20 @@ class TestBatch:
         with pytest.raises(UsageError, match="concurrency must be at least 1"):
             evaluate_batch(helpfulness(), [CASE], concurrency=0)
 
+    @pytest.mark.parametrize("strange", ["text", None, {"input": "a", "actual_output": "b"}])
+    def test_what_is_no_test_case_ends_the_batch_before_anything_is_asked(
+        self, server: LoopbackServer, strange: Any
+    ) -> None:
+        with pytest.raises(UsageError, match="must be a TestCase, found"):
+            evaluate_batch(helpfulness(), [CASE, strange])
+        with pytest.raises(UsageError, match="must be a TestCase, found"):
+            helpfulness().evaluate(strange)
+        assert server.requests == []
+
+    def test_more_concurrency_than_cases_costs_nothing(self, server: LoopbackServer) -> None:
+        judge = ScriptedJudge(lambda request: ZeroDivisionError("asked"))
+        assert evaluate_batch(helpfulness(model=judge), [], concurrency=10**15) == []
+
     def test_what_an_object_gets_wrong_is_raised_as_it_is(self) -> None:
         judge = ScriptedJudge(lambda request: ZeroDivisionError("a bug of the caller"))
         with pytest.raises(ZeroDivisionError):
