@@ -45,6 +45,7 @@ class HttpClient:
         self._headers = headers or {}
         self._dialer = Dialer()
         self._idle: dict[Route, deque[Connection]] = {}
+        self._is_closed = False
 
     async def exchange(self, call: HttpCall, *, max_bytes: int, proxy: str | None = None) -> RawAnswer:
         """Send `call` and read the whole answer, whatever its status; the body comes without its compression.
@@ -76,6 +77,7 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close the connections that are idle. Those of requests under way end with them."""
+        self._is_closed = True
         connections = [connection for idle in self._idle.values() for connection in idle]
         self._idle.clear()
         for connection in connections:
@@ -90,13 +92,13 @@ class HttpClient:
         dying = time.monotonic() - _KEEP_ALIVE_S
         while idle:
             connection = idle.pop()  # the one used last: the others may grow old and go
-            if connection.is_open and connection.idle_since > dying:
+            if connection.is_open and connection.idle_since > dying and connection.is_quiet:
                 return connection
             connection.close()
         return None
 
     def _keep(self, route: Route, connection: Connection) -> None:
-        if not connection.is_open:
+        if self._is_closed or not connection.is_open:
             connection.close()
             return
         now = connection.idle_since = time.monotonic()
@@ -106,12 +108,15 @@ class HttpClient:
             idle.popleft().close()
 
     def _request(self, call: HttpCall, address: Address, route: Route) -> bytes:
-        named = {name.lower() for name in call.headers}
-        headers = {name: value for name, value in self._headers.items() if name not in named}
-        if address.user_info and "authorization" not in named:
+        headers = dict(self._headers)
+        if address.user_info:
             headers["authorization"] = basic_credentials(address.user_info)
+        for name, value in call.headers.items():
+            headers[name.lower()] = value
         target = address.target
         if route.proxy is not None and not route.is_encrypted:
             target = f"http://{address.host_header}{target}"
-            headers |= proxy_credentials(parse_proxy(route.proxy))
-        return request_bytes(call.method, target, address.host_header, {**headers, **call.headers}, call.body)
+            headers = {**proxy_credentials(parse_proxy(route.proxy)), **headers}
+        else:
+            headers.pop("proxy-authorization", None)  # servers must never see it
+        return request_bytes(call.method, target, address.host_header, headers, call.body)

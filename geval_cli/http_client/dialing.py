@@ -1,10 +1,11 @@
 """New connections: names looked up, the quickest address taken, through a proxy where there is one, encrypted."""
 
 import asyncio
+import os
 import socket
 import ssl
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import ip_address
 
 import aiohappyeyeballs
@@ -14,10 +15,13 @@ from geval_cli.http_client.address import Address, basic_credentials, parse_addr
 from geval_cli.http_client.connection import Connection
 from geval_cli.http_client.failures import (
     CertificateError,
+    CutOffAnswerError,
     HttpFailure,
     InvalidAddressError,
+    NoAnswerError,
     NoConnectionError,
     NoProxyError,
+    NotHttpError,
     ProxyRefusalError,
     SlowConnectionError,
     TlsError,
@@ -30,8 +34,9 @@ CONNECT_TIMEOUT_S = 30.0
 
 _NEXT_ADDRESS_AFTER_S = 0.25  # RFC 8305, "happy eyeballs"
 _NAMES_KNOWN_FOR_S = 10.0
-_MAX_REFUSAL_BYTES = 1024 * 1024
+_FIRST_PROBE_AFTER_S = 60
 _REDIRECT = 300
+_CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upon"
 
 
 class Route(Struct, frozen=True):
@@ -41,6 +46,9 @@ class Route(Struct, frozen=True):
     host: str
     port: int
     proxy: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Route({self.scheme}://{self.host}:{self.port})"  # the proxy's address may hold a password
 
     @property
     def is_encrypted(self) -> bool:
@@ -74,7 +82,7 @@ class Dialer:
                     return await self._connect(route.host, route.port, is_encrypted=route.is_encrypted)
                 return await self._connect_through(parse_proxy(route.proxy), route)
         except TimeoutError as error:
-            raise SlowConnectionError(f"not within {CONNECT_TIMEOUT_S:g} s") from error
+            raise SlowConnectionError(f"within {CONNECT_TIMEOUT_S:g} s") from error
 
     async def _connect(self, host: str, port: int, *, is_encrypted: bool) -> Connection:
         loop = asyncio.get_running_loop()
@@ -83,11 +91,12 @@ class Dialer:
             sock = await aiohappyeyeballs.start_connection(
                 addresses, happy_eyeballs_delay=_NEXT_ADDRESS_AFTER_S, interleave=1, loop=loop
             )
+            _keep_alive(sock)
             _, connection = await loop.create_connection(
                 Connection,
                 sock=sock,
                 ssl=self._tls if is_encrypted else None,
-                server_hostname=host if is_encrypted else None,
+                server_hostname=_certified_name(host) if is_encrypted else None,
             )
         except OSError as error:
             raise _connecting_failure(error) from error
@@ -107,19 +116,15 @@ class Dialer:
         return connection
 
     async def _tunnel(self, connection: Connection, proxy: Address, route: Route) -> None:
-        target = f"[{route.host}]:{route.port}" if ":" in route.host else f"{route.host}:{route.port}"
-        request = request_bytes("CONNECT", target, target, proxy_credentials(proxy), b"")
-        answer = await connection.exchange(request, _MAX_REFUSAL_BYTES, opens_tunnel=True)
-        if answer.status >= _REDIRECT:
-            raise ProxyRefusalError(answer.status)
+        await _ask_for_tunnel(connection, proxy, route)
         try:
             transport = await asyncio.get_running_loop().start_tls(
-                connection.transport, connection, self._tls, server_hostname=route.host
+                connection.transport, connection, self._tls, server_hostname=_certified_name(route.host)
             )
         except OSError as error:
             raise _connecting_failure(error) from error
         if transport is None:
-            raise NoConnectionError("it was closed while its encryption was agreed upon")
+            raise NoConnectionError(_CLOSED_IN_HANDSHAKE)
         connection.switch_to(transport)
 
     async def _look_up(self, host: str, port: int) -> _Addresses:
@@ -130,11 +135,14 @@ class Dialer:
         if known is None:
             known = _Lookup(asyncio.ensure_future(_addresses(host, port)), now + _NAMES_KNOWN_FOR_S)
             self._lookups[host, port] = known
-        try:
-            return await asyncio.shield(known.task)
-        except OSError:
-            self._lookups.pop((host, port), None)
-            raise
+            known.task.add_done_callback(partial(self._forget_failed, (host, port)))
+        return await asyncio.shield(known.task)
+
+    def _forget_failed(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+        """Also when all who wanted to know it have gone meanwhile."""
+        known = self._lookups.get(key)
+        if (task.cancelled() or task.exception()) and known is not None and known.task is task:
+            del self._lookups[key]
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -148,6 +156,8 @@ def parse_proxy(url: str) -> Address:
     Raises:
         UnsendableRequestError: it is no address, or not of an HTTP proxy.
     """
+    if url.lower().startswith("socks"):
+        raise UnsendableRequestError("the proxy is a SOCKS proxy, and only HTTP proxies are supported")
     try:
         return parse_address(url if "://" in url else f"http://{url}")
     except InvalidAddressError as error:
@@ -161,6 +171,19 @@ def proxy_credentials(proxy: Address) -> dict[str, str]:
     return {"proxy-authorization": basic_credentials(proxy.user_info)}
 
 
+async def _ask_for_tunnel(connection: Connection, proxy: Address, route: Route) -> None:
+    target = f"[{route.host}]:{route.port}" if ":" in route.host else f"{route.host}:{route.port}"
+    request = request_bytes("CONNECT", target, target, proxy_credentials(proxy), b"")
+    try:
+        answer = await connection.exchange(request, 0, opens_tunnel=True)
+    except (NoAnswerError, CutOffAnswerError) as error:
+        raise NoProxyError("it closed the connection without an answer") from error
+    except NotHttpError as error:
+        raise NoProxyError("it sent something that is not HTTP") from error
+    if answer.status >= _REDIRECT:
+        raise ProxyRefusalError(answer.status)
+
+
 async def _addresses(host: str, port: int) -> _Addresses:
     try:
         ip_address(host)
@@ -170,9 +193,25 @@ async def _addresses(host: str, port: int) -> _Addresses:
     return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
 
 
+def _keep_alive(sock: socket.socket) -> None:
+    """A model may think for minutes without a byte, which routers on the way take for the end of the connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # what macOS calls otherwise, and there is two hours
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _FIRST_PROBE_AFTER_S)
+
+
+def _certified_name(host: str) -> str:
+    """As certificates write it: without the dot at the end of a name that is complete, or the zone of an address."""
+    return host.removesuffix(".").partition("%")[0]
+
+
 def _connecting_failure(error: OSError) -> HttpFailure:
     if isinstance(error, ssl.SSLCertVerificationError):
         return CertificateError(error.verify_message)
     if isinstance(error, ssl.SSLError):
         return TlsError(error.reason or str(error))
-    return NoConnectionError(error.strerror or str(error))
+    if isinstance(error, socket.gaierror):
+        return NoConnectionError(error.strerror or str(error))
+    if isinstance(error, ConnectionError) and error.errno is None:  # asyncio's own
+        return NoConnectionError(_CLOSED_IN_HANDSHAKE)
+    return NoConnectionError(os.strerror(error.errno) if error.errno else str(error))

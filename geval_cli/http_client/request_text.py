@@ -14,15 +14,15 @@ _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 def request_bytes(method: str, target: str, host: str, headers: Mapping[str, str], body: bytes) -> bytes:
     """The whole request, for `target` (path and query, or the whole URL for a proxy) of `host`.
 
-    `headers` may name another host, and nothing about the length of the body: that is ours to say.
+    `headers` may name another host, and nothing about the length of the body: that is ours to say. Of two spellings
+    of a name the last one counts.
 
     Raises:
         UnsendableRequestError: the method, or the name or value of a header, would not stay on its line.
     """
     if not _is_token(method):
         raise UnsendableRequestError("the method is no word")
-    lines = [f"{method} {target} HTTP/1.1"]
-    names = set()
+    lines = {}
     for name, value in headers.items():
         if not _is_token(name):
             raise UnsendableRequestError("a header's name is no word")
@@ -30,13 +30,12 @@ def request_bytes(method: str, target: str, host: str, headers: Mapping[str, str
             raise UnsendableRequestError(f"the header {name} holds a line break")
         lowered = name.lower()
         if lowered not in _OURS:
-            names.add(lowered)
-            lines.append(f"{name}: {value}")
-    if "host" not in names:
-        lines.insert(1, f"host: {host}")
+            lines[lowered] = f"{name}: {value}"
+    head = [f"{method} {target} HTTP/1.1", lines.pop("host", f"host: {host}"), *lines.values()]
     if body or method.upper() not in _BODILESS:
-        lines.append(f"content-length: {len(body)}")
-    return "\r\n".join([*lines, "\r\n"]).encode("utf-8", "replace") + body
+        head.append(f"content-length: {len(body)}")
+    head.append("\r\n")
+    return "\r\n".join(head).encode("utf-8", "replace") + body
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,10 @@ _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
 _RAW = -zlib.MAX_WBITS
 _ZLIB_METHOD = 8
+_MOST_ENCODINGS = 3
+_MOST_MEMBERS = 1024
+_PIECE = 64 * 1024
+"""Unpacked at a time: what follows the end of a member is copied."""
 
 
 def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
@@ -22,12 +26,15 @@ def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
 
     Raises:
         UnknownCompressionError: one of them is neither gzip nor deflate.
-        BrokenCompressionError: the bytes are not what the header says, or end too early.
+        BrokenCompressionError: the bytes are not what the header says, end too early, or are packed too often.
         OversizedAnswerError: more than `max_bytes` come out.
     """
-    for name in reversed([part.strip().lower() for part in encodings.split(",")]):
-        if name in {"", "identity"} or not body:
-            continue
+    names = [name for part in encodings.split(",") if (name := part.strip().lower()) not in {"", "identity"}]
+    if len(names) > _MOST_ENCODINGS:
+        raise BrokenCompressionError(f"it is packed {len(names)} times")
+    for name in reversed(names):
+        if not body:
+            break
         if name in {"gzip", "x-gzip"}:
             body = _inflated(body, _GZIP, max_bytes)
         elif name == "deflate":
@@ -40,20 +47,31 @@ def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
 
 
 def _inflated(packed: bytes, window: int, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    room = max_bytes
-    while packed:
+    found = bytearray()
+    members, position = 0, 0
+    view = memoryview(packed)
+    while position < len(packed):
+        if members == _MOST_MEMBERS:
+            raise BrokenCompressionError(f"it has more than {_MOST_MEMBERS} parts")
+        members += 1
         inflater = zlib.decompressobj(window)
-        try:
-            part = inflater.decompress(packed, room + 1)
-        except zlib.error as error:
-            raise BrokenCompressionError(str(error)) from error
-        if len(part) > room:
-            raise OversizedAnswerError(f"more than {max_bytes} bytes")
-        if not inflater.eof:
-            raise BrokenCompressionError("it ends too early")
-        parts.append(part)
-        room -= len(part)
-        # A gzip file may have several members, one after another.
-        packed = inflater.unused_data if window == _GZIP else b""
-    return b"".join(parts)
+        while not inflater.eof:
+            piece = view[position : position + _PIECE]
+            if not piece:
+                raise BrokenCompressionError("it ends too early")
+            found += _inflated_piece(inflater, piece, max_bytes + 1 - len(found))
+            if len(found) > max_bytes:
+                raise OversizedAnswerError(f"more than {max_bytes} bytes")
+            position += len(piece) - len(inflater.unused_data)
+        # Only a gzip file may have several members, one after another, and zeros after the last.
+        is_padded = packed[position : position + 1] == b"\0" and not packed[position:].strip(b"\0")
+        if window != _GZIP or is_padded:
+            break
+    return bytes(found)
+
+
+def _inflated_piece(inflater: "zlib._Decompress", piece: memoryview, most: int) -> bytes:
+    try:
+        return inflater.decompress(piece, most)
+    except zlib.error as error:
+        raise BrokenCompressionError(str(error)) from error

@@ -1,8 +1,9 @@
 """Where an HTTP request goes: the proxy before it, a redirect after it."""
 
+import os
+import sys
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from geval_cli.http_client.client import HttpCall
 from geval_cli.providers.refusals import HttpReply
@@ -33,12 +34,20 @@ def public_origin(url: str) -> str:
 
 def proxy_for(url: str) -> str | None:
     """The proxy that the environment names for `url`; never one for this machine itself."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    if is_loopback(url) or proxy_bypass(host):
+    if is_loopback(url) or not _may_name_proxies():
         return None
-    proxies = getproxies()
+    from urllib import request  # noqa: PLC0415 - brings an HTTP client of its own, which takes a while
+
+    parts = urlsplit(url)
+    if request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxies = request.getproxies()
     return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _may_name_proxies() -> bool:
+    """Whether proxies may be set; macOS and Windows have settings besides the environment."""
+    return sys.platform in {"darwin", "win32"} or any(name.lower().endswith("_proxy") for name in os.environ)
 
 
 def is_loopback(url: str) -> bool:

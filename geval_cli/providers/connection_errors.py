@@ -10,6 +10,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.http_client.client import HttpCall
+from geval_cli.http_client.dialing import parse_proxy
 from geval_cli.http_client.failures import (
     BrokenCompressionError,
     CertificateError,
@@ -48,7 +49,7 @@ def connection_error(
 ) -> ProviderError:
     """The ProviderError for an exchange that brought no answer. What it says shows neither keys nor passwords."""
     if isinstance(error, InvalidAddressError):
-        message = f"not a valid address: {public_url(call.url)}"
+        message = f"not a valid address{_shown(call.url)}: {error}"
         return ProviderRequestError(message, provider_id=context.provider_id, hint="check `base_url`")
     origin = public_origin(call.url)
     if isinstance(error, TimeoutError):
@@ -69,7 +70,8 @@ def connection_error(
         hint = "have the server, or the proxy before it, send gzip or no compression at all"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
-        return _proxy_error(error, context, public_origin(proxy or ""))
+        address = parse_proxy(proxy or "")
+        return _proxy_error(error, context, f"{address.scheme}://{address.host_header}")
     if isinstance(error, TlsError | NoConnectionError):
         return _unreachable(error, call, context)
     return _unavailable(
@@ -77,6 +79,14 @@ def connection_error(
         context,
         "that is trouble at the server or on the way",
     )
+
+
+def _shown(url: str) -> str:
+    """`url` in brackets, if what is wrong with it cannot hide where a password ends."""
+    try:
+        return "" if "@" in url else f" ({public_url(url)})"
+    except ValueError:
+        return ""
 
 
 def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> ProviderError:

@@ -4,9 +4,9 @@ import pytest
 from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.errors import ProviderRequestError, ProviderShapeError
-from geval_cli.providers import transport
+from geval_cli.errors import ProviderError, ProviderRequestError, ProviderShapeError
 from geval_cli.http_client.client import HttpCall
+from geval_cli.providers import transport
 from geval_cli.providers.addresses import is_loopback, proxy_for
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.refusals import CallContext
@@ -94,17 +94,60 @@ def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, gzipp
     assert not caught.value.is_retryable
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://user:hunter2000@:99999999/", "not a valid address: its host or its port is none"),
+        ("http://user:hunter2000#x@a.example/", "not a valid address: its host or its port is none"),
+        ("http://user:hunter2000/x@a.example/", "not a valid address: its host or its port is none"),
+        (
+            "a.example/v1?api_key=hunter2000",
+            "not a valid address (a.example/v1): it does not begin with http",
+        ),
+        ("http://[::1/?api_key=hunter2000", "not a valid address: its host or its port is none"),
+        ("http://a..b/", "not a valid address (http://a..b/): it names no host"),
+        ("http://a.example/\ud800", "not a valid address"),
+        ("http://a.example/?q=\ud800", "not a valid address"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: str, said: str) -> None:
     async def body() -> None:
         client = Transport()
         try:
-            await client.send(HttpCall("http://user:hunter2000@:99999999/"), CONTEXT)
+            await client.send(HttpCall(url), CONTEXT)
         finally:
             await client.aclose()
 
     with pytest.raises(ProviderRequestError) as caught:
         run(body())
+    assert caught.value.message.startswith(said)
     assert "hunter2000" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        ("me:hunter2000@127.0.0.1:9", "the proxy http://127.0.0.1:9 cannot be reached"),
+        ("socks5://me:hunter2000@127.0.0.1:9", "the proxy is a SOCKS proxy, and only HTTP proxies"),
+        ("ftp://me:hunter2000@127.0.0.1:9", "the proxy's address is not valid"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_what_is_wrong_with_a_proxy_is_told_without_its_password(
+    no_proxies: pytest.MonkeyPatch, scheme: str, proxy: str, said: str
+) -> None:
+    async def body() -> None:
+        client = Transport()
+        try:
+            await client.send(HttpCall(f"{scheme}://models.invalid/v1/x"), CONTEXT)
+        finally:
+            await client.aclose()
+
+    no_proxies.setenv(f"{scheme}_proxy", proxy)
+    with pytest.raises(ProviderError) as caught:
+        run(body())
+    assert said in caught.value.message
+    assert "hunter2000" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
 
 def test_many_requests_share_few_connections_once_they_are_open() -> None:

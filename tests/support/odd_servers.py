@@ -13,8 +13,9 @@ from typing import Any, Self
 class _Listener:
     """Accepts connections on 127.0.0.1 and converses with each in a thread of its own. A context manager."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family)
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
@@ -73,22 +74,83 @@ class RawServer(_Listener):
         connection.sendall(self.payload)
 
 
+class Conversation(_Listener):
+    """Answers the first request of each connection with the first payload, and so on; then it hangs up, or waits.
+
+    `greeting` is sent before any request. With `reads_bodies=False` what follows a head stays unread.
+    `heads` are the heads of all requests, `connections` how many there were, `ended` is released when one is over.
+    """
+
+    def __init__(
+        self,
+        *payloads: bytes,
+        greeting: bytes = b"",
+        hangs_up: bool = False,
+        reads_bodies: bool = True,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(host)
+        self.heads: list[str] = []
+        self.connections = 0
+        self.ended = threading.Semaphore(0)
+        self._payloads = payloads
+        self._greeting = greeting
+        self._hangs_up = hangs_up
+        self._read = read_request if reads_bodies else read_head
+        self._tls = tls
+
+    def converse(self, connection: socket.socket) -> None:
+        self.connections += 1
+        try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            self._talk(connection)
+        finally:
+            connection.close()
+            self.ended.release()
+
+    def _talk(self, connection: socket.socket) -> None:
+        connection.sendall(self._greeting)
+        for payload in self._payloads:
+            self.heads.append(self._read(connection))
+            connection.sendall(payload)
+        while not self._hangs_up and connection.recv(65536):
+            pass
+
+
 class TunnelProxy(_Listener):
     """A proxy that leads every CONNECT to one port of this machine. `heads` are the CONNECT requests' heads."""
 
-    def __init__(self, target_port: int, *, refuse: bytes = b"") -> None:
+    def __init__(
+        self,
+        target_port: int,
+        *,
+        refuse: bytes = b"",
+        agree: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__()
         self.heads: list[str] = []
         self._target_port = target_port
         self._refuse = refuse
+        self._agree = agree
+        self._tls = tls
 
     def converse(self, connection: socket.socket) -> None:
+        if self._tls is not None:
+            with self._tls.wrap_socket(connection, server_side=True) as secure:
+                self._lead(secure)
+        else:
+            self._lead(connection)
+
+    def _lead(self, connection: socket.socket) -> None:
         self.heads.append(read_request(connection))
         if self._refuse:
             connection.sendall(self._refuse)
             return
         with socket.create_connection(("127.0.0.1", self._target_port)) as target:
-            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            connection.sendall(self._agree)
             ends = {connection: target, target: connection}
             while True:
                 for ready in select.select(list(ends), [], [])[0]:
@@ -100,6 +162,21 @@ class TunnelProxy(_Listener):
 
 def read_request(connection: socket.socket) -> str:
     """The head of a request; its body is read and thrown away."""
+    text, body = _head_and_more(connection)
+    lengths = [
+        line.partition(":")[2] for line in text.split("\r\n") if line.lower().startswith("content-length")
+    ]
+    while len(body) < int(lengths[0] if lengths else 0):
+        body += connection.recv(65536)
+    return text
+
+
+def read_head(connection: socket.socket) -> str:
+    """The head of a request, whose body may not be read to its end."""
+    return _head_and_more(connection)[0]
+
+
+def _head_and_more(connection: socket.socket) -> tuple[str, bytes]:
     received = b""
     while b"\r\n\r\n" not in received:
         part = connection.recv(65536)
@@ -107,13 +184,7 @@ def read_request(connection: socket.socket) -> str:
             raise ConnectionResetError
         received += part
     head, _, body = received.partition(b"\r\n\r\n")
-    text = head.decode("latin-1")
-    lengths = [
-        line.partition(":")[2] for line in text.split("\r\n") if line.lower().startswith("content-length")
-    ]
-    while len(body) < int(lengths[0] if lengths else 0):
-        body += connection.recv(65536)
-    return text
+    return head.decode("latin-1"), body
 
 
 def http_bytes(

@@ -1,0 +1,373 @@
+"""One connection over a pair of sockets, whose other end a test plays itself."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.calls import run
+
+from geval_cli.http_client.connection import Connection, RawAnswer
+from geval_cli.http_client.failures import (
+    CutOffAnswerError,
+    HttpFailure,
+    NoAnswerError,
+    NotHttpError,
+    OversizedAnswerError,
+)
+
+REQUEST = b"POST /x HTTP/1.1\r\nhost: a.example\r\ncontent-length: 0\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+ROOM = 1_000_000
+
+
+class Server:
+    """The other end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(False)
+
+    async def send(self, *pieces: bytes) -> None:
+        """Each of them is read before the next one is sent, unless the connection is closed before."""
+        with suppress(ConnectionError):
+            for piece in pieces:
+                await asyncio.get_running_loop().sock_sendall(self._end, piece)
+                await settle()
+
+    async def receive(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._end, 1_000_000)
+
+    async def hang_up(self) -> None:
+        self._end.close()
+        await settle()
+
+
+async def settle() -> None:
+    """Let the event loop look at its sockets, and do what follows from that."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Connection, Server]]:
+    ours, theirs = socket.socketpair()
+    _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+    try:
+        yield connection, Server(theirs)
+    finally:
+        connection.close()
+        theirs.close()
+        await connection.closed
+
+
+async def answer_to(
+    connection: Connection, server: Server, *pieces: bytes, hangs_up: bool = False, room: int = ROOM
+) -> RawAnswer:
+    asking = asyncio.ensure_future(connection.exchange(REQUEST, room))
+    assert await server.receive() == REQUEST
+    await server.send(*pieces)
+    if hangs_up:
+        await server.hang_up()
+    return await asyncio.wait_for(asking, 60)
+
+
+def read(*pieces: bytes, hangs_up: bool = False, room: int = ROOM) -> tuple[RawAnswer, bool]:
+    """The answer that `pieces` are, and whether the connection can be used again."""
+
+    async def body() -> tuple[RawAnswer, bool]:
+        async with connected() as (connection, server):
+            answer = await answer_to(connection, server, *pieces, hangs_up=hangs_up, room=room)
+            return answer, connection.is_open and connection.is_quiet
+
+    return run(body())
+
+
+ANSWERS: list[tuple[str, bytes, int, bytes, bool]] = [
+    ("with a length", OK, 200, b"ok", True),
+    ("without a word for the status", OK.replace(b" OK", b""), 200, b"ok", True),
+    ("that ends the connection", OK.replace(b"OK\r\n", b"OK\r\nConnection: Close\r\n"), 200, b"ok", False),
+    ("of HTTP/1.0", OK.replace(b"1.1", b"1.0"), 200, b"ok", False),
+    (
+        "of HTTP/1.0 that keeps the connection",
+        OK.replace(b"1.1 200 OK\r\n", b"1.0 200 OK\r\nconnection: keep-alive\r\n"),
+        200,
+        b"ok",
+        True,
+    ),
+    ("without content", b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
+    ("without content, of a length", b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n", 204, b"", True),
+    ("that nothing has changed", b"HTTP/1.1 304 N\r\ncontent-length: 9\r\n\r\n", 304, b"", True),
+    ("of length 0", b"HTTP/1.1 500 E\r\ncontent-length: 0\r\n\r\n", 500, b"", True),
+    ("after 100 Continue", b"HTTP/1.1 100 Continue\r\n\r\n" + OK, 200, b"ok", True),
+    (
+        "after early hints",
+        b"HTTP/1.1 103 E\r\nlink: </a>\r\ncontent-length: 7\r\n\r\n" * 3 + OK,
+        200,
+        b"ok",
+        True,
+    ),
+    ("in chunks", CHUNKED + b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n", 200, b"ok", True),
+    ("in chunks with more to say", CHUNKED + b'2;a=b;c="d"\r\nok\r\n0\r\nx-sum: 1\r\n\r\n', 200, b"ok", True),
+    (
+        "in chunks, as the last coding",
+        CHUNKED.replace(b"chunked", b"x, Chunked ") + b"0\r\n\r\n",
+        200,
+        b"",
+        True,
+    ),
+    ("in no chunks", CHUNKED + b"0\r\n\r\n", 200, b"", True),
+    ("with lines that end in line feeds", OK.replace(b"\r\n", b"\n"), 200, b"ok", True),
+    ("after empty lines", b"\r\n\r\n" + OK, 200, b"ok", True),
+    ("with a space before a colon", OK.replace(b"length:", b"length :"), 200, b"ok", True),
+    (
+        "that offers another protocol",
+        OK.replace(b"OK\r\n", b"OK\r\nupgrade: h2c\r\nconnection: upgrade, keep-alive\r\n"),
+        200,
+        b"ok",
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("payload", "status", "body", "stays"), [row[1:] for row in ANSWERS], ids=[row[0] for row in ANSWERS]
+)
+def test_an_answer(payload: bytes, status: int, body: bytes, stays: bool) -> None:
+    answer, is_usable = read(payload)
+    assert (answer.status, answer.body) == (status, body)
+    assert is_usable is stays
+
+
+@pytest.mark.parametrize("payload", [row[1] for row in ANSWERS], ids=[row[0] for row in ANSWERS])
+def test_an_answer_byte_by_byte(payload: bytes) -> None:
+    assert read(*[payload[i : i + 1] for i in range(len(payload))]) == read(payload)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([row[1] for row in ANSWERS]), st.lists(st.integers(1, 60), max_size=8))
+def test_an_answer_in_pieces(payload: bytes, lengths: Sequence[int]) -> None:
+    pieces, position = [], 0
+    for length in lengths:
+        pieces.append(payload[position : position + length])
+        position += length
+    assert read(*filter(None, [*pieces, payload[position:]])) == read(payload)
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"until the end"),
+        (b"HTTP/1.0 200 OK\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\n", b"until the end"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, x\r\n\r\n", b"0\r\n\r\n"),
+    ],
+)
+def test_a_body_that_ends_with_the_connection(head: bytes, body: bytes) -> None:
+    answer, is_usable = read(head + body[:5], *filter(None, [body[5:]]), hangs_up=True)
+    assert answer.body == body
+    assert not is_usable
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"X-Name: one\r\n", {"x-name": "one"}),
+        (b"x: one\r\nX: two\r\nx: three\r\n", {"x": "one, two, three"}),
+        (b"x:\r\ny:   \r\nz: 1  \r\n", {"x": "", "y": "", "z": "1"}),
+        (b"x: one\r\n  two\r\n\tthree\r\n", {"x": "one  two\tthree"}),
+        (b"x: \xc3\xbc\r\n", {"x": "ü"}),
+        (b"x: \xfc\r\n", {"x": "\ufffd"}),
+        (b"x: a\x01b:c\r\n", {"x": "a\x01b:c"}),
+    ],
+)
+def test_headers(lines: bytes, expected: dict[str, str]) -> None:
+    answer, _ = read(OK.replace(b"OK\r\n", b"OK\r\n" + lines))
+    assert answer.headers == {**expected, "content-length": "2"}
+
+
+def test_trailers_change_no_header() -> None:
+    answer, _ = read(CHUNKED.replace(b"OK\r\n", b"OK\r\nx: 1\r\n") + b"0\r\nx: 2\r\ny: 3\r\n\r\n")
+    assert answer.headers == {"x": "1", "transfer-encoding": "chunked"}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"220 mail.example ESMTP\r\n",
+        b"<html>\r\n",
+        b"HTTP/1.1 OK 200\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        OK.replace(b": 2", b": -2"),
+        OK.replace(b": 2", b": 2a"),
+        OK.replace(b": 2", b": "),
+        OK.replace(b": 2", b": 99999999999999999999999"),
+        OK.replace(b": 2", b": 2\r\ncontent-length: 3"),
+        OK.replace(b": 2", b": 2\r\ntransfer-encoding: chunked"),
+        OK.replace(b": 2", b": 2\r\nx\xff: 1"),
+        CHUNKED + b"2\r\nokay\r\n0\r\n\r\n",
+        CHUNKED + b"two\r\nok\r\n",
+        CHUNKED + b"fffffffffffffffff\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n\x81\x00",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x: %s\r\n" % (b"y" * 1000) * 300,
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 300_000,
+        b"HTTP/1.1 103 E\r\nx: y\r\n\r\n" * 20_000,
+        CHUNKED + b"1;" + b"x" * 400_000,
+        CHUNKED + b"1\r\na\r\n0\r\nx: " + b"y" * 400_000,
+    ],
+    ids=lambda payload: repr(payload[:70]),
+)
+def test_what_is_no_http(payload: bytes) -> None:
+    with pytest.raises(NotHttpError):
+        read(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "failure"),
+    [
+        (b"", NoAnswerError),
+        (b"H", CutOffAnswerError),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", CutOffAnswerError),
+        (b"HTTP/1.1 200 OK\r\nx: y\r\n", CutOffAnswerError),
+        (OK[:-1], CutOffAnswerError),
+        (OK.replace(b"length:", b"length :")[:-1], CutOffAnswerError),
+        (CHUNKED + b"2\r\nok\r\n", CutOffAnswerError),
+        (CHUNKED + b"2\r\nok\r\n0\r\n", CutOffAnswerError),
+    ],
+)
+def test_what_ends_too_early(payload: bytes, failure: type[HttpFailure]) -> None:
+    with pytest.raises(failure):
+        read(*filter(None, [payload]), hangs_up=True)
+
+
+@pytest.mark.parametrize(
+    ("payload", "hangs_up"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789", False),
+        (CHUNKED + b"5\r\n12345\r\n4\r\n6789\r\n0\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n123456789", True),
+    ],
+)
+def test_the_room_is_for_the_body(payload: bytes, hangs_up: bool) -> None:
+    assert read(payload, hangs_up=hangs_up, room=9)[0].body == b"123456789"
+    with pytest.raises(OversizedAnswerError):
+        read(payload, hangs_up=hangs_up, room=8)
+
+
+def test_a_body_in_chunks_of_one_byte_is_no_endless_framing() -> None:
+    answer, _ = read(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
+    assert answer.body == b"x" * 100_000
+
+
+def usable_after(*steps: bytes) -> bool:
+    """Whether the connection counts as one for the next request once all of `steps` have come."""
+
+    async def body() -> bool:
+        async with connected() as (connection, server):
+            first, *others = steps
+            assert (await answer_to(connection, server, first)).body == b"ok"
+            await server.send(*others)
+            return connection.is_open and connection.is_quiet
+
+    return run(body())
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        OK,
+        b"HTTP/1.1 200 OK\r\n",
+        b"H",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"garbage",
+        b"\0",
+        b"HTTP/1.1 408 T\r\n\r\n",
+    ],
+)
+def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(stray: bytes) -> None:
+    assert usable_after(OK)
+    assert not usable_after(OK + stray)
+    assert not usable_after(OK, stray)
+
+
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_what_the_event_loop_has_not_seen_yet_counts_too(hangs_up: bool) -> None:
+    async def body() -> None:
+        ours, theirs = socket.socketpair()
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+        await answer_to(connection, Server(theirs), OK)
+        assert connection.is_quiet
+        theirs.setblocking(True)
+        if not hangs_up:
+            theirs.sendall(OK)
+        theirs.close()
+        assert connection.is_open
+        assert not connection.is_quiet
+        connection.close()
+        await connection.closed
+
+    run(body())
+
+
+def test_one_request_after_another() -> None:
+    async def body() -> list[bytes]:
+        async with connected() as (connection, server):
+            return [(await answer_to(connection, server, row[1])).body for row in ANSWERS if row[4]]
+
+    assert run(body()) == [row[3] for row in ANSWERS if row[4]]
+
+
+def test_an_answer_before_the_request_is_out_ends_the_connection() -> None:
+    async def body() -> None:
+        async with connected() as (connection, server):
+            asking = asyncio.ensure_future(connection.exchange(REQUEST + b"x" * 20_000_000, ROOM))
+            assert (await server.receive()).startswith(REQUEST)
+            await server.send(OK.replace(b"200", b"413"))
+            assert (await asking).status == 413
+            assert not connection.is_open
+
+    run(body())
+
+
+@pytest.mark.parametrize("last_words", [OK.replace(b"200", b"413"), b"HTTP/1.1 413 Too Large\r\nx: y\r\n"])
+def test_an_answer_is_read_even_if_sending_failed_before_anyone_looked(last_words: bytes) -> None:
+    async def body() -> int:
+        ours, theirs = socket.socketpair()
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+        asking = asyncio.ensure_future(connection.exchange(REQUEST + b"x" * 20_000_000, ROOM))
+        await settle()
+        connection.transport.pause_reading()
+        theirs.sendall(last_words)
+        theirs.close()
+        try:
+            return (await asyncio.wait_for(asking, 60)).status
+        finally:
+            await connection.closed
+
+    if last_words.endswith(b"ok"):
+        assert run(body()) == 413
+    else:
+        with pytest.raises(CutOffAnswerError):
+            run(body())
+
+
+@pytest.mark.parametrize("seen", [b"", b"HTTP/1.1 200 OK\r\n", OK[:-1]])
+def test_whoever_waits_learns_that_it_was_closed(seen: bytes) -> None:
+    async def body() -> None:
+        async with connected() as (connection, server):
+            asking = asyncio.ensure_future(connection.exchange(REQUEST, ROOM))
+            await server.receive()
+            await server.send(*filter(None, [seen]))
+            connection.close()
+            with pytest.raises(CutOffAnswerError if seen else NoAnswerError):
+                await asking
+            with pytest.raises(NoAnswerError, match="closed before"):
+                await connection.exchange(REQUEST, ROOM)
+
+    run(body())
