@@ -108,6 +108,19 @@ class TestPlain:
         with Conversation(OK) as server:
             assert talk(Route("http", host, server.port)) == [b"ok"]
 
+    def test_the_system_looks_after_a_silent_connection(self) -> None:
+        async def body(port: int) -> int:
+            connection = await Dialer().dial(Route("http", "127.0.0.1", port))
+            try:
+                sock = connection.transport.get_extra_info("socket")
+                return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+            finally:
+                connection.close()
+                await connection.closed
+
+        with Conversation(OK) as server:
+            assert run(body(server.port))
+
     @needs_ipv6
     def test_ipv6(self) -> None:
         with Conversation(OK, host="::1") as server:
