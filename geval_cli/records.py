@@ -346,15 +346,17 @@ class RunSummary(Struct, frozen=True):
 
 def to_json(value: Any) -> JsonValue:
     """The JSON form of any record: field names become keys, tuples lists, enums their text."""
-    if value is None or isinstance(value, _PLAIN):
-        return value.value if isinstance(value, StrEnum) else value
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, StrEnum):
+        return value.value
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, Struct):
         return {name: to_json(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
     return value
 
 
-_PLAIN = (str, int, float)  # bool is an int
+_PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
+from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Outcome, Subject, Tools, judge_provider
 from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, TestOptionsSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import Problem
@@ -92,35 +92,46 @@ async def judge_case(spec: GEvalAssertionSpec, case: JudgedCase, test: TestCase,
 
 def metric_of(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
     """The metric of a checked `spec` in one test, its templates rendered."""
+    variables = test.variables
 
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:
-        return tuple(tools.templates.render(text, test.variables) for text in texts)
+        return tuple([tools.templates.render(text, variables) for text in texts])
 
+    criteria = rendered(_criteria(spec)) or None
+    steps = None if spec.evaluation_steps is None else rendered(spec.evaluation_steps)
+
+    def make() -> Metric:
+        defaults = _metric_defaults(spec, test, tools.defaults)
+        return metric_from_spec(spec, criteria=criteria, evaluation_steps=steps, defaults=defaults)
+
+    sources = (spec, test.options, test.default_options, tools.defaults)
+    return tools.metrics.find(sources, (criteria, steps), make)
+
+
+def _metric_defaults(spec: GEvalAssertionSpec, test: TestCase, defaults: JudgeDefaults) -> MetricDefaults:
     owner = _owner_of_rubric_prompt(spec, test)
-    return metric_from_spec(
-        spec,
-        criteria=rendered(_criteria(spec)) or None,
-        evaluation_steps=None if spec.evaluation_steps is None else rendered(spec.evaluation_steps),
-        defaults=MetricDefaults(
-            threshold=tools.defaults.threshold,
-            scoring=(
-                _scoring(test.options),
-                ScoringChoice(tools.defaults.scoring, tools.defaults.samples),
-                _scoring(test.default_options),
-            ),
-            rubric_prompt=None if owner is None else owner.rubric_prompt,
+    return MetricDefaults(
+        threshold=defaults.threshold,
+        scoring=(
+            _scoring(test.options),
+            ScoringChoice(defaults.scoring, defaults.samples),
+            _scoring(test.default_options),
         ),
+        rubric_prompt=None if owner is None else owner.rubric_prompt,
     )
 
 
 def judged_case(spec: GEvalAssertionSpec, subject: Subject, tools: Tools) -> JudgedCase:
     """What the judge sees of a test and its output."""
-    source = None if spec.source is None else tools.templates.render(spec.source, subject.test.variables)
-    case = _case_of(subject.test, subject.output, subject.rendered_prompt)
-    return replace(case, source=source, repeat_index=subject.repeat_index)
+    case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
+    if spec.source is None:
+        return case
+    return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
 
 
-def _case_of(test: TestCase, output: JsonValue, rendered_prompt: str | None) -> JudgedCase:
+def _case_of(
+    test: TestCase, output: JsonValue, rendered_prompt: str | None, repeat_index: int = 0
+) -> JudgedCase:
     return JudgedCase(
         actual_output=output,
         input=test.input,
@@ -129,6 +140,7 @@ def _case_of(test: TestCase, output: JsonValue, rendered_prompt: str | None) -> 
         retrieval_context=test.retrieval_context,
         vars=test.vars,
         rendered_prompt=rendered_prompt or None,
+        repeat_index=repeat_index,
     )
 
 
@@ -175,6 +187,8 @@ def _owner_of_rubric_prompt(
 
 
 def _missing_params(spec: GEvalAssertionSpec, context: CheckContext) -> tuple[str, ...]:
+    if spec.evaluation_params is None:
+        return ()
     missing = missing_params(spec.evaluation_params, _case_of(context.test, None, context.rendered_prompt))
     if context.rendered_prompt is None:  # it is broken, which is a problem of its own
         return tuple(name for name in missing if name != "input")

@@ -8,10 +8,11 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
-_OPENING = re.compile(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
+_FENCE = compile_later(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
+_OPENING = compile_later(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
 _MOST_TRIES = (
     1000  # each takes time in proportion to the text; an answer with more broken brackets holds no JSON
 )

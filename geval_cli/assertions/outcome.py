@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.shared_metrics import SharedMetrics
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.specs import JudgesSpec
@@ -106,6 +107,7 @@ class Tools(Struct, frozen=True):
     Attributes:
         judge_each: the results of several assertions on one output, errors as results too.
         scripts: runs the code that the config names; None where none is run.
+        metrics: what g-evals were made into for other tests.
     """
 
     templates: Templates
@@ -114,6 +116,7 @@ class Tools(Struct, frozen=True):
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
     judge_each: JudgeEach = judge_none
     scripts: Scripts | None = None
+    metrics: SharedMetrics = field(default_factory=SharedMetrics)
 
 
 class CheckContext(Struct, frozen=True):

@@ -4,6 +4,7 @@ The module of a type is imported on its first use, since some bring libraries th
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -26,6 +27,7 @@ from geval_cli.templating import Templates
 
 _HERE = "geval_cli.assertions"
 _HAS_LIMIT = (LimitAssertionSpec, LevenshteinAssertionSpec, PerplexityAssertionSpec)
+_SET = "assert-set"
 _COMPARING = frozenset({"select-best", "max-score"})
 _NEEDS_LOGPROBS = frozenset({"perplexity", "perplexity-score"})
 
@@ -126,7 +128,7 @@ class RowModule(Protocol):
 
 def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     """Every problem of one assertion in one test, of the members of a set too."""
-    problems = _module(spec).check(spec, context)
+    problems = _module(spec.base_type).check(spec, context)
     if spec.metric is not None:
         context.render(spec.metric, spec.place.value("metric"), problems)
     for member in members_of(spec):
@@ -136,7 +138,7 @@ def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]
 
 def members_of(spec: AssertionSpec) -> tuple[AssertionSpec, ...]:
     """The assertions of a set; any other has none."""
-    return spec.assertions if isinstance(spec, AssertSetSpec) else ()
+    return spec.assertions if spec.base_type == _SET and isinstance(spec, AssertSetSpec) else ()
 
 
 def wants_logprobs(specs: Iterable[AssertionSpec]) -> bool:
@@ -177,7 +179,8 @@ async def judge_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
-    return _result(spec, await _module(spec).judge(spec, subject, tools), subject, tools)
+    outcome = await _module(spec.base_type).judge(spec, subject, tools)
+    return _result(spec, outcome, subject, tools)
 
 
 def _result(spec: AssertionSpec, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
@@ -203,7 +206,7 @@ def early_questions(
     spec: AssertionSpec, subject: Subject, tools: Tools
 ) -> Sequence[tuple[Judge, ModelRequest]]:
     """What the assertion will ask judges whatever the output is; `subject` has none yet. Nothing if that is unclear."""
-    foresee = getattr(_module(spec), "foresee", None)
+    foresee = getattr(_module(spec.base_type), "foresee", None)
     try:
         return () if foresee is None else tuple(foresee(spec, subject, tools))
     except GevalError:  # it is told where the output is judged
@@ -228,5 +231,6 @@ def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> st
         return spec.metric
 
 
-def _module(spec: AssertionSpec) -> AssertionModule:
-    return cast(AssertionModule, import_module(TYPES[spec.base_type]))
+@cache
+def _module(base_type: str) -> AssertionModule:
+    return cast(AssertionModule, import_module(TYPES[base_type]))

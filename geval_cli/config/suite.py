@@ -25,7 +25,7 @@ from geval_cli.config.schema import (
 from geval_cli.errors import Location, Problem
 from geval_cli.records import JsonValue
 
-_NO_DIRECTIONS = TestDirections()
+_NO_DIRECTIONS = TestDirections.model_construct()  # without building its validator, which few suites need
 
 
 class TestCase(msgspec.Struct, frozen=True):
@@ -78,13 +78,17 @@ class TestCase(msgspec.Struct, frozen=True):
     @property
     def variables(self) -> dict[str, JsonValue]:
         """What templates see: the test's own fields under their names, and `vars`, which win over them."""
-        own = {
-            "input": self.input,
-            "expected_output": self.expected_output,
-            "context": self.context,
-            "retrieval_context": self.retrieval_context,
-        }
-        return {**{name: value for name, value in own.items() if value is not None}, **self.vars}
+        own: dict[str, JsonValue] = {}
+        if self.input is not None:
+            own["input"] = self.input
+        if self.expected_output is not None:
+            own["expected_output"] = self.expected_output
+        if self.context is not None:
+            own["context"] = self.context
+        if self.retrieval_context is not None:
+            own["retrieval_context"] = self.retrieval_context
+        own.update(self.vars)
+        return own
 
 
 class TestSource(Protocol):

@@ -13,8 +13,9 @@ from geval_cli.config.validation import Fields, Reading, build_spec, read_fields
 from geval_cli.records import JsonValue
 
 _TEXT_FIELDS = ("input", "output", "expected_output", "context", "retrieval_context")
-_NO_OPTIONS = TestOptionsSpec()
-_NO_DEFAULT = TestSpec()
+# Without validation, so that the validators of what a config does not have are never built.
+_NO_OPTIONS = TestOptionsSpec.model_construct()
+_NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
 
 
 def read_test(value: JsonValue, place: Place, what: str, reading: Reading) -> TestSpec | None:
@@ -62,10 +63,10 @@ def merge_test(
     Assertions of the default come first; vars and metadata are merged key by key.
     """
     below = default or _NO_DEFAULT
-    given = below.model_fields_set | test.model_fields_set
+    own, given = test.model_fields_set, below.model_fields_set | test.model_fields_set
 
     def pick(name: str) -> JsonValue:
-        return getattr(test if name in test.model_fields_set else below, name)
+        return getattr(test if name in own else below, name)
 
     return TestCase(
         index=index,

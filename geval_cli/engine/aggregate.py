@@ -1,12 +1,12 @@
 """Sums over the cases of a run. Pure; how assertions make a case is in `assertions.verdict`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from geval_cli.assertions.verdict import with_members
 from geval_cli.engine.statistics import RunningMean, wilson_interval
-from geval_cli.records import CaseResult, MetricSummary, Role, RunSummary, Status, Usage
+from geval_cli.records import AssertionResult, CaseResult, MetricSummary, Role, RunSummary, Status, Usage
 
 
 class Tally(Struct):
@@ -23,11 +23,12 @@ class Tally(Struct):
 
     def add(self, result: CaseResult) -> None:
         """Count one result."""
+        members = [item for item, _ in with_members(result.assertions)]
         self.counts[result.status] += 1
-        self.bugs += _is_spoilt_by_bug(result)
+        self.bugs += _is_spoilt_by_bug(result, members)
         for role, usage in result.usage.items():
             self.usage[role] = self.usage[role] + usage
-        for metric, (score, errored) in _metric_scores(result).items():
+        for metric, (score, errored) in _metric_scores(result, members).items():
             mean = self._scores.setdefault(metric, RunningMean())
             if score is not None:
                 mean.add(score)
@@ -52,14 +53,15 @@ class Tally(Struct):
         )
 
 
-def _is_spoilt_by_bug(result: CaseResult) -> bool:
-    errors = [result.error, *(item.error for item, _ in with_members(result.assertions))]
+def _is_spoilt_by_bug(result: CaseResult, members: Sequence[AssertionResult]) -> bool:
+    errors = [result.error, *[item.error for item in members]]
     return any(error is not None and error.is_bug for error in errors)
 
 
-def _metric_scores(result: CaseResult) -> Mapping[str, tuple[float | None, int]]:
+def _metric_scores(
+    result: CaseResult, members: Sequence[AssertionResult]
+) -> Mapping[str, tuple[float | None, int]]:
     """For each metric of a case: its score (None when nothing was scored) and how many assertions errored."""
-    members = [result for result, _ in with_members(result.assertions)]
     metrics = {item.metric for item in members if item.metric is not None}
     return {
         metric: (

@@ -89,7 +89,8 @@ async def begin_job(job: Job, bench: Bench) -> Standing:
     early = EarlyAnswers()
     try:
         standing = await _run(job, bench, early)
-        return replace(standing, result=await early.accounted_for(standing.result))
+        result = await early.accounted_for(standing.result)
+        return standing if result is standing.result else replace(standing, result=result)
     finally:
         early.cancel()
 

@@ -18,14 +18,15 @@ def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[AssertionSpec, ..
 
 def evaluation_of(prompt: PromptSpec, test: TestCase) -> AssertionSpec | None:
     """What the prompt's mode asks of an answer; None when the prompt has no mode."""
-    if prompt.effective_mode == "llm":
+    mode = prompt.effective_mode
+    if mode == "llm":
         is_written = "evaluation_criteria" in prompt.model_fields_set
         return LlmEvaluationSpec(
             type="evaluation-llm",
             criteria=prompt.evaluation_criteria or "",
             place=prompt.place.child("evaluation_criteria" if is_written else "evaluation_mode"),
         )
-    if prompt.effective_mode == "schema":
+    if mode == "schema":
         return SchemaEvaluationSpec(
             type="evaluation-schema",
             value=test.evaluation_schema,
@@ -37,6 +38,8 @@ def evaluation_of(prompt: PromptSpec, test: TestCase) -> AssertionSpec | None:
 
 def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
     """The schema that shapes the answer to a checked prompt, where the provider can; None when there is none."""
+    if prompt.expected_schema is None:
+        return None
     written = unless_empty(prompt.expected_schema)
     schema = None if written is None else parse_schema(written)
     return schema if isinstance(schema, dict) else None
@@ -54,8 +57,10 @@ def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
 
 def check_unused_schema(test: TestCase, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
     """A warning about a schema that no prompt has a use for."""
+    if unless_empty(test.evaluation_schema) is None:
+        return
     modes = {prompt.effective_mode for prompt in prompts}
-    if unless_empty(test.evaluation_schema) is None or "schema" in modes:
+    if "schema" in modes:
         return
     why = (
         "the evaluation mode of the prompts is llm"

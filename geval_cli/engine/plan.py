@@ -1,6 +1,7 @@
 """What a run will do: jobs, lazily, a lane of them for each provider. Pure."""
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ class Job(Struct, frozen=True):
         return self.provider.id != NO_PROVIDER.id and not self.test.directions.output_replaces_answer
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, dict=True):
     """All jobs of a run. Asking again gives equal jobs with equal ids; none of them is held.
 
     With `is_serial` a job may depend on those before it: they are done one by one. With `is_in_rows` outputs of a
@@ -57,7 +58,7 @@ class Plan(Struct, frozen=True):
     def providers(self) -> tuple[ProviderSpec, ...]:
         return self.suite.providers or (NO_PROVIDER,)
 
-    @property
+    @cached_property
     def pairs(self) -> tuple[tuple[ProviderSpec, PromptSpec], ...]:
         """The prompt x provider pairs that are asked, provider by provider."""
         return tuple(

@@ -7,17 +7,18 @@ from collections.abc import Collection, Mapping
 from geval_cli.config.promptfoo.js_text import js_json, js_string
 from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError, TemplateError
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue, Message
 from geval_cli.templating import Templates
 
-_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_PLACEHOLDER = compile_later(r"\{\{\s*(\w+)\s*\}\}")
 _PASSES = 5
-_ACROSS_LINES = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
+_ACROSS_LINES = compile_later(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
 _RAW_MARKS = (re.compile(r"\{%\s*raw\s*%\}"), re.compile(r"\{%\s*endraw\s*%\}"))
-_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
-_NAMES = re.compile(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\s+([^{}\s]+)\s*.*?%\}")
-_LOOP = re.compile(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
-_ROOT = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = compile_later(r"\{#.*?#\}", re.DOTALL)
+_NAMES = compile_later(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\s+([^{}\s]+)\s*.*?%\}")
+_LOOP = compile_later(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
+_ROOT = compile_later(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
 
 

@@ -1,6 +1,7 @@
 """A plan becomes a stream of events: jobs run side by side, and stop cleanly when asked to."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any
@@ -73,28 +74,42 @@ class StopSignal(Struct):
 class EventStream(Struct):
     """Events from many tasks in one order. Whoever runs the plan reads it; anything below may `emit` into it."""
 
-    _queue: "asyncio.Queue[RunEvent | None]" = field(default_factory=asyncio.Queue)
+    _unread: deque[RunEvent] = field(default_factory=deque)
+    _has_news: asyncio.Event = field(default_factory=asyncio.Event)
     _has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_ended: bool = False
 
     def emit(self, event: RunEvent) -> None:
         """Add an event; never blocks."""
-        self._queue.put_nowait(event)
+        self._unread.append(event)
+        if len(self._unread) == 1:
+            self._has_news.set()
 
     def end(self) -> None:
         """No more events will come."""
-        self._queue.put_nowait(None)
+        self._has_ended = True
+        self._has_news.set()
 
     async def wait_for_room(self) -> None:
         """As long as many events are unread: a slow reader slows the run down instead of filling the memory."""
-        while self._queue.qsize() >= _CROWDED:
+        while len(self._unread) >= _CROWDED:
             self._has_room.clear()
             await self._has_room.wait()
 
     async def __aiter__(self) -> AsyncIterator[RunEvent]:
-        while (event := await self._queue.get()) is not None:
-            if self._queue.qsize() < _CROWDED:
+        while await self._has_more():
+            event = self._unread.popleft()
+            if len(self._unread) < _CROWDED:
                 self._has_room.set()
             yield event
+
+    async def _has_more(self) -> bool:
+        while not self._unread:
+            if self._has_ended:
+                return False
+            self._has_news.clear()
+            await self._has_news.wait()
+        return True
 
 
 class _Crew(Struct):

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import regex
 from msgspec import Struct
 
 from geval_cli.config.schema import PromptSpec, ProviderSpec
@@ -152,6 +151,8 @@ def _hash(fingerprints: Iterable[str]) -> str:
 
 
 def _is_found(pattern: str, text: str) -> bool:
+    import regex  # noqa: PLC0415 - few runs have patterns, and its own take a while to compile
+
     return regex.search(pattern, text, timeout=_PATTERN_TIMEOUT_S) is not None
 
 

@@ -18,7 +18,7 @@ EXPLANATION_MAX_TOKENS = 200
 """Room for the two or three sentences that are asked for."""
 
 _LENGTH_KEYS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"})
-_THINKING_KEYS = frozenset({"reasoning", "reasoning_effort", "thinking"})
+_ROOM_KEYS = _LENGTH_KEYS | {"reasoning", "reasoning_effort", "thinking"}
 _CUT_OFF = ("length", "max_tokens")
 
 Read = TypeVar("Read")
@@ -37,12 +37,12 @@ class JudgeCalls:
         """The request's own wire parameters; whatever the judge's config sets itself is left to it."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
-        has_room = self.memory.needs_room(self.judge) or not own.keys().isdisjoint(
-            _LENGTH_KEYS | _THINKING_KEYS
-        )
-        if max_tokens is not None and not has_room:
+        if max_tokens is not None and not self._has_room(own):
             params["max_tokens"] = max_tokens
         return params
+
+    def _has_room(self, own: Mapping[str, JsonValue]) -> bool:
+        return self.memory.needs_room(self.judge) or not _ROOM_KEYS.isdisjoint(own)
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """The judge's answer, its cost added to this judgement's."""

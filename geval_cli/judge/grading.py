@@ -38,7 +38,7 @@ from geval_cli.judge.source import (
     PARAM_LABELS,
     Source,
     as_text,
-    chosen_params,
+    chosen_texts,
     param_text,
     resolve_input,
     resolve_source,
@@ -47,6 +47,7 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, St
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
+_METRICS_KEPT = 64
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
 
@@ -56,6 +57,18 @@ _STEPS_SCHEMA: Mapping[str, Any] = {
     "required": ["steps"],
     "additionalProperties": False,
 }
+
+
+def _rating_schema_of(kind: str) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"reason": {"type": "string"}, "score": {"type": kind}},
+        "required": ["reason", "score"],
+        "additionalProperties": False,
+    }
+
+
+_WHOLE_RATING_SCHEMA, _RATING_SCHEMA = _rating_schema_of("integer"), _rating_schema_of("number")
 
 
 async def grade(
@@ -104,7 +117,7 @@ def steps_requests(
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
         for yardstick in _yardsticks(metric):
-            yield _steps_request(_steps_messages(yardstick.criteria, labels), JudgeCalls(judge, memory))
+            yield _shared_steps_request(yardstick.criteria, labels, JudgeCalls(judge, memory))
 
 
 class _Shown(Struct, frozen=True):
@@ -118,8 +131,9 @@ class _Shown(Struct, frozen=True):
 
 def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
     if metric.dimension is None:
-        params = chosen_params(metric.evaluation_params, case)
-        blocks = tuple(Block(PARAM_LABELS[name], param_text(name, case)) for name in params)
+        texts_of = chosen_texts(metric.evaluation_params, case)
+        blocks = tuple(Block(PARAM_LABELS[name], text) for name, text in texts_of.items())
+        params = tuple(texts_of)
         return _Shown(blocks, label_params(params), params, None)
     source = resolve_source(case)
     texts = (("Source", source.text), ("Context", source.knowledge))
@@ -127,6 +141,7 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
     return _Shown((*blocks, Block("Output", as_text(case.actual_output))), DIMENSION_PARAMS, None, source)
 
 
+@lru_cache(maxsize=_METRICS_KEPT)
 def _yardsticks(metric: Metric) -> tuple[Yardstick, ...]:
     if metric.dimension is not None:
         dimension = find_dimension(metric.dimension)
@@ -186,10 +201,12 @@ class _Judging(Struct, frozen=True):
         if own is not None and own.evaluate is not None and not uses_steps(own.evaluate):
             return ()
         if own is not None and own.steps is not None:
-            messages = self._own_messages(own.steps, yardstick, ())
+            request = _steps_request(
+                self._own_messages(own.steps, yardstick, ()), calls.params(temperature=0)
+            )
         else:
-            messages = _steps_messages(yardstick.criteria, self.shown.step_labels)
-        return await calls.read(_steps_request(messages, calls), _read_steps)
+            request = _shared_steps_request(yardstick.criteria, self.shown.step_labels, calls)
+        return await calls.read(request, _read_steps)
 
     def _evaluate_messages(self, yardstick: Yardstick, steps: tuple[str, ...]) -> tuple[Message, ...]:
         own = self.metric.rubric_prompt
@@ -213,13 +230,8 @@ class _Judging(Struct, frozen=True):
         own = self.metric.rubric_prompt
         if yardstick.is_form or (own is not None and own.evaluate is not None):
             return None
-        kind = "integer" if is_whole_scale(yardstick.score_range, yardstick.score_step) else "number"
-        return {
-            "type": "object",
-            "properties": {"reason": {"type": "string"}, "score": {"type": kind}},
-            "required": ["reason", "score"],
-            "additionalProperties": False,
-        }
+        is_whole = is_whole_scale(yardstick.score_range, yardstick.score_step)
+        return _WHOLE_RATING_SCHEMA if is_whole else _RATING_SCHEMA
 
     def _score(self, estimate: Estimate) -> float:
         if not self.metric.strict_mode:
@@ -267,14 +279,20 @@ class _Judging(Struct, frozen=True):
         return _with_values({**_grade_detail(result, yardstick.score_range), **about})
 
 
-def _steps_request(messages: tuple[Message, ...], calls: JudgeCalls) -> ModelRequest:
-    params = calls.params(temperature=0)
+def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:
     return ModelRequest(messages, params, response_schema=_STEPS_SCHEMA, role=Role.JUDGE)
 
 
+def _shared_steps_request(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> ModelRequest:
+    """The request that all tests with these criteria share; it is the same object for them, too."""
+    return _worded_steps_request(criteria, labels, tuple(calls.params(temperature=0).items()))
+
+
 @lru_cache(maxsize=_STEPS_KEPT)
-def _steps_messages(criteria: str, labels: tuple[str, ...]) -> tuple[Message, ...]:
-    return user_message(steps_text(criteria, labels))
+def _worded_steps_request(
+    criteria: str, labels: tuple[str, ...], params: tuple[tuple[str, JsonValue], ...]
+) -> ModelRequest:
+    return _steps_request(user_message(steps_text(criteria, labels)), dict(params))
 
 
 def _read_steps(choice: Choice) -> tuple[str, ...]:

@@ -10,22 +10,25 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from geval_cli.patterns import compile_later
+
 MAX_DEPTH = 64
 
 _QUOTES = {'"': '"', "'": "'", "“": "”", "”": "”"}
-_OBJECT_START = re.compile(r"""\{(?=\s*+["'“\w])""")
-_SPACE = re.compile(r"\s*")
-_KEY = re.compile(r"""(?:["'“]([^"'“”\n]{1,200})["'”]|([^\W\d][\w-]{0,60}))\s*[:=]""")
-_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
-_NUMBER_VALUE = re.compile(_NUMBER.pattern + r"""(?=\s*+(?:[,}\]"'“]|\Z)|[ \t]*\n)""")
-_DECIMAL_COMMA = re.compile(r"[0-9]{1,9},[0-9]{1,2}(?=\s*[}\]\n])")
-_BARE = re.compile(r"[^,}\]\n]+")
-_NEXT_MEMBER = re.compile(r"""\s*+,?\s*+(?:["'“][^"'“”\n]{1,80}["'”]|[^\W\d][\w-]{0,60}) {0,5}[:=]""")
-_AFTER_VALUE = re.compile(r"\s*+(?:[}\]]|\Z|,\s*+[}\]])")
-_AFTER_ITEM = re.compile(
+_OBJECT_START = compile_later(r"""\{(?=\s*+["'“\w])""")
+_SPACE = compile_later(r"\s*")
+_KEY = compile_later(r"""(?:["'“]([^"'“”\n]{1,200})["'”]|([^\W\d][\w-]{0,60}))\s*[:=]""")
+_NUMBER_TEXT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?"
+_NUMBER = compile_later(_NUMBER_TEXT)
+_NUMBER_VALUE = compile_later(_NUMBER_TEXT + r"""(?=\s*+(?:[,}\]"'“]|\Z)|[ \t]*\n)""")
+_DECIMAL_COMMA = compile_later(r"[0-9]{1,9},[0-9]{1,2}(?=\s*[}\]\n])")
+_BARE = compile_later(r"[^,}\]\n]+")
+_NEXT_MEMBER = compile_later(r"""\s*+,?\s*+(?:["'“][^"'“”\n]{1,80}["'”]|[^\W\d][\w-]{0,60}) {0,5}[:=]""")
+_AFTER_VALUE = compile_later(r"\s*+(?:[}\]]|\Z|,\s*+[}\]])")
+_AFTER_ITEM = compile_later(
     r"""\s*+(?:\]|,\s*+(?:["'“”\]{[]|(?:true|false|null|none|[-+]?[0-9.]{1,20})\s*+[,\]]))""", re.IGNORECASE
 )
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPE = compile_later(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 

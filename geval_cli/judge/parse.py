@@ -13,6 +13,7 @@ from msgspec import Struct
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.lenient_json import JsonObject, Member, Value, find_objects, read_array
 from geval_cli.judge.metric import ScoreRange, format_number
+from geval_cli.patterns import compile_later
 
 _SCORE_KEYS = ("score", "final_score", "overall_score", "final score", "overall score", "rating")
 _REASON_KEYS = ("reason", "reasoning", "explanation", "rationale", "justification")
@@ -33,25 +34,43 @@ _NOT_A_SPAN = r"(?![ \t]{0,3}(?:to|and|[-\u2013\u2014])[ \t]{0,3}[0-9])"
 _MARKUP = r"""[\\"'*_`”“()\[\]<>$]{0,6}"""
 _RATING = rf"{_MARKUP}(?:{_NUMBER}{_NOT_A_SPAN}|{_WORD}){_MARKUP}{_OUT_OF}"
 
-_WHOLE = re.compile(rf"\s{{0,9}}{_RATING}[.!]?{_MARKUP}\s{{0,9}}\Z", re.IGNORECASE)
-_LINE = re.compile(rf"[ \t]{{0,9}}(?:[-*#>][ \t])?{_RATING}[.!]?{_MARKUP}[ \t\r]{{0,9}}\Z", re.IGNORECASE)
-_FRACTION = re.compile(
+_WHOLE = compile_later(rf"\s{{0,9}}{_RATING}[.!]?{_MARKUP}\s{{0,9}}\Z", re.IGNORECASE)
+_LINE = compile_later(rf"[ \t]{{0,9}}(?:[-*#>][ \t])?{_RATING}[.!]?{_MARKUP}[ \t\r]{{0,9}}\Z", re.IGNORECASE)
+_FRACTION = compile_later(
     rf"{_NUMBER}[*_`]{{0,3}}[ \t]{{0,5}}(?:/|out of)[ \t]{{0,5}}(?P<out_of>[0-9]{{1,9}})(?![\w/])"
 )
-_GIVEN = re.compile(
+_GIVEN = compile_later(
     r"\b(?:give|giving|rate|assign|score)\b[ \t]{1,5}(?:(?:it|this|that|the)(?: (?!an? )[a-z]{1,20}){0,2}[ \t]{1,5})?"
     rf"(?:(?:as|at|an?|the)[ \t]{{1,5}}){{0,2}}{_RATING}",
     re.IGNORECASE,
 )
-_EARNED = re.compile(
+_EARNED = compile_later(
     rf"\b(?:gets|receives|deserves|earns|merits)[ \t]{{1,5}}an?[ \t]{{1,5}}{_RATING}", re.IGNORECASE
 )
-_CLOSING = re.compile(rf"(?<=[.!?)…])\s{{1,5}}{_RATING}[.!]?{_MARKUP}\s{{0,9}}\Z", re.IGNORECASE)
-_LEADING = re.compile(rf"\s{{0,9}}{_RATING}(?=[ \t]{{0,5}}(?:[-\u2013\u2014:,;(#\n\r]|//))", re.IGNORECASE)
+_CLOSING = compile_later(rf"(?<=[.!?)…])\s{{1,5}}{_RATING}[.!]?{_MARKUP}\s{{0,9}}\Z", re.IGNORECASE)
+_LEADING = compile_later(rf"\s{{0,9}}{_RATING}(?=[ \t]{{0,5}}(?:[-\u2013\u2014:,;(#\n\r]|//))", re.IGNORECASE)
+
+# What nearly all replies are: one flat object, with nothing in it that could be read in two ways.
+_PLAIN_REASON = r'"reason" {0,5}:\s{0,9}"(?P<reason>[^"\\\x00-\x1f]*+)"'
+_PLAIN_SCORE = r'"score" {0,5}:\s{0,9}(?P<score>-?[0-9]{1,15}(?:\.[0-9]{1,15})?)'
+_PLAIN_REPLIES = tuple(
+    re.compile(rf"\s*+\{{\s{{0,99}}{first}\s{{0,99}},\s{{0,99}}{second}\s{{0,99}}\}}\s*+\Z")
+    for first, second in ((_PLAIN_REASON, _PLAIN_SCORE), (_PLAIN_SCORE, _PLAIN_REASON))
+)
+
+# What nearly all replies are: one flat object, with nothing in it that could be read in two ways.
+_PLAIN_REASON = r'"reason" {0,5}:\s{0,9}"(?P<reason>[^"\\\x00-\x1f]*+)"'
+_PLAIN_SCORE = r'"score" {0,5}:\s{0,9}(?P<score>-?[0-9]{1,15}(?:\.[0-9]{1,15})?)'
+_PLAIN_REPLIES = tuple(
+    re.compile(rf"\s*+\{{\s{{0,99}}{first}\s{{0,99}},\s{{0,99}}{second}\s{{0,99}}\}}\s*+\Z")
+    for first, second in ((_PLAIN_REASON, _PLAIN_SCORE), (_PLAIN_SCORE, _PLAIN_REASON))
+)
 
 _LONGEST_LINE = 60
-_LIST_LINE = re.compile(r"[ \t]{0,12}(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])[ \t]{1,8}(\S.*)", re.IGNORECASE)
-_LIST_NUMBER = re.compile(r"(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])\s{1,8}", re.IGNORECASE)
+_LIST_LINE = compile_later(
+    r"[ \t]{0,12}(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])[ \t]{1,8}(\S.*)", re.IGNORECASE
+)
+_LIST_NUMBER = compile_later(r"\A(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])\s{1,8}", re.IGNORECASE)
 
 
 class ParsedReply(Struct, frozen=True):
@@ -109,7 +128,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
     return steps
 
 
-_PLACEHOLDER = re.compile(r"<[^<>]*>")
+_PLACEHOLDER = compile_later(r"<[^<>]*>")
 """What stands in the prompt in the place of an answer; a judge that repeats it has not answered."""
 
 
@@ -117,7 +136,7 @@ def _keyed_pattern(names: str) -> re.Pattern[str]:
     stated = r"[ \t]{0,5}(?:[:=\uff1a|]|->|→|(?:is|of|would be|should be)\b)"
     at_the_end = r"(?=[ \t]{1,5}[0-9]{1,3}[.*]{0,3}\s*+\Z)"
     connector = rf"(?:{stated}|{at_the_end})"
-    return re.compile(
+    return compile_later(
         rf"(?<![a-z]){names}{_MARKUP}[ \t]{{0,9}}(?:\([^()\n]{{0,40}}\){_MARKUP})?{connector}"
         rf"{_MARKUP}\s{{0,9}}(?:(?:an?|is|about)[ \t]{{1,5}}){{0,2}}{_RATING}",
         re.IGNORECASE,
@@ -162,6 +181,9 @@ def why_unreadable(text: str, what: str) -> str:
 
 
 def _verdict_from_json(text: str, start: int, score_range: ScoreRange) -> tuple[_Found, str | None] | None:
+    for plain in _PLAIN_REPLIES:
+        if match := plain.match(text, start):
+            return _Found(float(match["score"]), *match.span("score")), _one_line(match["reason"])
     verdict: tuple[JsonObject, Member] | None = None
     for found in find_objects(text, start):
         member = found.last(*_SCORE_KEYS)
@@ -200,14 +222,17 @@ def _may_go_on(rating: _Found, text: str, score_range: ScoreRange) -> bool:
 def reason_of(holder: JsonObject) -> str | None:
     """The reason that an object gives, on one line; None without one."""
     member = holder.last(*_REASON_KEYS)
-    texts = _texts_of(member.value) if member is not None else ()
-    return " ".join(" ".join(texts).split()) or None
+    return None if member is None else _one_line(member.value)
+
+
+def _one_line(value: Value) -> str | None:
+    return " ".join(" ".join(_texts_of(value)).split()) or None
 
 
 def _texts_of(value: Value) -> tuple[str, ...]:
     """The non-empty texts of a string (its lines), of a list, or of the strings inside its objects."""
     if isinstance(value, str):
-        lines = (_LIST_NUMBER.sub("", line.strip(), count=1) for line in value.splitlines())
+        lines = (_LIST_NUMBER.sub("", line.strip()) for line in value.splitlines())
         return tuple(line for line in lines if line)
     if isinstance(value, list):
         return tuple(item for item in (_one_text(entry) for entry in value) if item)
@@ -220,7 +245,7 @@ def _one_text(value: Value) -> str:
         return ": ".join(part.strip() for part in parts if isinstance(part, str))
     if not isinstance(value, str):
         return ""
-    return _LIST_NUMBER.sub("", " ".join(value.split()), count=1)
+    return _LIST_NUMBER.sub("", " ".join(value.split()))
 
 
 def _steps_outside_objects(text: str, start: int) -> tuple[str, ...]:

@@ -245,7 +245,8 @@ def _kind_of_number(yardstick: Yardstick) -> str:
 
 def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
     """Whether every rating of the scale is a whole number."""
-    return all(float(number).is_integer() for number in (*score_range, score_step))
+    low, high = score_range
+    return float(low).is_integer() and float(high).is_integer() and float(score_step).is_integer()
 
 
 def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Yardstick, ...]:

@@ -76,7 +76,7 @@ def normalise_rating(rating: float, score_range: ScoreRange) -> float:
 
 def passes(score: float, threshold: float) -> bool:
     """Whether `score` reaches `threshold`; equal passes, and differences below 1e-9 never decide."""
-    return round(score, _DECIDING_DIGITS) >= round(threshold, _DECIDING_DIGITS)
+    return score >= threshold or round(score, _DECIDING_DIGITS) >= round(threshold, _DECIDING_DIGITS)
 
 
 def strict_score(distribution: Distribution) -> float:

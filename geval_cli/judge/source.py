@@ -50,7 +50,10 @@ def as_text(value: JsonValue) -> str:
 
 def resolve_input(case: JudgedCase) -> str:
     """The test's input, else vars.input, else the rendered prompt; empty when there is none."""
-    return _first((case.input, case.vars.get("input"), case.rendered_prompt))
+    for value in (case.input, case.vars.get("input"), case.rendered_prompt):
+        if not _is_blank(value):
+            return as_text(value)
+    return ""
 
 
 def resolve_source(case: JudgedCase) -> Source:
@@ -67,27 +70,32 @@ def resolve_source(case: JudgedCase) -> Source:
     return Source(text, found_in, knowledge)
 
 
-def present_params(case: JudgedCase) -> tuple[str, ...]:
-    """The evaluation parameters that the case has, in the judge's order; the output is always there."""
-    return tuple(name for name in PARAM_LABELS if name == "actual_output" or param_text(name, case))
+def present_texts(case: JudgedCase) -> dict[str, str]:
+    """The texts of the evaluation parameters that the case has, in the judge's order; the output is always there."""
+    texts = ((name, param_text(name, case)) for name in PARAM_LABELS)
+    return {name: text for name, text in texts if text or name == "actual_output"}
 
 
 def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str, ...]:
     """Those of the named parameters that the case lacks; none when None is named."""
-    present = present_params(case)
-    return tuple(name for name in params or () if name not in present)
+    if params is None:
+        return ()
+    present = present_texts(case)
+    return tuple(name for name in params if name not in present)
 
 
-def chosen_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str, ...]:
-    """The parameters to show, in the judge's order: the named ones, else all that the case has.
+def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, str]:
+    """The parameters to show with their texts, in the judge's order: the named ones, else all that the case has.
 
     Raises:
         MissingParamsError: the case lacks a named one.
     """
-    if missing := missing_params(params, case):
+    present = present_texts(case)
+    if params is None:
+        return present
+    if missing := tuple(name for name in params if name not in present):
         raise MissingParamsError(missing)
-    present = present_params(case)
-    return present if params is None else tuple(name for name in present if name in params)
+    return {name: text for name, text in present.items() if name in params}
 
 
 def param_text(name: str, case: JudgedCase) -> str:
@@ -95,6 +103,8 @@ def param_text(name: str, case: JudgedCase) -> str:
     if name == "input":
         return resolve_input(case)
     value = getattr(case, name)
+    if value is None and name != "actual_output":
+        return ""
     return as_text(value) if name == "actual_output" or not _is_blank(value) else ""
 
 
@@ -109,9 +119,7 @@ def _source_candidates(case: JudgedCase) -> list[tuple[str, JsonValue]]:
     ]
 
 
-def _first(values: Sequence[JsonValue]) -> str:
-    return next((as_text(value) for value in values if not _is_blank(value)), "")
-
-
 def _is_blank(value: JsonValue) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip()) or value in ([], (), {})
+    if value is None:
+        return True
+    return not value.strip() if isinstance(value, str) else value in ([], (), {})

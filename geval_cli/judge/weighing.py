@@ -9,7 +9,6 @@ still be meant; what could become several ratings, or none, is left out and lowe
 """
 
 import math
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -17,13 +16,14 @@ from msgspec import Struct
 from geval_cli.judge.metric import ScoreRange
 from geval_cli.judge.scoring import Distribution
 from geval_cli.judge.tokens import PlacedToken, place_tokens, plain_text
+from geval_cli.patterns import compile_later
 from geval_cli.records import TokenLogprob
 
 LARGEST_SCALE = 10_001
 """Ratings that a scale may have at most; on finer ones no probability is resolved."""
 
-_NUMBER_START = re.compile(r"[-\u2212]?[0-9]*(?:\.[0-9]*)?")
-_NOT_AN_END = re.compile(r"[\w\-\u2013\u2014~+^%]")
+_NUMBER_START = compile_later(r"[-\u2212]?[0-9]*(?:\.[0-9]*)?")
+_NOT_AN_END = compile_later(r"[\w\-\u2013\u2014~+^%]")
 _SAME_RATING = 1e-9
 
 

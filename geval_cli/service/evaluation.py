@@ -46,6 +46,8 @@ from geval_cli.store.state import State
 DEFAULT_CONCURRENCY = 20
 """Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
 
+_MODELS_KEPT = 64
+
 _JOBS_PER_REQUEST = (
     2  # more jobs than requests under way: while one job judges, another already asks its model
 )
@@ -217,11 +219,19 @@ def _gateway(prepared: PreparedRun, cache: ResponseCache, events: EventStream, *
 
 
 def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> Bench:
+    models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
+
+    def model_for(spec: ProviderSpec) -> BoundModel:
+        known = models.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if known is not None:
+            return known[1]
+        model = gateway.model(pool.get(resolved(spec, prepared.suite)))
+        if len(models) < _MODELS_KEPT:
+            models[id(spec)] = spec, model
+        return model
+
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        return await gateway.complete(pool.get(resolved(spec, prepared.suite)), request)
+        return await model_for(spec).complete(request)
 
-    def judge_for(spec: ProviderSpec) -> BoundModel:
-        return gateway.model(pool.get(resolved(spec, prepared.suite)))
-
-    tools = Tools(prepared.templates, judge_for, JudgeMemory(), prepared.defaults, scripts=scripts)
+    tools = Tools(prepared.templates, model_for, JudgeMemory(), prepared.defaults, scripts=scripts)
     return Bench(generate, tools)

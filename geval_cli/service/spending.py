@@ -31,7 +31,8 @@ class Spending(Struct):
         """Count an event if it is an answer; whether it was one."""
         if not isinstance(event, ModelCalled) or event.failed:
             return False
-        self._called[event.role] = self._called.get(event.role, Usage()) + event.usage
+        before = self._called.get(event.role)
+        self._called[event.role] = event.usage if before is None else before + event.usage
         return True
 
     def is_note_due(self) -> bool:

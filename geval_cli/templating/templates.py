@@ -78,7 +78,7 @@ class Templates:
         Raises:
             TemplateError: the template is broken, or names something that `variables` does not have.
         """
-        if not any(mark in text for mark in TEMPLATE_MARKS):
+        if "{" not in text or not any(mark in text for mark in TEMPLATE_MARKS):
             return text
         counting = begin_counting()
         try:
@@ -98,7 +98,13 @@ class Templates:
             end_counting(counting)
 
     def _use(self, environment: Environment) -> None:
-        self._compile = lru_cache(maxsize=_COMPILED_KEPT)(environment.from_string)
+        def compiled(text: str) -> Template:
+            template = environment.from_string(text)
+            # Jinja2 lays them out for changes that never come here, and going through that took half of a rendering.
+            template.globals = dict(template.globals)
+            return template
+
+        self._compile = lru_cache(maxsize=_COMPILED_KEPT)(compiled)
 
     def _rendered(self, template: Template, variables: Mapping[str, JsonValue]) -> str:
         return template.render(variables)

@@ -1,3 +1,4 @@
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,48 @@ def test_an_unreadable_reply_is_an_error_that_keeps_the_reply(entry):
 
     assert type(caught.value) is getattr(errors, entry["error"])
     assert caught.value.raw_text == entry["reply"]
+
+
+ODD_REASONS = (
+    "It is fine.",
+    "",
+    "  two   spaces ",
+    "1. It is fine. 2. It is short.",
+    'It says "no" twice.',
+    "It says „nein“ and “no”.",
+    "C:\\\\temp\\nand a line",
+    "a\u2028b\x85c",
+    "{score: 3}, and so on",
+    'score": 3, "',
+    "😀 é ﬁ",
+)
+
+
+@pytest.mark.parametrize("score", ["8", "0", "7.5", "08", "10"])
+@pytest.mark.parametrize("reason", ODD_REASONS)
+@pytest.mark.parametrize(
+    "form",
+    ['{"reason": "%s", "score": %s}', ' {"reason":"%s" ,\n"score" :%s\n}\n', '{"score": %s, "reason": "%s"}'],
+)
+def test_a_reply_that_is_nothing_but_an_object_is_read_like_one_with_prose_around_it(form, reason, score):
+    reply = form % ((score, reason) if form.startswith('{"score"') else (reason, score))
+    opening = "My verdict is this:\n"
+
+    alone = parse_rating(reply, score_range=(0, 10))
+    embedded = parse_rating(opening + reply, score_range=(0, 10))
+
+    assert (alone.rating, alone.reason) == (embedded.rating, embedded.reason)
+    assert alone.score_start + len(opening) == embedded.score_start
+    assert reply[alone.score_start : alone.score_end] == score
+
+
+def test_only_the_number_of_a_list_is_left_out_of_a_reason_and_of_a_step():
+    reason = "1. I would give it 8. It is clear.\n2) See step 3. of the guide."
+    parsed = parse_rating(json.dumps({"reason": reason, "score": 8}), score_range=(0, 10))
+    steps = parse_steps('{"steps": ["1. Read chapter 2. Then stop.", "Compare it with Step 1: the draft."]}')
+
+    assert parsed.reason == "I would give it 8. It is clear. See step 3. of the guide."
+    assert steps == ("Read chapter 2. Then stop.", "Compare it with Step 1: the draft.")
 
 
 def test_the_corpus_is_large_enough():

@@ -4,10 +4,10 @@ from geval_cli.errors import MissingParamsError
 from geval_cli.judge.metric import JudgedCase
 from geval_cli.judge.source import (
     as_text,
-    chosen_params,
+    chosen_texts,
     missing_params,
     param_text,
-    present_params,
+    present_texts,
     resolve_input,
     resolve_source,
 )
@@ -87,9 +87,12 @@ def test_the_rag_example_of_the_documentation_shows_query_and_context():
 def test_default_parameters_are_those_that_the_case_has():
     full = case(input="Q", expected_output="E", context="C", retrieval_context=("R",))
 
-    assert chosen_params(None, case(input="Q")) == ("input", "actual_output")
-    assert chosen_params(None, case()) == ("actual_output",)
-    assert chosen_params(None, full) == (
+    assert chosen_texts(None, case()) == {"actual_output": "An answer."}
+    assert list(chosen_texts(None, case(input="Q")).items()) == [
+        ("input", "Q"),
+        ("actual_output", "An answer."),
+    ]
+    assert tuple(chosen_texts(None, full)) == (
         "input",
         "actual_output",
         "expected_output",
@@ -99,21 +102,19 @@ def test_default_parameters_are_those_that_the_case_has():
 
 
 def test_named_parameters_are_shown_in_the_judges_order():
-    assert chosen_params(["expected_output", "actual_output"], case(expected_output="E")) == (
-        "actual_output",
-        "expected_output",
-    )
+    chosen = chosen_texts(["expected_output", "actual_output"], case(input="Q", expected_output="E"))
+    assert list(chosen.items()) == [("actual_output", "An answer."), ("expected_output", "E")]
 
 
 def test_a_named_parameter_that_the_case_lacks_is_an_error_naming_it():
     with pytest.raises(MissingParamsError) as caught:
-        chosen_params(["actual_output", "expected_output", "context"], case(context=" "))
+        chosen_texts(["actual_output", "expected_output", "context"], case(context=" "))
     assert caught.value.params == ("expected_output", "context")
     assert missing_params(None, case()) == ()
 
 
 def test_an_empty_output_is_an_output():
-    assert present_params(case(actual_output="")) == ("actual_output",)
+    assert present_texts(case(actual_output="")) == {"actual_output": ""}
     assert param_text("actual_output", case(actual_output="")) == ""
     assert param_text("actual_output", case(actual_output=None)) == "null"
 
