@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import pkgutil
 from types import ModuleType
 
@@ -19,6 +20,8 @@ def main() -> None:
     unknown = sorted(set(chosen.names) - set(known))
     if unknown:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known)}")
+    # As geval is installed: what pip or the first start compiled is not compiled again at every start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in chosen.names or known:
         print(f"== {name}")
         module = known[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
-    {"version", "errors", "json_codec", "records", "record_reading", "events"},
+    {"version", "errors", "patterns", "json_codec", "records", "record_reading", "events"},
     {"config"},
     {"templating"},
     {"scripting", "http_client"},
@@ -50,18 +50,18 @@ HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "__init__"}
 
 
 @cache
-def parsed(source: str) -> ast.Module:
-    """The syntax tree of a module; each rule looks at it anew."""
-    return ast.parse(source)
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module's syntax tree; every rule looks at them."""
+    return tuple(ast.walk(ast.parse(source)))
 
 
 def level_of(room: str) -> int:
     return next(level for level, rooms in enumerate(ROOMS) if room in rooms)
 
 
-def own_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def own_imports(source: str) -> Iterator[tuple[int, str]]:
     """(line, room) of every import from geval_cli."""
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the room"
@@ -78,27 +78,28 @@ def upward_imports(room: str, source: str) -> list[str]:
     if room in {"__init__", "__main__"}:
         return []
     level = level_of(room)
-    tree = parsed(source)
     known = set().union(*ROOMS)
     return [
         f"line {line}: {room} imports {other}"
-        for line, other in own_imports(tree)
+        for line, other in own_imports(source)
         if other in known and other != room and level_of(other) >= level and other not in ROOMS[0]
     ]
 
 
 def hidden_imports(source: str) -> list[str]:
+    imports = list(own_imports(source))
     return [
         f"line {line}: {function.name} imports {other}"
-        for function in ast.walk(parsed(source))
+        for function in nodes_of(source)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for line, other in own_imports(function)
+        for line, other in imports
+        if function.lineno <= line <= (function.end_lineno or 0)
     ]
 
 
 def third_party_strays(room: str, source: str) -> list[str]:
     found = []
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
@@ -112,7 +113,7 @@ def third_party_strays(room: str, source: str) -> list[str]:
 def prints(source: str) -> list[str]:
     return [
         f"line {node.lineno}"
-        for node in ast.walk(parsed(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
 
@@ -120,7 +121,7 @@ def prints(source: str) -> list[str]:
 def wide_excepts(source: str) -> list[str]:
     """`except:` and `except Exception/BaseException` that do not raise again."""
     found = []
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if not isinstance(node, ast.ExceptHandler):
             continue
         is_wide = node.type is None or (

@@ -1,7 +1,6 @@
 """Options that are more than a word or a number, as values."""
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
@@ -11,11 +10,12 @@ from geval_cli.config.promptfoo.paths import find_files, is_wildcard
 from geval_cli.config.schema import Scoring
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
+from geval_cli.patterns import compile_later
 from geval_cli.service.requests import Resumption
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
 _CONFIG_NAMES = (

@@ -11,7 +11,7 @@ from geval_cli.version import __version__
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
-_ALLOCATIONS_PER_COLLECTION = 50_000
+_ALLOCATIONS_PER_COLLECTION = 200_000
 
 
 def main() -> NoReturn:

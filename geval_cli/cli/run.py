@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +13,14 @@ import typer
 from msgspec import Struct
 
 from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.screen import Screen
 from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.report.console import make_console
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
-from geval_cli.report.progress import Progress, make_progress
 from geval_cli.report.report import RunReport
-from geval_cli.report.request_log import RequestLines, RequestLogFile
-from geval_cli.report.summary import print_summary
-from geval_cli.report.terminal import print_report
 from geval_cli.service import (
     PreparedRun,
     ResumedRun,
@@ -159,6 +155,8 @@ def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> l
     if path.resolve() in {config.resolve() for config in configs}:
         hint = "name another file: the config would be spoilt"
         raise ConfigError([Problem(f"cannot write a log to {path}: it is the config", hint=hint)])
+    from geval_cli.report.request_log import RequestLogFile
+
     try:
         return [stack.enter_context(RequestLogFile(path))]
     except OutputError as error:
@@ -190,18 +188,27 @@ def _run_one(
     files = [*(open_results_file(path) for path in outputs), *log]
     report, stop = asyncio.run(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
-    written = [] if problems else outputs
-    console = make_console(sys.stdout, environ=os.environ)
-    try:
-        print_report(report, console, verbose=display.is_verbose, written=written)
-    except StoreError as error:
-        print_summary(report, console, written=written)
-        problems.append(Problem(error.message, None, error.hint))
+    problems += _print_results(report, [] if problems else outputs, is_verbose=display.is_verbose)
     if "GITHUB_ACTIONS" in os.environ:
         _print_annotations(report)
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code
+
+
+def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
+    """The results on stdout; only their sums, with a problem, when the store cannot be read any more."""
+    from geval_cli.report.console import make_console
+    from geval_cli.report.summary import print_summary
+    from geval_cli.report.terminal import print_report
+
+    console = make_console(sys.stdout, environ=os.environ)
+    try:
+        print_report(report, console, verbose=is_verbose, written=written)
+    except StoreError as error:
+        print_summary(report, console, written=written)
+        return [Problem(error.message, None, error.hint)]
+    return []
 
 
 def _print_annotations(report: RunReport) -> None:
@@ -220,17 +227,11 @@ async def _run_with_display(
     display: RunDisplay,
 ) -> tuple[RunReport, StopSignal]:
     stop = StopSignal()
-    console = make_console(sys.stderr, environ=os.environ)
-    with ExitStack() as stack:
-        progress = stack.enter_context(make_progress(console, is_shown=display.shows_progress))
-        stack.enter_context(_stop_on_signals(stop, progress))
-        lines = RequestLines(console) if display.is_verbose else None
+    screen = Screen(shows_progress=display.shows_progress, lists_requests=display.is_verbose)
+    with screen, _stop_on_signals(stop, screen):
 
         def listen(event: RunEvent) -> None:
-            with suppress(OSError, ValueError):  # a terminal that is gone must not end a paid run
-                progress.listen(event)
-                if lines is not None:
-                    lines.listen(event)
+            screen.listen(event)
             for file in files:
                 file.listen(event)
 
@@ -251,20 +252,18 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
 
 
 @contextmanager
-def _stop_on_signals(stop: StopSignal, progress: Progress) -> Iterator[None]:
+def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
     """The first signal (Ctrl-C, SIGTERM, SIGHUP) asks the run to stop, the second at once, a third ends the process."""
 
     def request_stop(reason: StopReason) -> None:
         if stop.is_urgent:
-            progress.__exit__(None, None, None)
+            screen.close()
             os._exit(128 + signal.Signals[reason].value)
         if stop.reason is not None and stop.reason.is_signal:
             stop.hurry()
             return
         stop.request(reason)
-        with suppress(OSError, ValueError):
-            text = f"{reason}: stopping; what is finished is kept. Once more to stop at once."
-            progress.listen(Noticed(text))
+        screen.listen(Noticed(f"{reason}: stopping; what is finished is kept. Once more to stop at once."))
 
     loop = asyncio.get_running_loop()
     # Under nohup SIGHUP is ignored, and the run is to outlive its terminal.

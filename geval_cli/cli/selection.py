@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import regex
 from msgspec import Struct
 
 from geval_cli.cli.problems import print_warnings
@@ -53,6 +52,8 @@ def parse_selection(options: FilterOptions, home: Path | None) -> Selection:
 def _pattern(option: str, text: str | None) -> str | None:
     if text is None:
         return None
+    import regex  # few runs have patterns, and its own take a while to compile
+
     try:
         regex.compile(text)
     except regex.error as error:

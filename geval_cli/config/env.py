@@ -16,19 +16,20 @@ from geval_cli.config.secrets import MASK, is_secret_name
 from geval_cli.config.source_file import read_text
 from geval_cli.config.spots import split_lines
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 ENV_FILE_NAME = ".env"
 
-_ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
-_SINGLE_QUOTED = re.compile(r"'([^']*)'")
-_DOUBLE_QUOTED = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
-_COMMENT_TAIL = re.compile(r"[ \t]*(?:#.*)?")
-_UNQUOTED_COMMENT = re.compile(r"(?:^|[ \t]+)#.*")
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ASSIGNMENT = compile_later(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
+_SINGLE_QUOTED = compile_later(r"'([^']*)'")
+_DOUBLE_QUOTED = compile_later(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_COMMENT_TAIL = compile_later(r"[ \t]*(?:#.*)?")
+_UNQUOTED_COMMENT = compile_later(r"(?:^|[ \t]+)#.*")
+_ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
-_EXPRESSION = re.compile(
+_EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )

@@ -1,6 +1,5 @@
 """Gates: conditions on a whole run, such as `coherence.mean >= 0.7`, that decide its exit code."""
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -10,6 +9,7 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.validation import Reading
 from geval_cli.config.wanted import describe_value
 from geval_cli.errors import Problem
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 Comparison = Literal[">=", ">", "<=", "<"]
@@ -41,7 +41,7 @@ _OF_RUNS = {
     "score.mean": Statistic.MEAN,
 }
 _SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED})
-_GATE = re.compile(
+_GATE = compile_later(
     r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s*\Z"
 )

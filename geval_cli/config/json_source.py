@@ -12,10 +12,11 @@ from geval_cli.config.document import ENV_MARK, MAX_DEPTH, Document
 from geval_cli.config.place import Positions
 from geval_cli.config.spots import KeySpot, Spot, SpotTree
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_SPACE = compile_later(r"[ \t\r\n]*")
+_NUMBER = compile_later(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _MAX_DIGITS = 4000
 _DECODER = json.JSONDecoder()

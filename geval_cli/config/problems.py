@@ -1,6 +1,5 @@
 """Problems as the user reads them: place, source line, caret, hint, notes. Plain text; colours belong to the CLI."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -9,11 +8,12 @@ from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_line import draw_source_line
 from geval_cli.config.spots import split_lines
 from geval_cli.errors import Location, Problem
+from geval_cli.patterns import compile_later
 
 LineReader = Callable[[Location], str | None]
 
 # What could make a terminal act or lie: control characters and marks of text direction.
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL = compile_later("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # Larger files (they can only be tests) are reported without their lines, to keep memory flat.
 _MAX_SHOWN_FILE = 64 * 1024 * 1024
 

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 MASK = "***"
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = compile_later(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _KEY_WORDS = frozenset({"key", "keys", "apikey", "apikeys", "accesskey", "authkey", "secretkey"})
 _SECRET_WORDS = _KEY_WORDS | {
     "auth", "authentication", "oauth", "bearer", "jwt", "pass", "passphrase", "pwd", "sig"
@@ -41,16 +42,16 @@ _SECRET_PARAMETERS = frozenset({"code", "key"})  # Azure functions and Google ta
 
 _PLACE = r"\{\{[^{}]*\}\}"
 _QUOTED = r"\"(?:\\.|[^\"\\])*\"?|'(?:''|[^'])*'?"
-_REFERENCE = re.compile(
+_REFERENCE = compile_later(
     r"(?:(?:Bearer|Basic|Token|Digest|ApiKey|Key) )?(?:\{\{[^{}'\"]*\}\}[:@]?)+", re.IGNORECASE
 )
-_NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:\\?[\"'])?\s*[:=]\s*\\?")
-_NAMED_VALUE = re.compile(rf"{_QUOTED}|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n])*")
-_FLAG = re.compile(rf"(?<!\S)--?(?P<name>[A-Za-z][\w-]*)(?:=|\s+)(?P<value>{_QUOTED}|\S+)")
-_PARAMETER = re.compile(rf"[?&#;](?P<name>[\w.~%-]+)=(?P<value>(?:{_PLACE}|[^&#;\s\"'<>\\{{}}])+)")
-_USER_INFO = re.compile(rf"(?<=://)(?P<value>(?:{_PLACE}|[^/?#\s\"'{{}}])+)(?=@)")
-_FALLBACK = re.compile(rf"\benv\.(?P<name>\w+)\s*\|\s*default\(\s*(?P<value>{_QUOTED})")
-_BARE = re.compile(
+_NAMED = compile_later(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:\\?[\"'])?\s*[:=]\s*\\?")
+_NAMED_VALUE = compile_later(rf"{_QUOTED}|(?:{_PLACE}|[^\s,}}\]])(?:{_PLACE}|[^,}}\]\r\n])*")
+_FLAG = compile_later(rf"(?<!\S)--?(?P<name>[A-Za-z][\w-]*)(?:=|\s+)(?P<value>{_QUOTED}|\S+)")
+_PARAMETER = compile_later(rf"[?&#;](?P<name>[\w.~%-]+)=(?P<value>(?:{_PLACE}|[^&#;\s\"'<>\\{{}}])+)")
+_USER_INFO = compile_later(rf"(?<=://)(?P<value>(?:{_PLACE}|[^/?#\s\"'{{}}])+)(?=@)")
+_FALLBACK = compile_later(rf"\benv\.(?P<name>\w+)\s*\|\s*default\(\s*(?P<value>{_QUOTED})")
+_BARE = compile_later(
     r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{8,}|\bgsk_\w{6,}|\bAIza[\w-]{20,}|\bgh[pousr]_\w{20,}|\bhf_\w{20,}"
     r"|\bAKIA[0-9A-Z]{16}\b|\bxox[abprs]-[\w-]{10,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?<=[Bb]earer )(?=\S*(?:[0-9A-Z_+/=*-]|\.\w))[\w.~+/=*-]{6,}|(?<=[Bb]asic )(?=\S*[0-9=+/])[\w+/=-]{8,}"

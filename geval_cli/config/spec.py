@@ -1,6 +1,7 @@
 """What the models of a config's parts are built from: the base of them all, bounds, and the model of a provider."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,12 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from geval_cli.config.place import Place
 from geval_cli.config.secrets import mask_text
 
+_IDS_KEPT = 64
+
 Score = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(strict=True)]
 SampleCount = Annotated[int, Field(ge=1, le=1000)]
 EvaluationParsing = Literal["strict", "tolerant"]
 WrittenSchema = dict[str, Any] | bool | str
 """A JSON Schema as a config may have it: written out, or as JSON text."""
+
+
+_masked = lru_cache(maxsize=_IDS_KEPT)(mask_text)  # every result shows the id of its provider
 
 
 class Spec(BaseModel):
@@ -47,7 +53,7 @@ class ProviderSpec(Spec):
     @property
     def public_id(self) -> str:
         """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
-        return mask_text(self.id)
+        return _masked(self.id)
 
     @property
     def title(self) -> str:

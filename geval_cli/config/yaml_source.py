@@ -26,9 +26,8 @@ FAST_LOADER: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _MAX_ALIASED = 100_000
 _ALIASED_PER_NODE = 100
-_NOT_PRINTABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
+# Written as what it is, not as what it is not: that takes twenty-five times as long to compile.
+_NOT_PRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def read_yaml(text: str, file: str, *, prefix: str = "", loader: Loader = FAST_LOADER) -> Document:

@@ -1,8 +1,8 @@
 """What a provider's own safety filter says: as a refused request, as a verdict beside an answer, as a finish reason."""
 
-import re
 from typing import Any
 
+from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
 from geval_cli.records import Choice
 
@@ -18,7 +18,7 @@ STOPPED_BY_FILTER = frozenset(
 """Every finish reason that means this, in small letters; those of gateways in front of Bedrock and Gemini too."""
 
 # Azure's and OpenAI's codes of a prompt that their filters will not let through.
-_CODE = re.compile(
+_CODE = compile_later(
     r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation)"'
 )
 

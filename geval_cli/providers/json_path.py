@@ -1,13 +1,14 @@
 """A small path into JSON: `choices[0].message.content`, and the keys of HTTP providers that hold one."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from geval_cli.patterns import compile_later
 
 RESPONSE_KEYS = ("response_path", "responsePath", "transformResponse", "responseParser")
 """What says where the answer of an HTTP API is: a path, or else JavaScript."""
 
-_STEP = re.compile(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+_STEP = compile_later(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _ROOTS = ("json", "$")
 
 PathStep = str | int

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
-from platformdirs import user_cache_path
 
 from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import ModelFetchError, Problem
@@ -93,7 +92,11 @@ class FetchControl(Struct, frozen=True):
 def models_dir(env: Mapping[str, str]) -> Path:
     """The folder of model files: GEVAL_MODELS_DIR, else `geval/models` in the user's cache folder."""
     named = env.get(MODELS_DIR_VARIABLE)
-    return Path(named).expanduser() if named else user_cache_path("geval") / "models"
+    if named:
+        return Path(named).expanduser()
+    from platformdirs import user_cache_path  # noqa: PLC0415 - only local models need it
+
+    return user_cache_path("geval") / "models"
 
 
 def find_model(name: str) -> LocalModel:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from email.utils import parsedate_to_datetime
 
 from msgspec import Struct, field
 
@@ -14,6 +13,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
+from geval_cli.patterns import compile_later
 from geval_cli.providers.rate_headers import duration_s, longest_reset_s, read_number
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
@@ -32,26 +32,26 @@ _PAYMENT_REQUIRED = 402
 _NOT_FOUND = 404
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
-_OUT_OF_MONEY_CODE = re.compile(
+_OUT_OF_MONEY_CODE = compile_later(
     r"insufficient_(?:quota|balance|credits?|funds)|exceeded_current_quota|billing_", re.IGNORECASE
 )
-_OUT_OF_MONEY = re.compile(
+_OUT_OF_MONEY = compile_later(
     r"exceeded your current quota|credit balance is too low|insufficient (?:balance|credits?|funds)"
     r"|out of (?:credits?|call volume quota)|available credits|spending limit",
     re.IGNORECASE,
 )
 _MAY_SAY_OUT_OF_MONEY = frozenset({400, 403, 429})  # of a 413 or 422, the sentence may quote what was sent
 # What a 403 says when the key is the matter; moderation and regions are a matter of one request.
-_KEY_REFUSED = re.compile(
+_KEY_REFUSED = compile_later(
     r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
     r"|\b(?:invalid|missing|access|bearer|auth)[ _]token|\baccess (?:denied|to)\b|\bno[t]? (?:have )?access",
     re.IGNORECASE,
 )
-_TOO_LARGE = re.compile(r"request too large", re.IGNORECASE)
-_CONTEXT_TOO_LONG = re.compile(
+_TOO_LARGE = compile_later(r"request too large", re.IGNORECASE)
+_CONTEXT_TOO_LONG = compile_later(
     r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
 )
-_WAIT_IN_WORDS = re.compile(
+_WAIT_IN_WORDS = compile_later(
     r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|s|m|h)\b|\d+[mh](?=\d))+|\d+(?:\.\d+)?)", re.I
 )
 
@@ -223,6 +223,8 @@ def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestErr
 
 
 def _seconds_until_date(value: str, now_s: float) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rare, and brings all of e-mail with it
+
     try:
         return parsedate_to_datetime(value).timestamp() - now_s
     except ValueError:

@@ -17,6 +17,7 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
@@ -96,7 +97,7 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
 }
 
 
-_JAVASCRIPT = re.compile(r"\.[cm]?js(?::[\w$]+)?$", re.IGNORECASE)
+_JAVASCRIPT = compile_later(r"\.[cm]?js(?::[\w$]+)?$", re.IGNORECASE)
 
 
 def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path) -> ProviderSource:

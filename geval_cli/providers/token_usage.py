@@ -42,7 +42,7 @@ def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     input_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     asked, written = _part(usage, "prompt_tokens_details"), _part(usage, "completion_tokens_details")
     reasoning = _count(written, "reasoning_tokens")
-    if _count(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
+    if reasoning and _count(usage, "total_tokens") == input_tokens + output_tokens + reasoning:
         # xAI counts reasoning beside the completion, all others within it; the total tells which it is.
         output_tokens += reasoning
     return TokenUsage(
@@ -88,7 +88,8 @@ def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    return int(finite_amount(usage.get(name)) or 0)
+    value = usage.get(name)
+    return 0 if value is None else int(finite_amount(value) or 0)
 
 
 def finite_amount(value: Any) -> float | None:

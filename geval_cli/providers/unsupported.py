@@ -5,8 +5,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from geval_cli.patterns import compile_later
+
 # How OpenAI, Azure, vLLM, llama.cpp, Mistral, Groq, DeepSeek, Gemini and FastAPI servers word it.
-_REFUSAL = re.compile(
+_REFUSAL = compile_later(
     r"""unsupported|not\ssupport|n't\ssupport|only\ssupported|not\s(?:currently\s)?(?:yet\s)?supported|not\simplemented
     |unknown|unrecogni[sz]ed|unexpected|cannot\sfind\sfield|extra\s(?:inputs?|fields?)|not\s(?:permitted|allowed)
     |unavailable|not\savailable|only\sthe\sdefault|deprecated|removed|not\senabled|incompatible|cannot\sbe\sused
@@ -14,7 +16,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 # Only for what geval adds of its own accord: a user's own value out of range must not be dropped.
-_OUT_OF_RANGE = re.compile(
+_OUT_OF_RANGE = compile_later(
     r"must\sbe|between|greater\sthan|less\sthan|at\smost|maximum|exceed|max\sallowed|only\sone|invalid",
     re.I | re.X,
 )
@@ -29,8 +31,10 @@ _ENGLISH_WORDS = frozenset(
     {"n", "stop", "seed", "user", "tools", "store", "stream", "metadata", "modalities"}
 )
 _ALIASES = {"json_schema": "response_format", "structured outputs": "response_format"}
-_N_NAMED = re.compile(r"\b(?:parameter|param|field|argument)s?:?\s+n\b|\bn\s*(?:>|!=|==?|must|is\b|should)")
-_CAP = re.compile(
+_N_NAMED = compile_later(
+    r"\b(?:parameter|param|field|argument)s?:?\s+n\b|\bn\s*(?:>|!=|==?|must|is\b|should)"
+)
+_CAP = compile_later(
     r"(?:max(?:imum)?(?:\s(?:allowed|value))?(?:\s(?:is|of))?|at most|less than or equal to|<=|up to|and)"
     r"[\s:'`]*(\d{1,2})\b",
     re.IGNORECASE,

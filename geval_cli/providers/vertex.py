@@ -3,13 +3,13 @@
 With a project (`project_id`, or a variable) the credentials are an access token; without one, an API key.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from geval_cli.config.secrets import secret_values
 from geval_cli.errors import Problem
+from geval_cli.patterns import compile_later
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
@@ -38,8 +38,8 @@ _PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJE
 _REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
 _DEFAULT_REGION = "us-central1"
 _GLOBAL = "global"
-_REGION = re.compile(r"[a-z][a-z0-9-]{0,62}")
-_PROJECT = re.compile(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
+_REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
+_PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
 
 
 def _is_region(value: Any) -> bool:

@@ -1,11 +1,11 @@
 """Untrusted text made harmless and visible: no control sequence, bidi override or hidden character gets out."""
 
 import json
-import re
 import unicodedata
 
 from rich.cells import cell_len, set_cell_size
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 TAB = "    "
@@ -26,12 +26,12 @@ _INVISIBLE = frozenset(
     ]
 ) | frozenset(range(0xE0100, 0xE01F0))
 _LATIN_1_MAX, _BASIC_PLANE_MAX = 0xFF, 0xFFFF
-_PRESENTATION = re.compile("(?<=[^\ufe00-\ufe0f])[\ufe0e\ufe0f]")
+_PRESENTATION = compile_later("(?<=[^\ufe00-\ufe0f])[\ufe0e\ufe0f]")
 # Within words of many scripts, and between the parts of an emoji, joiners are spelling and not a trick.
-_SPELLING_JOINER = re.compile(
+_SPELLING_JOINER = compile_later(
     r"(?<=[^\x00-\x7f\s\u200b-\u200f])[\u200c\u200d](?=[^\x00-\x7f\s\u200b-\u200f])"
 )
-_SOFT_HYPHEN = re.compile(r"(?<=\w)\xad(?=\w)")
+_SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
 
 
 def inert(text: str) -> str:

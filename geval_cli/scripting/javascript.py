@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError
 from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
@@ -26,11 +27,11 @@ from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, Scr
 INSTALL_HINT = "pip install 'geval-cli[js]'"
 
 _STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_STRINGS_AND_COMMENTS = re.compile(
+_LONE_SURROGATE = compile_later("[\ud800-\udfff]")
+_STRINGS_AND_COMMENTS = compile_later(
     r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
 )
-_MODULES = re.compile(
+_MODULES = compile_later(
     r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
     re.MULTILINE,
 )

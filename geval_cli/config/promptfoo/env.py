@@ -8,14 +8,15 @@ from geval_cli.config.env import EnvValues
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.errors import Problem, Severity
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
-_EXPRESSION = re.compile(
+_EXPRESSION = compile_later(
     rf"\{{\{{-?\s*env(?:\.(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>{_QUOTED})\s*\])\s*"
     rf"(?:\|\s*(?:default|d)\(\s*(?P<default>{_QUOTED})\s*(?:,\s*\w+\s*)?\)\s*)?-?\}}\}}"
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _MARK = "env"
 _MIN_HIDDEN = 6
 

@@ -4,12 +4,13 @@ import csv
 import re
 from collections.abc import Collection
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
-_CELL = re.compile(
+_CELL = compile_later(
     r"(?P<type>(?:not-)?[a-z][a-z-]*[a-z])(?:\((?P<threshold>\d+(?:\.\d+)?)\))?(?::(?P<value>.*))?", re.DOTALL
 )
-_SCRIPT_FILE = re.compile(r"file://\S+\.(?P<suffix>py|js|mjs|cjs|ts|mts|cts)(?::[\w.]+)?$")
+_SCRIPT_FILE = compile_later(r"file://\S+\.(?P<suffix>py|js|mjs|cjs|ts|mts|cts)(?::[\w.]+)?$")
 _PREFIXES = {
     "javascript:": "javascript",
     "fn:": "javascript",

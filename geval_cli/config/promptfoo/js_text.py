@@ -2,13 +2,13 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
-_EXPONENT = re.compile(r"e([+-])0*(\d+)$")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_EXPONENT = compile_later(r"e([+-])0*(\d+)$")
+_LONE_SURROGATE = compile_later("[\ud800-\udfff]")
 _PLAIN_UP_TO = 21  # decimal places before JavaScript turns to exponents
 _PLAIN_DOWN_TO = -7
 

@@ -10,6 +10,7 @@ from geval_cli.config.confinement import is_outside, outside_problem
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.source_file import FILE_PREFIX
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
 
 PYTHON_SUFFIXES = frozenset({".py"})
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx"})
@@ -17,9 +18,9 @@ OTHER_CODE_SUFFIXES = frozenset({".rb", ".go"})
 RUNNABLE_SUFFIXES = PYTHON_SUFFIXES | {".js", ".mjs", ".cjs"}
 CODE_SUFFIXES = PYTHON_SUFFIXES | JAVASCRIPT_SUFFIXES | OTHER_CODE_SUFFIXES
 
-_WILDCARD = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_FUNCTION = re.compile(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
+_WILDCARD = compile_later(r"[*?\[{]")
+_BRACES = compile_later(r"\{([^{}]*,[^{}]*)\}")
+_FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
 _MAX_NAME = 500
 
 

@@ -1,6 +1,5 @@
 """Tables of tests: the columns of a CSV file or a sheet become tests as a config would write them."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct, field
@@ -9,10 +8,11 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.expectations import assertion_of_cell
 from geval_cli.config.validation import Reading
 from geval_cli.errors import Location
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 _EXPECTED = "__expected"
-_CONFIGURED = re.compile(r"__config:__expected(?P<number>\d*):(?P<key>\w+)$")
+_CONFIGURED = compile_later(r"__config:__expected(?P<number>\d*):(?P<key>\w+)$")
 _PLAIN = {
     "__prefix": ("options", "prefix"),
     "__suffix": ("options", "suffix"),
@@ -23,7 +23,7 @@ _RESERVED = (_EXPECTED, "__metric", "__threshold", "__metadata:", "__config:", *
 _SINGLE = frozenset({"__metric", "__threshold", "__metadata", *_PLAIN})
 _FAMILIES = (_EXPECTED, "__metadata:", "__config:")
 _CONFIG_KEYS = ("threshold",)
-_ESCAPED_COMMA = re.compile(r"(?<!\\),")
+_ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 
 class TableColumns(Struct):
