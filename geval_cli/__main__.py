@@ -1,5 +1,5 @@
 """`python -m geval_cli` is `geval`."""
 
-from geval_cli.cli.main import main
+from geval_cli.cli.main import geval
 
-main()
+geval()

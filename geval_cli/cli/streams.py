@@ -1,18 +1,20 @@
-"""stdout and stderr as they may be: of a narrow encoding, or with a reader that has gone."""
+"""stdout and stderr as they may be: of a narrow encoding, with a reader that has gone, on a disk that is full."""
 
 import io
 import os
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 _NAMES = ("stdout", "stderr")
 
 
 def survive_odd_streams() -> None:
-    """See to it that output alone never ends a command, nor changes its exit code.
+    """See to it that output alone never ends a command.
 
     Model output is any Unicode: what a stream cannot encode is escaped. When the reader of a pipe goes
-    (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says.
+    (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says. When the file behind
+    stdout cannot be written to, it goes on too, and `lost_output` says so.
     """
     for name in _NAMES:
         stream = getattr(sys, name)
@@ -20,6 +22,14 @@ def survive_odd_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
             if _may_break(stream):
                 setattr(sys, name, _unbreakable(stream))
+
+
+def lost_output() -> str | None:
+    """Why stdout does not hold all that was said, in the system's words; None when it does, or nobody reads it."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    pipe = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return pipe.lost if isinstance(pipe, _Pipe) else None
 
 
 def _may_break(stream: TextIO) -> bool:
@@ -41,13 +51,18 @@ def _unbreakable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 class _Pipe(io.FileIO):
-    """A file descriptor that swallows what is written to it once nobody reads it any more."""
+    """A file descriptor that swallows what is written to it once that cannot be written any more."""
+
+    lost: str | None = None
 
     def write(self, content: Any, /) -> int:
         try:
             return super().write(content)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return len(content)
+            pass
+        except OSError as error:
+            self.lost = error.strerror or str(error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        return len(content)

@@ -75,3 +75,18 @@ def test_debug_shows_the_traceback_of_any_command(tmp_path: Path, words: tuple[s
     without = run_geval(*(word for word in words if word != "--debug"), cwd=tmp_path)
     assert without.code == 2
     assert "Traceback" not in without.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 - a device
+@pytest.mark.parametrize(("expected", "code"), [("say", 3), ("never", 1)])
+def test_a_full_disk_behind_stdout_is_told_and_never_leaves_a_green_run(
+    tmp_path: Path, expected: str, code: int
+) -> None:
+    write_config(tmp_path, expected)
+    full = os.open("/dev/full", os.O_WRONLY)
+    finished = run_geval("run", "config.yaml", cwd=tmp_path, streams={"stdout": full})
+    os.close(full)
+    assert finished.code == code
+    assert "could not be written to stdout: No space left on device" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert "2 " in run_geval("show", cwd=tmp_path).stdout
