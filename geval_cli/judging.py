@@ -29,7 +29,7 @@ class ProviderPool:
 
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
-    _built: dict[str, Provider] = field(default_factory=dict)
+    _built: dict[bytes, Provider] = field(default_factory=dict)
     _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
     def get(self, spec: ProviderSpec) -> Provider:
@@ -37,7 +37,7 @@ class ProviderPool:
         shared = self._shared.get(id(spec))  # most tests share one spec, and comparing by content is slow
         if shared is not None:
             return shared[1]
-        key = spec.model_dump_json()
+        key = spec.fingerprint
         if key not in self._built:
             self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
         if len(self._shared) < _SHARED_SPECS_KEPT:
@@ -46,7 +46,7 @@ class ProviderPool:
 
     def has(self, spec: ProviderSpec) -> bool:
         """Whether the provider of `spec` is built."""
-        return spec.model_dump_json() in self._built
+        return spec.fingerprint in self._built
 
     async def aclose(self) -> None:
         await asyncio.gather(*(provider.aclose() for provider in self._built.values()))

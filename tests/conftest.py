@@ -9,6 +9,29 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+GROUPS = {
+    "local_model": (
+        "assertions/test_services_in_a_run",
+        "library/test_session",
+        "providers/test_local",
+        "test_examples",
+    ),
+    "browser": (
+        "report/test_html_file",
+        "web/browser/test_runs_in_browser",
+        "web/editor/test_editor_in_browser",
+    ),
+}
+"""Modules whose tests run one after another in one process, by what they load: it takes all cores and much memory."""
+
+LONG = (
+    "compat/test_promptfoo_rows",
+    "faults/test_plan_of_assertions",
+    "cli/test_killed_runs",
+    "judge/test_parse",
+)
+"""Modules that take many seconds: they are begun early, so that at the end no process works alone for long."""
+
 # How long an example takes says how busy the machine is, and nothing about geval.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -22,8 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in the background with SIGINT ignored, and every process inherits that."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # the order is ours, see below
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -59,17 +84,39 @@ def browser() -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run one after another what loads the local model, and what uses a browser: each takes all cores and much memory.
-
-    And first, since it takes longest: at the end one process would have to wait for it.
-    """
+    """Begin with what takes longest: at the end one process would have to wait for it."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
-        for name in ("local_model", "browser"):
-            if item.get_closest_marker(name) is not None:
-                item.add_marker(pytest.mark.xdist_group(name))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+        for name in GROUPS:
+            if item.get_closest_marker(name) is not None and _group_of(item.nodeid) != name:
+                raise pytest.UsageError(f"{item.nodeid}: name its module in GROUPS of tests/conftest.py")
+    first = [*GROUPS, *LONG]
+    turns = {name: turn for turn, name in enumerate(first)}
+    items.sort(key=lambda item: turns.get(_group_of(item.nodeid), len(first)))
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays: no collection of garbage in a test need look at it."""
+    gc.freeze()
+
+
+def _group_of(nodeid: str) -> str:
+    """The tests of a module run in one process, so that what they share is made once, and so do those of `GROUPS`."""
+    module = nodeid.partition(".py")[0].removeprefix("tests/")
+    return next((name for name, modules in GROUPS.items() if module in modules), module)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups as they are here: those of xdist's own marker are lost with pytest 9."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class LoadOfGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group_of(nodeid)
+
+    return LoadOfGroups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 from msgspec import Struct
 
+from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.screen import Screen
 from geval_cli.config.promptfoo.specs import PromptfooOptions
@@ -186,7 +187,7 @@ def _run_one(
     outputs = display.outputs or _configured_outputs(prepared)
     display.note_written(outputs)
     files = [*(open_results_file(path) for path in outputs), *log]
-    report, stop = asyncio.run(_run_with_display(prepared, resumed, state, files, display))
+    report, stop = run_async(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
     problems += _print_results(report, [] if problems else outputs, is_verbose=display.is_verbose)
     if "GITHUB_ACTIONS" in os.environ:

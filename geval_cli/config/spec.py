@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from geval_cli.config.place import Place
 from geval_cli.config.secrets import mask_text
+from geval_cli.json_codec import encode_json
 
 _IDS_KEPT = 64
 
@@ -46,6 +47,11 @@ class ProviderSpec(Spec):
         repr=False,
         description="Settings of the model, sent as they are, and geval's own: base_url, api_key_env, timeout_s, ...",
     )
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The same for specs that say the same. It holds what they hold, keys too."""
+        return encode_json([self.id, self.label, self.config])
 
     def __repr_args__(self) -> Iterable[tuple[str, str]]:
         return [("id", self.public_id), ("label", self.label)]

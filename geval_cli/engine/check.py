@@ -59,9 +59,9 @@ class _Judges(Struct):
     """Who judges what, over all tests."""
 
     defaults: JudgeDefaults
-    found: dict[str, ProviderSpec] = field(default_factory=dict)
+    found: dict[bytes, ProviderSpec] = field(default_factory=dict)
     own: int = 0
-    answerers: dict[str, ProviderSpec] = field(default_factory=dict)
+    answerers: dict[bytes, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
     def note(self, spec: AssertionSpec, context: CheckContext) -> None:
@@ -78,7 +78,7 @@ class _Judges(Struct):
     def _add(self, judge: ProviderSpec) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
             return
-        if self.found.setdefault(judge.model_dump_json(), judge) is judge:
+        if self.found.setdefault(judge.fingerprint, judge) is judge:
             self._seen[id(judge)] = judge
 
 
@@ -139,7 +139,7 @@ def check_plan(
             where = describe_test(test)
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
-                judges.answerers.setdefault(answerer.model_dump_json(), answerer)
+                judges.answerers.setdefault(answerer.fingerprint, answerer)
             if is_complete:
                 for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
                     findings.add(problem, where)

@@ -168,7 +168,7 @@ def _check_providers(
     named = [] if request.grader is None else [resolved(ProviderSpec(id=request.grader), suite)]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
         yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir)
-    for spec in {spec.model_dump_json(): spec for spec in (*answering, *judging)}.values():
+    for spec in {spec.fingerprint: spec for spec in (*answering, *judging)}.values():
         refused = _trust_problem(spec, suite) if request.is_untrusted else None
         if refused is not None:
             yield refused
@@ -190,7 +190,7 @@ def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iter
     if budget is None or budget.max_cost_usd is None:
         return
     asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
-    for spec in {spec.model_dump_json(): spec for spec in asked if spec.id != NO_PROVIDER.id}.values():
+    for spec in {spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values():
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir):
             continue
         if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:

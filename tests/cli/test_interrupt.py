@@ -1,18 +1,34 @@
 """Ctrl-C and SIGTERM in the middle of a run, sent to the real process."""
 
+import asyncio
 import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.geval_command import clean_environment, run_geval, with_ctrl_c
+from support.loopback import LoopbackServer, Reply, chat_reply
 
 from geval_cli.store.runs import RunStore
 
 SLOW_AFTER = 3
+TESTS = 9
+NO_GRACE_S = 0.05
+ENDLESS_S = 3600.0
+WITH_GRACE = """\
+import sys
+from geval_cli.cli.main import main
+from geval_cli.engine.runner import run_plan
+
+run_plan.__kwdefaults__["grace_s"] = float(sys.argv.pop(1))
+main()
+"""
 CONFIG = """\
 prompts: ["{{ x }}"]
 providers:
@@ -20,7 +36,7 @@ providers:
 tests:
 """ + "".join(
     f"  - {{ vars: {{ x: 'word{number}' }}, assert: [{{ type: contains, value: fine }}] }}\n"
-    for number in range(9)
+    for number in range(TESTS)
 )
 REPLIES = "".join(f"- {{ match: word{number}, reply: fine }}\n" for number in range(SLOW_AFTER)) + (
     "- { match: word, reply: late, latency_ms: 600000 }\n"
@@ -34,35 +50,64 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(project: Path, *options: str) -> "subprocess.Popen[str]":
-    """A run that has finished three tests and waits for the fourth."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "geval_cli",
-            "run",
-            "config.yaml",
-            "-o",
-            "out.jsonl",
-            "-o",
-            "out.json",
-            *options,
-        ],
-        cwd=project,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        preexec_fn=with_ctrl_c,  # noqa: PLW1509 - the tests have no threads of their own here
-    )
+@dataclass
+class Runs:
+    """Runs in `project`, each a process of its own; none outlives its test."""
+
+    project: Path
+    processes: "list[subprocess.Popen[str]]" = field(default_factory=list)
+
+    def launch(self, *options: str, grace_s: float, **env: str) -> "subprocess.Popen[str]":
+        """A run that grants `grace_s` to what is under way when it is to stop, however slow this machine is."""
+        words = ["run", "config.yaml", "-o", "out.jsonl", "-o", "out.json", *options]
+        process = subprocess.Popen(
+            [sys.executable, "-c", WITH_GRACE, str(grace_s), *words],
+            cwd=self.project,
+            env=clean_environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            preexec_fn=with_ctrl_c,  # noqa: PLW1509 - between fork and exec, the child does no more than this
+        )
+        self.processes.append(process)
+        return process
+
+    def start(self, *, grace_s: float) -> "subprocess.Popen[str]":
+        """A run that has finished three tests and waits for the fourth."""
+        process = self.launch(grace_s=grace_s)
+        wait_for_results(self.project, process)
+        return process
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def runs(project: Path) -> Iterator[Runs]:
+    runs = Runs(project)
+    yield runs
+    runs.end()
+
+
+def wait_for_results(project: Path, process: "subprocess.Popen[str]") -> None:
+    """Until three results are in the file that is written line by line."""
     lines = project / "out.jsonl"
     while not lines.exists() or lines.read_text(encoding="utf-8").count("\n") < SLOW_AFTER:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
             pytest.fail("the run ended early")
-    return process
+
+
+def wait_until_it_stops(process: "subprocess.Popen[str]") -> None:
+    """Until it has said that it has the signal."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "SIGINT: stopping" in line:
+            return
+    pytest.fail("the run ended without a word about the signal")
 
 
 def wait_until_stored(home: Path) -> None:
@@ -78,9 +123,9 @@ def wait_until_stored(home: Path) -> None:
     ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 )
 def test_a_signal_stops_the_run_and_keeps_what_is_finished(
-    project: Path, sent: signal.Signals, code: int
+    project: Path, runs: Runs, sent: signal.Signals, code: int
 ) -> None:
-    process = start(project)
+    process = runs.start(grace_s=NO_GRACE_S)
     process.send_signal(sent)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
@@ -96,12 +141,10 @@ def test_a_signal_stops_the_run_and_keeps_what_is_finished(
     assert "interrupted" in run_geval("list", cwd=project).stdout
 
 
-def test_a_second_signal_ends_the_process_at_once(project: Path) -> None:
-    process = start(project)
+def test_a_second_signal_ends_the_process_at_once(project: Path, runs: Runs) -> None:
+    process = runs.start(grace_s=ENDLESS_S)
     process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    while "stopping" not in process.stderr.readline():
-        pass
+    wait_until_it_stops(process)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -109,28 +152,62 @@ def test_a_second_signal_ends_the_process_at_once(project: Path) -> None:
     assert "3 passed" in run_geval("show", cwd=project).stdout
 
 
-def test_ctrl_c_after_fail_fast_ends_with_its_own_exit_code_and_keeps_what_is_finished(project: Path) -> None:
-    config = (project / "config.yaml").read_text(encoding="utf-8")
-    config = config.replace(
-        "x: 'word2' }, assert: [{ type: contains, value: fine }",
-        "x: 'word2' }, assert: [{ type: contains, value: no }",
-    )
-    config = config.replace(
-        "x: 'word1' }, assert: [{ type: contains, value: fine }",
-        "x: 'word1' }, assert: [{ type: contains, value: no }",
-    )
+class Waiting:
+    """A model that answers once all tests have asked: the first three, and the others after `release`."""
+
+    def __init__(self) -> None:
+        self.server = LoopbackServer(respond=self._answer)
+        self._has_all, self._may_end = asyncio.Event(), asyncio.Event()
+
+    def release(self) -> None:
+        self._loop.call_soon_threadsafe(self._may_end.set)
+
+    async def _answer(self, body: Any, headers: object) -> Reply:
+        self._loop = asyncio.get_running_loop()
+        if len(self.server.requests) == TESTS:
+            self._has_all.set()
+        await self._has_all.wait()
+        if all(f"word{number}" not in str(body) for number in range(SLOW_AFTER)):
+            await self._may_end.wait()
+        return chat_reply("fine")
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    model = Waiting()
+    with model.server:
+        yield model
+
+
+@pytest.mark.parametrize(
+    ("is_hurried", "kept"), [(False, "7 passed, 2 failed"), (True, "1 passed, 2 failed")]
+)
+def test_ctrl_c_after_fail_fast_ends_with_its_own_exit_code_and_keeps_what_is_finished(
+    project: Path, runs: Runs, waiting: Waiting, is_hurried: bool, kept: str
+) -> None:
+    config = CONFIG.replace('{ id: "scripted:replies.yaml", config: { max_concurrency: 1 } }', '"openai:m"')
+    for failing in ("word1", "word2"):
+        wanted = f"x: '{failing}' }}, assert: [{{ type: contains, value: "
+        config = config.replace(f"{wanted}fine", f"{wanted}no")
     (project / "config.yaml").write_text(config, encoding="utf-8")
-    process = start(project, "--fail-fast", "--no-progress")
+    keys = {"OPENAI_BASE_URL": waiting.server.base_url, "OPENAI_API_KEY": "sk-test"}
+    words = ("--fail-fast", "--no-progress", "-j", str(TESTS))
+    process = runs.launch(*words, grace_s=ENDLESS_S, **keys)
+    wait_for_results(project, process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    wait_until_it_stops(process)
+    if is_hurried:
+        process.send_signal(signal.SIGINT)
+    else:
+        waiting.release()
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "SIGINT: stopping" in err
-    assert "1 passed, 2 failed" in out
-    assert "1 passed, 2 failed" in run_geval("show", cwd=project).stdout
+    assert kept in out
+    assert kept in run_geval("show", cwd=project).stdout
 
 
-def test_a_killed_process_leaves_every_finished_result(project: Path) -> None:
-    process = start(project)
+def test_a_killed_process_leaves_every_finished_result(project: Path, runs: Runs) -> None:
+    process = runs.start(grace_s=ENDLESS_S)
     wait_until_stored(project / ".geval")
     process.kill()
     process.communicate(timeout=60)

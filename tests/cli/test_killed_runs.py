@@ -29,7 +29,7 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_was_not(
 ) -> None:
     with CountingServer() as server:
         run = KillableRun(tmp_path, server, TESTS, options=options)
-        trial = disturbed(run, kills=kills, chance=random.Random(8), requests=(25, 38))
+        trial = disturbed(run, kills=kills, chance=random.Random(8), requests=(20, 30))
     assert len(trial.run_ids) == 1
     assert [item["test_index"] for item in trial.results] == list(range(TESTS))
     assert trial.results == undisturbed

@@ -23,7 +23,7 @@ def watching(tmp_path: Path) -> Iterator[pexpect.spawn]:
         cwd=str(tmp_path),
         env=clean_environment(TERM="xterm", NO_COLOR="1"),
         encoding="utf-8",
-        timeout=30,
+        timeout=60,
         dimensions=(40, 100),
     )
     yield child

@@ -96,7 +96,7 @@ def a_server() -> LoopbackServer:
 
 
 def a_test(judge: str, number: int) -> dict[str, Any]:
-    provider = {"id": f"openai:{judge}", "config": {"timeout_s": 0.3 if judge == "hanging" else 20}}
+    provider = {"id": f"openai:{judge}", "config": {"timeout_s": 0.3 if judge == "hanging" else 60}}
     if judge in {"hanging", "refused"}:
         provider["config"]["max_retries"] = 0
     criteria = "The output says when the shop opens."

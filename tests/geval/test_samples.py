@@ -37,7 +37,7 @@ def test_twenty_samples_are_one_request_at_temperature_1(product: Product) -> No
 
 
 def test_a_server_that_ignores_n_is_asked_for_the_rest_in_parallel(product: Product) -> None:
-    impatient = {"id": "openai:gpt-4.1", "config": {"timeout_s": 5, "max_retries": 0}}
+    impatient = {"id": "openai:gpt-4.1", "config": {"timeout_s": 60, "max_retries": 0}}
     with ModelServer(form=one_at_a_time(waiting_for=19)) as server:
         finished = product.run(a_config(scoring="samples", provider=impatient), server)
 

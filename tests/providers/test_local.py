@@ -105,10 +105,10 @@ def test_a_rating_is_nothing_but_one_of_those_allowed() -> None:
 
 @pytest.mark.local_model
 def test_answers_that_overfill_the_context_together_are_given_alone() -> None:
-    config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 110, "ignore_eos": True}
+    config = {"n_ctx": 256, "n_parallel": 2, "max_tokens": 40, "ignore_eos": True}
     model = provider("local:smollm2", config, env=os.environ)
-    [response] = run(answer(model, ask("alpha " * 20, sample_indexes=(0, 1))))
-    assert [response.usage.output_tokens, len(response.choices)] == [110, 1]
+    [response] = run(answer(model, ask("alpha " * 174, sample_indexes=(0, 1))))
+    assert [response.usage.output_tokens, len(response.choices)] == [40, 1]
 
 
 @pytest.mark.local_model

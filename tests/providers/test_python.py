@@ -1,5 +1,6 @@
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def crash(prompt):
 
 def hang(prompt):
     if prompt == "wait":
+        open("hangs", "w").close()
         time.sleep(600)
     return f"{os.getpid()}"
 """
@@ -139,16 +141,22 @@ def test_a_file_that_cannot_be_loaded_is_an_error(folder: Path) -> None:
     assert "no_such_module_here" in failure(folder, "one").message
 
 
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        threading.Event().wait(0.01)
+
+
 def test_after_a_timeout_a_new_process_answers(folder: Path) -> None:
     async def body() -> tuple[str, str]:
-        model = build(folder, "hang", timeout_s=5)
+        model = build(folder, "hang", timeout_s=60)
         quick = build(folder, "hang", timeout_s=0.2)
         try:
             with pytest.raises(ProviderTimeoutError, match=r"0\.2 s"):
                 await quick.complete(ask("wait"))
             before = (await model.complete(ask("go"))).text
+            (folder / "hangs").unlink(missing_ok=True)  # the impatient call may have come as far
             waiting = asyncio.create_task(model.complete(ask("wait")))
-            await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_for, folder / "hangs")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             return before, (await model.complete(ask("go"))).text

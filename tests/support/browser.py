@@ -24,7 +24,7 @@ FLAGS = (
     "--no-first-run",
 )
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_PATIENCE_MS = 15_000
+_PATIENCE_MS = 60_000
 
 
 def skip_without_browser(reason: str) -> NoReturn:
@@ -66,7 +66,7 @@ def serve(folder: Path, **settings: Any) -> Iterator[str]:
             yield bound.url
         finally:
             server.should_exit = True
-            thread.join(timeout=30)
+            thread.join(timeout=60)
 
 
 @dataclass

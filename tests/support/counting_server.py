@@ -34,6 +34,7 @@ class CountingServer(LoopThread):
         super().__init__("counting-server")
         self.requests: list[CountedRequest] = []
         self._latency_s = latency_s
+        self._most: int | None = None
         self._arrival = threading.Condition()
 
     @property
@@ -44,6 +45,10 @@ class CountingServer(LoopThread):
         """Whether `count` requests have arrived in all, waiting for them if need be."""
         with self._arrival:
             return self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s)
+
+    def answer_at_most(self, count: int | None) -> None:
+        """Leave all requests after the first `count` without an answer for ever; with None, answer the ones to come."""
+        self._most = count
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
@@ -63,6 +68,8 @@ class CountingServer(LoopThread):
         with self._arrival:
             self.requests.append(request)
             self._arrival.notify_all()
+        if self._most is not None and len(self.requests) > self._most:
+            await asyncio.Event().wait()
         await asyncio.sleep(self._latency_s)
         request.is_answered = True
         message = {"role": "assistant", "content": request.answer}

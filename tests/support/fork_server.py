@@ -1,8 +1,9 @@
-"""A process that has loaded geval, and becomes `geval ARGS` by forking: what a test saves is only the loading.
+"""A process that has loaded geval, and becomes `geval ARGS` by forking: what a test saves is the loading and unloading.
 
 `support.forked_geval` starts it as a program and sends it, for each command, a socket and two pipes. Each command is
-a process with its own arguments, folder, environment, streams and exit code, and ends as every Python process does. It
-is a grandchild: between the two stands a process that waits for its end, so that commands may overlap.
+a process with its own arguments, folder, environment, streams and exit code, and ends as every Python process does,
+except that nobody takes apart what was loaded. It is a grandchild: between the two stands a process that waits for its
+end, so that commands may overlap.
 
 It loads what every `geval run` loads, and libraries. Modules of geval that only some commands use are not among it,
 so that a command which forgets to import one of them still fails.
@@ -18,12 +19,14 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 LOADED = (
     "geval_cli.cli.run",
     "geval_cli.cli.arguments",
     "geval_cli.cli.selection",
-    "geval_cli.providers.transport",
+    "httptools",
+    "ssl",
     "jsonschema",
     "rich.console",
 )
@@ -93,6 +96,9 @@ def become(command: Command) -> None:
 def main() -> None:
     for name in LOADED:
         importlib.import_module(name)
+    sys.path.append(str(Path(__file__).parents[1]))
+    importlib.import_module("support.built_commands").build_commands()
+    sys.path.pop()
     gc.freeze()
     command = serve(socket.socket(fileno=int(sys.argv[1])))
     if command is not None:

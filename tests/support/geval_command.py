@@ -36,8 +36,10 @@ class Finished:
 
 
 def with_ctrl_c() -> None:
-    """Undo, in a new process, that a shell's background jobs ignore Ctrl-C."""
+    """Undo, in a new process, that a shell's background jobs ignore Ctrl-C, and those of nohup a lost terminal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

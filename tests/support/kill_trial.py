@@ -26,6 +26,7 @@ defaultTest:
 tests: file://tests.jsonl
 """
 
+AT_ONCE = 8
 _DIFFERS = frozenset({"latency_ms", "cached", "usage"})
 """What may differ in a result between a run that was killed and one that was not."""
 
@@ -80,7 +81,7 @@ class KillableRun:
         words = ["run", "config.yaml", "--home", self.home, "-o", f"{self.home}.json", "--no-progress"]
         environment = {"OPENAI_BASE_URL": self.server.base_url, "OPENAI_API_KEY": "sk-counted"}
         return subprocess.Popen(
-            [sys.executable, "-m", "geval_cli", *words, "-j", "8", *self.options, *options],
+            [sys.executable, "-m", "geval_cli", *words, "-j", str(AT_ONCE), *self.options, *options],
             cwd=self.folder,
             env=clean_environment(**environment),
             stdout=subprocess.DEVNULL,
@@ -116,8 +117,10 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
     marks: list[tuple[int, int, set[str], int]] = []
     for _ in range(kills):
         first = len(run.server.requests)
-        process = run.start(*_resuming(run))
         after = chance.randint(*requests)
+        # Else the run is over before a slow machine comes to kill it.
+        run.server.answer_at_most(first + after + AT_ONCE if after else None)
+        process = run.start(*_resuming(run))
         if after:
             while process.poll() is None and not run.server.wait_for_requests(first + after, timeout_s=0.2):
                 pass
@@ -126,6 +129,7 @@ def disturbed(run: KillableRun, *, kills: int, chance: random.Random, requests: 
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
         _, errors = process.communicate()
+        run.server.answer_at_most(None)
         assert process.returncode == -signal.SIGKILL, errors.decode()
         last = len(run.server.requests)
         stored = len(run.rows("geval.db", "SELECT case_id FROM results"))

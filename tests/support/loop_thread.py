@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-_START_S = 20.0
+_START_S = 60.0
 
 
 class LoopThread:

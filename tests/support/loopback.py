@@ -148,13 +148,13 @@ class LoopbackServer(LoopThread):
         """Let the answers go that `hold` kept back."""
         self._loop.call_soon_threadsafe(self._may_answer.set)
 
-    def wait_for_requests(self, count: int, *, timeout_s: float = 10.0) -> None:
+    def wait_for_requests(self, count: int, *, timeout_s: float = 60.0) -> None:
         """Block until `count` requests have arrived; from async code: `await asyncio.to_thread(...)`."""
         with self._arrival:
             if not self._arrival.wait_for(lambda: len(self.requests) >= count, timeout_s):
                 raise TimeoutError(f"{len(self.requests)} of {count} requests arrived")
 
-    def wait_for_hang_ups(self, count: int, *, timeout_s: float = 10.0) -> None:
+    def wait_for_hang_ups(self, count: int, *, timeout_s: float = 60.0) -> None:
         """Block until `count` clients have gone away from a `hang` reply."""
         with self._arrival:
             if not self._arrival.wait_for(lambda: self.hang_ups >= count, timeout_s):

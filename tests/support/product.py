@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.built_commands import keep_built_commands
 from support.loopback import LoopbackServer
 
 from geval_cli.cli.main import main
@@ -78,6 +79,7 @@ class Product:
         ]
         self.monkeypatch.setattr(sys, "argv", words)
         self.capsys.readouterr()
+        keep_built_commands()
         with pytest.raises(SystemExit) as ended:
             main()
         printed = self.capsys.readouterr()

@@ -70,7 +70,7 @@ class RunningServer:
         named = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
         request = urllib.request.Request(self.url + path, body, named, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as found:
+            with urllib.request.urlopen(request, timeout=60) as found:
                 return HttpAnswer(found.status, _lower(found.headers), found.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -78,7 +78,7 @@ class RunningServer:
 
     def events(self, path: str) -> Iterator[dict[str, Any]]:
         """The data of server-sent events, until the stream ends."""
-        with urllib.request.urlopen(self.url + path, timeout=30) as stream:
+        with urllib.request.urlopen(self.url + path, timeout=60) as stream:
             for line in stream:
                 if line.startswith(b"data: "):
                     yield json.loads(line[6:])
@@ -100,12 +100,12 @@ def running_server(folder: Path, **settings: Any) -> Iterator[RunningServer]:
 
         thread = threading.Thread(target=run, name="web-server", daemon=True)
         thread.start()
-        assert started.wait(20)
+        assert started.wait(60)
         try:
             yield RunningServer(bound.url, bound, server, loop)
         finally:
             loop.call_soon_threadsafe(server.end)
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "the server did not end"
 
 

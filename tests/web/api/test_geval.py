@@ -308,7 +308,7 @@ class TestLoad:
             judge.wait_for_requests(1)
             curls[0].kill()
             judge.release()
-            answers = [curl.communicate(timeout=20)[0] for curl in curls]
+            answers = [curl.communicate(timeout=60)[0] for curl in curls]
         assert json.loads(answers[1])["score"] == 0.9
 
     def test_too_much_at_once_is_429_with_when_to_come_again(self, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ class TestDocumentedCalls:
         assert "http://localhost:3001/api/geval" in command
         here = command.replace("http://localhost:3001", server.url)
         finished = subprocess.run(
-            ["bash", "-c", here], capture_output=True, text=True, timeout=30, check=True
+            ["bash", "-c", here], capture_output=True, text=True, timeout=60, check=True
         )
         answer = json.loads(finished.stdout)
         assert set(answer) == {"score", "reason"}

@@ -29,7 +29,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 def as_host(server: RunningServer, host: str, path: str = "/healthz") -> int:
     """The status for a request whose Host header is `host`."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=60)
     connection.putrequest("GET", path, skip_host=True)
     connection.putheader("Host", host)
     connection.endheaders()
@@ -188,7 +188,7 @@ class TestBody:
 
     def test_that_does_not_say_how_large_it_is_is_413_too(self, tmp_path: Path) -> None:
         with running_server(tmp_path, max_body_bytes=1000) as server:
-            connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=60)
             headers = {"content-type": "application/json"}
             connection.request("POST", "/api/geval", iter([b"x" * 600] * 2), headers, encode_chunked=True)
             assert connection.getresponse().status == 413
@@ -197,7 +197,7 @@ class TestBody:
     def test_that_takes_too_long_is_408(self, tmp_path: Path) -> None:
         with (
             running_server(tmp_path, body_timeout_s=0.1) as server,
-            socket.create_connection(("127.0.0.1", server.settings.port), timeout=10) as slow,
+            socket.create_connection(("127.0.0.1", server.settings.port), timeout=60) as slow,
         ):
             head = f"POST /api/geval HTTP/1.1\r\nhost: 127.0.0.1:{server.settings.port}\r\n"
             slow.sendall(f"{head}content-type: application/json\r\ncontent-length: 9\r\n\r\n{{".encode())

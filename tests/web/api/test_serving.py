@@ -54,7 +54,7 @@ class ServeProcess:
         raise AssertionError(f"the server never said {pattern}: {self.said}")
 
     def end(self) -> int:
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def serving(
 
 def post(url: str, value: object) -> dict[str, object]:
     body, headers = json.dumps(value).encode(), {"content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
         found: dict[str, object] = json.loads(answer.read())
         return found
 
@@ -130,7 +130,7 @@ def test_a_signal_lets_evaluations_and_runs_finish(tmp_path: Path, model: Loopba
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("finishing what is under way")
         model.release()
-        asking.join(20)
+        asking.join(60)
         assert server.end() == 0
     assert asking.answer == {"score": 0.9, "reason": "Every step is there, in order."}
     run, summary = the_run(tmp_path)
@@ -146,7 +146,7 @@ def test_a_second_signal_stops_them_and_keeps_what_is_there(tmp_path: Path, mode
             server.process.send_signal(signal.SIGINT)
             server.wait_for(text)
         assert server.end() == 0
-        asking.join(20)
+        asking.join(60)
     model.release()
     assert asking.status == 503
     assert the_run(tmp_path).run.status is RunStatus.INTERRUPTED
@@ -170,7 +170,7 @@ def test_view_opens_the_browser_and_a_missing_key_is_said(tmp_path: Path) -> Non
     browser.chmod(0o755)
     with serving(tmp_path, command="view", BROWSER=str(browser)) as (server, url):
         assert "OPENAI_API_KEY" in server.wait_for("warning.*").group()
-        with urllib.request.urlopen(f"{url}/healthz", timeout=20) as answer:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.status == 200
         while not opened.exists() and server.process.poll() is None:
             threading.Event().wait(0.01)
@@ -218,7 +218,7 @@ def test_answers_on_an_open_connection_leave_at_once(tmp_path: Path) -> None:
     """Else each waits 40 ms for the client's confirmation of the packet before it."""
     with (
         running_server(tmp_path) as server,
-        closing(http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=10)) as client,
+        closing(http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=60)) as client,
     ):
         client.request("GET", "/healthz")
         client.getresponse().read()

@@ -1,0 +1,25 @@
+"""Typer builds all commands anew for every call, and reads their types; a process of tests does so once."""
+
+import functools
+
+import typer.main
+from typer.core import TyperGroup
+
+from geval_cli.cli.app import app
+
+
+def keep_built_commands() -> None:
+    """From here on, the `geval` of this process is the same built command at each call."""
+    if not hasattr(typer.main.get_command, "cache_info"):
+        typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+def build_commands() -> None:
+    """Build all of it now, down to how each option is read."""
+    keep_built_commands()
+    groups = [typer.main.get_command(app)]
+    for group in groups:
+        groups += [item for item in group.commands.values() if isinstance(item, TyperGroup)]
+        for command in (group, *group.commands.values()):
+            for parameter in command.params:
+                parameter.get_runtime_param()
