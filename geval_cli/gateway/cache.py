@@ -43,10 +43,10 @@ class Memory:
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
         """Keep `choices`, in the place of those that nobody has asked for in the longest time."""
-        self.remove(choices)
         for key, stored in choices.items():
+            older = self._choices.pop(key, None)
             self._choices[key] = stored
-            self._weight += _weight(stored)
+            self._weight += _weight(stored) - (0 if older is None else _weight(older))
         while self._weight > self.most:
             self.remove([next(iter(self._choices))])
 
@@ -171,9 +171,9 @@ class Keep:
 
 def _weight(stored: StoredChoice) -> int:
     """The room that a choice takes, in token probabilities."""
-    tokens = stored.choice.token_logprobs or ()
-    text_weight = len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
-    return _ENTRY_WEIGHT + text_weight + sum(1 + len(token.alternatives) for token in tokens)
+    tokens = stored.choice.token_logprobs
+    weight = _ENTRY_WEIGHT + len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
+    return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
 def _recalled(known: Mapping[int, StoredChoice]) -> ModelResponse:
@@ -201,6 +201,8 @@ def _stored(call: ModelCall, response: ModelResponse) -> dict[str, StoredChoice]
 
 def _shares(usage: Usage, count: int) -> list[Usage]:
     """`usage` of one request split over its choices; the first ones take what does not divide evenly."""
+    if count == 1:
+        return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]
     cost_usd = None if usage.cost_usd is None else usage.cost_usd / count
     return [
         Usage(

@@ -21,6 +21,8 @@ def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> f
         now_s: the Unix time, for those that name a moment.
         tokens: what the answer took; a limit with fewer left has no room for another like it.
     """
+    if not any("ratelimit" in name for name in headers):
+        return 0.0
     waits = (
         wait
         for name, wait, left in _limits(headers, now_s)

@@ -91,8 +91,10 @@ def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> Pr
 
 def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
     """What the vendor finds the request by, if a header says so: short, and without keys that a server echoes."""
-    named = next((reply.headers[name] for name in _REQUEST_ID_HEADERS if reply.headers.get(name)), None)
-    return None if named is None else context.secrets.redact(named)[:_REQUEST_ID_CHARS]
+    for name in _REQUEST_ID_HEADERS:
+        if named := reply.headers.get(name):
+            return context.secrets.redact(named)[:_REQUEST_ID_CHARS]
+    return None
 
 
 def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
