@@ -14,6 +14,8 @@ DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
 _ALLOCATIONS_PER_COLLECTION = 200_000
+_INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
 
 
 def geval() -> NoReturn:
@@ -32,25 +34,29 @@ def main() -> NoReturn:
     Raises:
         SystemExit: always; its code is the exit code.
     """
-    if sys.argv[1:] in (["--version"], ["-V"]):  # answered before anything heavy is imported
-        sys.stdout.write(f"geval {__version__}\n")
-        sys.exit(0)
     try:
         code: int | str | None = _run_command()
     except SystemExit as end:
         code = end.code
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        code = _INTERRUPTED
     sys.exit(_code_with_lost_output(code))
 
 
 def _run_command() -> int:
+    from geval_cli.cli.streams import survive_odd_streams
+
+    survive_odd_streams()
+    if sys.argv[1:] in (["--version"], ["-V"]):  # answered before anything heavy is imported
+        sys.stdout.write(f"geval {__version__}\n")
+        return 0
     _collect_garbage_rarely()
     # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from geval_cli.cli.app import app
-    from geval_cli.cli.streams import survive_odd_streams
     from geval_cli.errors import ExitCode, GevalError
 
-    survive_odd_streams()
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
     try:
@@ -62,9 +68,6 @@ def _run_command() -> int:
             traceback.print_exc()
         print_error(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        return ExitCode.INTERRUPTED
     except Exception:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
         traceback.print_exc()
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
@@ -75,11 +78,12 @@ def _run_command() -> int:
 def _code_with_lost_output(code: int | str | None) -> int | str | None:
     """`code`, except that nothing is well when what was found could not be said."""
     from geval_cli.cli.streams import lost_output
-    from geval_cli.errors import ExitCode
 
     why = lost_output()
     if why is None:
         return code
+    from geval_cli.errors import ExitCode
+
     sys.stderr.write(f"error: what geval says could not be written to stdout: {why}\n")
     sys.stderr.write("    = a run is kept all the same: `geval show` shows it again\n")
     return ExitCode.NOT_JUDGED if code in (None, ExitCode.OK) else code

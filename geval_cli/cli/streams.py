@@ -1,4 +1,4 @@
-"""stdout and stderr as they may be: of a narrow encoding, with a reader that has gone, on a disk that is full."""
+"""stdout and stderr as they may be: closed, of a narrow encoding, with a reader that has gone, on a full disk."""
 
 import io
 import os
@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
+_STANDARD = range(3)
 _NAMES = ("stdout", "stderr")
 
 
@@ -14,14 +15,26 @@ def survive_odd_streams() -> None:
 
     Model output is any Unicode: what a stream cannot encode is escaped. When the reader of a pipe goes
     (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says. When the file behind
-    stdout cannot be written to, it goes on too, and `lost_output` says so.
+    stdout cannot be written to, it goes on too, and `lost_output` says so. What was closed before it began
+    (`geval run CONFIG >&-`) goes nowhere.
     """
+    _open_what_is_closed()
     for name in _NAMES:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
             if _may_break(stream):
                 setattr(sys, name, _unbreakable(stream))
+
+
+def _open_what_is_closed() -> None:
+    """Else a file or a connection of ours would get its number, and what a provider's program prints would go there."""
+    while (number := os.open(os.devnull, os.O_RDWR)) in _STANDARD:
+        os.set_inheritable(number, True)  # noqa: FBT003 - by position only
+    os.close(number)
+    for number, name in enumerate(_NAMES, start=1):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
 
 
 def lost_output() -> str | None:
