@@ -8,6 +8,7 @@ import threading
 import traceback
 from typing import NoReturn
 
+from geval_cli.cli.ctrl_c import raise_again, stop_at_once
 from geval_cli.version import __version__
 
 DEBUG = "--debug"
@@ -20,6 +21,7 @@ _INTERRUPTED = 130
 
 def geval() -> NoReturn:
     """The `geval` command as a process of its own, which it ends."""
+    stop_at_once()
     try:
         main()
     except SystemExit as end:
@@ -57,6 +59,8 @@ def _run_command() -> int:
     from geval_cli.cli.app import app
     from geval_cli.errors import ExitCode, GevalError
 
+    if sys.argv[1:2] != ["run"]:  # which has more to load
+        raise_again()
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 from msgspec import Struct
 
+from geval_cli.cli.ctrl_c import raise_again
 from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.screen import Screen
@@ -80,6 +81,7 @@ def run_configs(
     check_resumption(requests)
     _check_outputs(display.outputs, [request.config for request in requests])
     prepared = prepare_all(requests)
+    raise_again()
     codes = []
     with ExitStack() as stack:
         log = _open_log(display.log_file, [request.config for request in requests], stack)

@@ -30,7 +30,7 @@ def survive_odd_streams() -> None:
 def _open_what_is_closed() -> None:
     """Else a file or a connection of ours would get its number, and what a provider's program prints would go there."""
     while (number := os.open(os.devnull, os.O_RDWR)) in _STANDARD:
-        os.set_inheritable(number, True)  # noqa: FBT003 - by position only
+        os.set_inheritable(number, True)
     os.close(number)
     for number, name in enumerate(_NAMES, start=1):
         if getattr(sys, name) is None:

@@ -75,9 +75,8 @@ class Gateway:
         """
         self._on_event = on_event
         self._numbers = itertools.count(1)
-        self._repeated: dict[
-            int, ModelCall
-        ] = {}  # by the request's id; holding the call keeps that from being reused
+        # By the request's id, which is not used again as long as the call is held.
+        self._repeated: dict[int, ModelCall] = {}
         runtime, oversight = runtime or Runtime(), oversight or Oversight()
         answers = self._answers = Answers(
             cache, since=reads_since, notice=self._notice, is_written=not oversight.is_offline

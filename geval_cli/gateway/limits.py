@@ -16,6 +16,7 @@ from geval_cli.records import ModelRequest, ModelResponse
 _MINUTE_S = 60.0
 _MINUTE_MS = 60_000.0
 _CHARACTERS_PER_TOKEN = 4
+_ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certificates are far away
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
 # Service unavailable; and what Anthropic answers while it is overloaded.
@@ -35,12 +36,13 @@ class Window:
     """A cap per minute: what was taken within the last 60 seconds never adds up to more than it.
 
     A single amount above the cap is let through when nothing else was taken. A cap below 1 is one per longer span.
+    `margin_s` is for what is on its way: what was taken first may reach the server late, and what comes after it early.
     With a `capacity` the amounts are spread: never more than so much at once, and the rest of the minute in proportion.
     """
 
-    def __init__(self, per_minute: float, *, capacity: float | None = None) -> None:
+    def __init__(self, per_minute: float, *, capacity: float | None = None, margin_s: float = 0.0) -> None:
         self._capacity = capacity or max(per_minute, 1.0)
-        self._span_s = _MINUTE_S * self._capacity / per_minute
+        self._span_s = _MINUTE_S * self._capacity / per_minute + margin_s
         self._taken: deque[Taken] = deque()
         self._total = 0.0
 
@@ -232,11 +234,15 @@ class Limits:
             lane = self._lanes[call.server, limits] = _Lane(
                 server=call.server,
                 slots=_Slots(AdaptiveSlots(min(caps, default=None)), self._overall),
-                requests=None if limits.requests_per_minute is None else Window(limits.requests_per_minute),
-                tokens=None if limits.tokens_per_minute is None else Window(limits.tokens_per_minute),
+                requests=_window(limits.requests_per_minute),
+                tokens=_window(limits.tokens_per_minute),
                 spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
             )
         return lane
+
+
+def _window(per_minute: float | None) -> Window | None:
+    return None if per_minute is None else Window(per_minute, margin_s=_ON_THE_WAY_S)
 
 
 def _is_overload(error: ProviderError) -> bool:

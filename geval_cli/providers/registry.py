@@ -146,7 +146,8 @@ def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base
     kinds = (_find_kind(ProviderSource(spec, env, base_dir)) for spec in specs)
     modules = {kind.builds for kind in kinds if kind is not None}
     if modules:
-        Thread(target=_load, args=(sorted(modules),), name="geval-imports").start()
+        # Nobody waits for it at the end: an import that Ctrl-C cuts short may leave it waiting for a lock for ever.
+        Thread(target=_load, args=(sorted(modules),), name="geval-imports", daemon=True).start()
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,11 @@ def test_a_full_disk_behind_stdout_is_told_and_never_leaves_a_green_run(
     assert "could not be written to stdout: No space left on device" in finished.stderr
     assert "Traceback" not in finished.stderr
     assert "2 " in run_geval("show", cwd=tmp_path).stdout
+
+
+def test_streams_that_were_closed_beforehand_end_no_command(tmp_path: Path) -> None:
+    write_config(tmp_path, "say")
+    words = f"exec {sys.executable} -m geval_cli run config.yaml -o out.json <&- >&- 2>&-"
+    finished = subprocess.run(["sh", "-c", words], cwd=tmp_path, env=clean_environment(), check=False)
+    assert finished.returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["passed"] == 2
