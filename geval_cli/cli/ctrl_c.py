@@ -4,8 +4,10 @@ import os
 import signal
 from types import FrameType
 
+INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
+
 _STDERR = 2
-_INTERRUPTED = 130
 
 
 def stop_at_once() -> None:
@@ -22,4 +24,4 @@ def raise_again() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     os.write(_STDERR, b"stopped\n")
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)

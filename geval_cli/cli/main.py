@@ -8,15 +8,13 @@ import threading
 import traceback
 from typing import NoReturn
 
-from geval_cli.cli.ctrl_c import raise_again, stop_at_once
+from geval_cli.cli.ctrl_c import INTERRUPTED, raise_again, stop_at_once
 from geval_cli.version import __version__
 
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
 _ALLOCATIONS_PER_COLLECTION = 200_000
-_INTERRUPTED = 130
-"""`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
 
 
 def geval() -> NoReturn:
@@ -42,7 +40,7 @@ def main() -> NoReturn:
         code = end.code
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        code = _INTERRUPTED
+        code = INTERRUPTED
     sys.exit(_code_with_lost_output(code))
 
 
