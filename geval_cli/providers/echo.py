@@ -10,14 +10,20 @@ from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 
 class EchoProvider:
-    """Gives back the last user message."""
+    """Gives back the last user message. `finish_reason` is what it says of its end; None to say nothing of it."""
 
     price = FREE
     is_cacheable = False
 
     def __init__(
-        self, *, provider_id: str = "echo", label: str = "echo", limits: ProviderLimits | None = None
+        self,
+        *,
+        provider_id: str = "echo",
+        label: str = "echo",
+        limits: ProviderLimits | None = None,
+        finish_reason: str | None = "stop",
     ) -> None:
+        self._finish_reason = finish_reason
         self.id = provider_id
         self.label = label
         self.identity = ProviderIdentity("echo", "", "")
@@ -25,7 +31,7 @@ class EchoProvider:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         text = last_user_text(request.messages) if request.text is None else request.text
-        choices = tuple(Choice(text, "stop") for _ in request.sample_indexes)
+        choices = tuple(Choice(text, self._finish_reason) for _ in request.sample_indexes)
         return ModelResponse(choices, Usage(requests=len(choices)))
 
     async def aclose(self) -> None:
@@ -40,4 +46,5 @@ def check(source: ProviderSource) -> list[Problem]:
 def build(source: ProviderSource) -> EchoProvider:
     """The provider that `source` describes."""
     limits = limits_of(own_settings(source.spec.config, LIMIT_KEYS))
-    return EchoProvider(provider_id=source.id, label=source.label, limits=limits)
+    finish_reason = None if source.is_promptfoo else "stop"
+    return EchoProvider(provider_id=source.id, label=source.label, limits=limits, finish_reason=finish_reason)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.secrets import is_secret_name, secret_values
 from geval_cli.errors import Problem, Severity
@@ -28,6 +29,11 @@ class ProviderSource:
     def name(self) -> str:
         """What stands after the first colon of the id: a model, a path, a command."""
         return self.spec.id.partition(":")[2]
+
+    @property
+    def is_promptfoo(self) -> bool:
+        """Whether a config of promptfoo's dialect names the provider, so that it behaves as there."""
+        return isinstance(self.spec, EnvProviderSpec)
 
     @property
     def id(self) -> str:

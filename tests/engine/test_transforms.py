@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from support.code_runs import rows_of
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, chat_reply
@@ -271,3 +272,35 @@ def test_an_answer_asked_for_by_a_schema_is_data_by_promptfoos_rules(tmp_path: P
         rows = rows_of(tmp_path, {**content, "providers": [{"id": "openai:m", "config": config}]})
     assert [row["status"] for row in rows] == ["passed"] * 3
     assert [row["output"] for row in rows] == [{"n": 1}, 1, "no JSON"]
+
+
+@pytest.mark.parametrize(("dialect", "status"), [("promptfoo", "failed"), ("geval", "passed")])
+def test_the_echo_of_promptfoos_dialect_says_nothing_of_its_end(
+    tmp_path: Path, dialect: str, status: str
+) -> None:
+    check = {"type": "finish-reason", "value": "stop"}
+    content = {"dialect": dialect, "prompts": ["Hi"], "providers": ["echo"], "tests": [{"assert": [check]}]}
+    (row,) = rows_of(tmp_path, content)
+    assert row["status"] == status
+
+
+@pytest.mark.parametrize("transform", ["output.nope", "null", "undefined", "file://t.js", "file://t.py"])
+@pytest.mark.parametrize("holder", ["alone", "weightless", "negated", "in a set", "under a threshold"])
+def test_an_assertions_transform_that_gives_nothing_is_an_error(
+    tmp_path: Path, transform: str, holder: str
+) -> None:
+    (tmp_path / "t.js").write_text("module.exports = (output) => { output.length; };")
+    (tmp_path / "t.py").write_text("def get_transform(output, context):\n    return None\n")
+    check: dict[str, object] = {"type": "contains", "value": "H", "transform": transform}
+    if holder == "weightless":
+        check["weight"] = 0
+    elif holder == "negated":
+        check["type"] = "not-contains"
+    elif holder == "in a set":
+        check = {"type": "assert-set", "threshold": 0, "assert": [check]}
+    test = {"assert": [check, {"type": "contains", "value": "H"}]}
+    if holder == "under a threshold":
+        test["threshold"] = 0  # type: ignore[assignment]
+    content = {"dialect": "promptfoo", "prompts": ["Hi"], "providers": ["echo"], "tests": [test]}
+    (row,) = rows_of(tmp_path, content)
+    assert row["status"] == "error"

@@ -41,8 +41,9 @@ def is_wildcard(name: str) -> bool:
 
 
 def find_files(reference: str, folder: Path) -> list[NamedFile]:
-    """The files that `reference` names, sorted; none when there is no such file, or when it cannot be a name.
+    """The files that `reference` names; none when there is no such file, or when it cannot be a name.
 
+    Those of a folder are sorted by name; those of wildcards come in promptfoo's order, the last name first.
     To a stranger's config, files outside its folder are not there.
     """
     return [file for file in _found_files(reference, folder) if not is_outside(file.path)]
@@ -110,7 +111,13 @@ def _matches(pattern: str, folder: Path) -> list[Path]:
         for single in _without_braces(pattern)
         for name in glob.glob(single, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses `..`
     }
-    return sorted(path for path in found if path.is_file())
+    return sorted((path for path in found if path.is_file()), key=_walk_key, reverse=True)
+
+
+def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
+    """By which promptfoo's order of wildcards is falling: names from the last, files before the folders beside them."""
+    *folders, name = path.parts
+    return (*((False, folder) for folder in folders), (True, name))
 
 
 def _without_braces(pattern: str) -> list[str]:

@@ -42,7 +42,10 @@ class ConfigPart(Struct, frozen=True):
 
 
 class _Draft(Struct, frozen=True):
-    """A prompt before it has a name that no other has. `label` is what the config calls it, if it does."""
+    """A prompt before it has a name that no other has. `label` is what the config calls it, if it does.
+
+    `is_of_several`: its file is of the kind that may hold several prompts.
+    """
 
     raw: str
     place: Place
@@ -52,6 +55,7 @@ class _Draft(Struct, frozen=True):
     made_by: str = ""
     folder: str = ""
     sees_conversation: bool = False
+    is_of_several: bool = False
     params: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
@@ -132,9 +136,12 @@ def _params(value: dict[str, JsonValue], part: ConfigPart, reading: Reading) -> 
 
 
 def _labelled(drafts: Iterator[_Draft], label: str) -> Iterator[_Draft]:
-    """The prompts of a file all have its label, by which tests and providers choose them."""
+    """The prompts of a file all have its label, by which tests and providers choose them.
+
+    Those of a text file, which may hold several, are shown with the file's name and their text behind it.
+    """
     for draft in drafts:
-        shown = f"{label}: {draft.raw}" if label and draft.shown else label
+        shown = f"{label}: {draft.shown}" if label and draft.is_of_several else label
         yield replace(draft, label=label, shown=shown) if label else draft
 
 
@@ -165,7 +172,13 @@ def _of_text(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
         )
         for raw, label in texts:
             name = label or file.path.name
-            yield _Draft(raw, part.place, name if label else "", shown=label or f"{name}: {raw}")
+            yield _Draft(
+                raw,
+                part.place,
+                name if label else "",
+                shown=label or f"{name}: {raw}",
+                is_of_several=file.suffix == ".txt",
+            )
 
 
 def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:

@@ -104,6 +104,10 @@ def _providers(part: ConfigPart, reading: Reading) -> Iterator[FilteredProviderS
         inner = {**settings} if isinstance(settings, dict) else {}
         shown = inner.pop("id", None)
         label = inner.get("label") or shown or _shown_id(name)
+        if inner.get("label") and inner.pop("prompts", None) is not None:
+            hint = "write `id:` and `label:` side by side for a provider that answers only some prompts"
+            message = "`prompts` is not used where a provider with a `label` is written as `id: {...}`"
+            reading.warn(message, place.child(name).key("prompts"), hint)
         yield from _built({**inner, "id": name, "label": label}, place.child(name), part.folder, reading)
     elif isinstance(value, dict):
         yield from _of_mapping(value, part, reading)

@@ -30,9 +30,9 @@ def test_programs_of_prompts_are_named_with_their_whole_path(tmp_path: Path) -> 
 def test_a_wildcard_finds_programs_beside_texts(tmp_path: Path) -> None:
     found = prompts_of(tmp_path, "make.*", **{"make.txt": "plain"})
     assert [(prompt.label, bool(prompt.made_by)) for prompt in found] == [
-        ("make.js", True),
-        ("make.py", True),
         ("make.txt: plain", False),
+        ("make.py", True),
+        ("make.js", True),
     ]
 
 
@@ -104,6 +104,6 @@ def test_files_are_found_beside_a_config_with_a_relative_path(
     )
     assert not opened.problems
     assert [dict(test.vars) for test in opened.suite.tests] == [
-        {"x": '{"a":1}', "y": "one"},
         {"x": '{"a":1}', "y": "two"},
+        {"x": '{"a":1}', "y": "one"},
     ]

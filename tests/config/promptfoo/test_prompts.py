@@ -52,16 +52,31 @@ def test_wildcards_folders_and_labels(tmp_path: Path) -> None:
     content = {**ECHO, "prompts": ["file://ps/*.{txt,md}", {"id": "file://c.txt", "label": "see"}]}
     suite = load(tmp_path, content, files=files)
     assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [
-        ("A", "a.txt: A"),
         ("B", "b.md: B"),
-        ("C", "see: C"),
+        ("A", "a.txt: A"),
+        ("C", "see: c.txt: C"),
     ]
     assert [prompt.raw for prompt in load(tmp_path, {**ECHO, "prompts": ["file://ps"]}).prompts] == ["A", "B"]
 
 
 def test_a_mapping_of_files_to_labels(tmp_path: Path) -> None:
-    suite = load(tmp_path, {**ECHO, "prompts": {"a.txt": "first"}}, files={"a.txt": "A"})
-    assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [("A", "first: A")]
+    files = {"a.txt": "A", "b.md": "B", "c.json": '["C"]', "d.yaml": "- D\n"}
+    content = {**ECHO, "prompts": {"a.txt": "first", "b.md": "second", "c.json": "third", "d.yaml": "fourth"}}
+    suite = load(tmp_path, content, files=files)
+    assert [(prompt.raw, prompt.label) for prompt in suite.prompts] == [
+        ("A", "first: a.txt: A"),
+        ("B", "second"),
+        ('["C"]', "third"),
+        ('["D"]', "fourth"),
+    ]
+
+
+def test_wildcards_name_files_in_promptfoos_order(tmp_path: Path) -> None:
+    names = ["B", "_c", "a", "b10", "b2", "n1/a", "n1/q", "n2/b", "z"]
+    content = {**ECHO, "prompts": ["ps/**/*.txt"]}
+    suite = load(tmp_path, content, files={f"ps/{name}.txt": name for name in names})
+    found = [prompt.raw for prompt in suite.prompts]
+    assert found == ["z", "b2", "b10", "a", "_c", "B", "n2/b", "n1/q", "n1/a"]
 
 
 def test_without_prompts_the_variable_prompt_is_asked(tmp_path: Path) -> None:

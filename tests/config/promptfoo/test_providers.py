@@ -5,6 +5,7 @@ from support.promptfoo import errors_of, load, warnings_of
 
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec, JudgesSpec
 from geval_cli.config.schema import ProviderSpec
+from geval_cli.engine.plan import Plan
 
 
 def providers(folder: Path, value: object, **files: str) -> list[tuple[str, str]]:
@@ -120,3 +121,17 @@ def test_what_is_not_used_is_warned_about(tmp_path: Path) -> None:
     provider = {"id": "echo", "delay": 5, "colour": 1, "config": {"functionToolCallbacks": {"f": "x"}}}
     found = warnings_of(tmp_path, {"prompts": ["x"], "providers": [provider]})
     assert len(found) == 2
+
+
+def test_prompts_of_a_labelled_entry_of_an_id_are_not_used_and_a_warning_says_so(tmp_path: Path) -> None:
+    entries = [
+        {"echo": {"label": "labelled", "prompts": ["two"]}},
+        {"echo": {"id": "renamed", "prompts": ["two"]}},
+        {"echo": {"prompts": ["two"]}},
+        {"id": "echo", "label": "apart", "prompts": ["two"]},
+    ]
+    content = {"prompts": [{"raw": "1", "label": "one"}, {"raw": "2", "label": "two"}], "providers": entries}
+    asked = [(provider.title, prompt.raw) for provider, prompt in Plan(load(tmp_path, content)).pairs]
+    assert asked == [("labelled", "1"), ("labelled", "2"), ("renamed", "2"), ("echo", "2"), ("apart", "2")]
+    (warning,) = warnings_of(tmp_path, content)
+    assert "`prompts` is not used" in warning

@@ -21,7 +21,7 @@ def test_files_of_every_kind_wildcards_and_inline_tests_in_one_list(tmp_path: Pa
     }
     write_files(tmp_path, files)
     tests = ["t/*", "file://c.jsonl", {"vars": {"x": "inline"}}, {"path": "d.csv"}]
-    assert xs(tmp_path, tests) == ["yaml", "json", "line 1", "line 2", "inline", "csv"]
+    assert xs(tmp_path, tests) == ["json", "yaml", "line 1", "line 2", "inline", "csv"]
 
 
 def test_rows_of_files_are_described_by_their_number(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_variables_from_files(tmp_path: Path) -> None:
     ]
     found = cases(tmp_path, {**BASE, "tests": tests}, files=files)
     assert [dict(case.vars) for case in found] == [
-        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k": true}', "w": "one"},
         {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k": true}', "w": "two"},
+        {"x": "text", "y": '{"k":[1,"x"]}', "z": '{"k": true}', "w": "one"},
     ]
 
 
@@ -222,7 +222,10 @@ def test_variables_that_cannot_be_loaded_are_refused(tmp_path: Path, value: str,
 def test_all_variables_from_files_beside_the_file_of_tests(tmp_path: Path) -> None:
     files = {"t/tests.yaml": "- vars: ../v/*.yaml\n", "v/a.yaml": "x: 1\ny: 1\n", "v/b.yaml": "y: 2\n"}
     (case,) = cases(tmp_path, {**BASE, "tests": "t/tests.yaml"}, files=files)
-    assert dict(case.vars) == {"x": 1, "y": 2}
+    assert dict(case.vars) == {
+        "x": 1,
+        "y": 1,
+    }  # the last file of the wildcard wins, and wildcards count downwards
 
 
 def test_default_test_lies_under_every_test(tmp_path: Path) -> None:
