@@ -169,7 +169,7 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResul
 async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench) -> Standing:
     tools, error = bench.tools, None
     try:
-        output = await transformed_output(subject, job.provider, tools)
+        output = await transformed_output(subject, job.provider, job.prompt, tools)
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
         return Standing(job, replace(answered, error=error_info(failed)))
     bench.carried.note(job, subject.rendered_prompt, output)

@@ -112,16 +112,17 @@ async def _made_prompt(
     except GevalError as error:
         error.message = f"the prompt `{prompt.label}` could not be made: {error.message}"
         raise
-    params = dict(prompt.params)
+    params, files = dict(prompt.params), prompt.file_params
     if isinstance(made, Mapping) and "prompt" in made:
         own = made.get("config")
-        params |= own if isinstance(own, Mapping) else {}
+        own = own if isinstance(own, Mapping) else {}
+        params, files = {**params, **own}, files - own.keys()
         made = made["prompt"]
     if made is None or made == "":
         hint = "return the text, or a list of chat messages"
         raise CodeFailedError(f"the program of the prompt `{prompt.label}` gave nothing", hint=hint)
     text = js_json(made) if isinstance(made, dict | list) else js_string(made)
-    return prompt.model_copy(update={"raw": text, "params": params})
+    return prompt.model_copy(update={"raw": text, "params": params, "file_params": files})
 
 
 async def _printed(prompt: NamedPromptSpec, context: JsonValue, scripts: Scripts) -> str:

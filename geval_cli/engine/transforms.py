@@ -18,14 +18,14 @@ from geval_cli.assertions.registry import members_of
 from geval_cli.assertions.verdict import Verdict, named_scores
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.graded_schema import ContextSpec
-from geval_cli.config.promptfoo.specs import FilteredProviderSpec
-from geval_cli.config.schema import AssertionSpec, ProviderSpec
+from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
 from geval_cli.errors import CodeFailedError, Problem
+from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 _VARS_ARGUMENTS = ("vars", "context")
-_FORMATS = ("response_format", "output_format")
 _OUTPUT_FUNCTION = "get_transform"
 _SCORING_FUNCTION = "get_score"
 
@@ -47,7 +47,9 @@ async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
     return replace(test, vars={**test.vars, **found})
 
 
-async def transformed_output(subject: Subject, provider: ProviderSpec | None, tools: Tools) -> JsonValue:
+async def transformed_output(
+    subject: Subject, provider: ProviderSpec, prompt: PromptSpec, tools: Tools
+) -> JsonValue:
     """The output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
 
     By promptfoo's rules an answer that was asked for by a JSON Schema is data, before any transform sees it.
@@ -55,8 +57,8 @@ async def transformed_output(subject: Subject, provider: ProviderSpec | None, to
     Raises:
         CodeFailedError: the code fails, or gives nothing.
     """
-    if tools.templates.dialect is Dialect.PROMPTFOO and provider is not None:
-        subject = _with_structured_output(subject, provider)
+    if tools.templates.dialect is Dialect.PROMPTFOO and _asks_for_data(provider, prompt, subject.test):
+        subject = _with_structured_output(subject)
     own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
     of_test = subject.test.transform
     for written in (own, None if of_test is None else of_test[0]):
@@ -65,11 +67,32 @@ async def transformed_output(subject: Subject, provider: ProviderSpec | None, to
     return subject.output
 
 
-def _with_structured_output(subject: Subject, provider: ProviderSpec) -> Subject:
-    asked = {**provider.config, **subject.test.directions.params}
-    formats = (asked.get(key) for key in _FORMATS)
-    has_schema = any(isinstance(item, Mapping) and item.get("type") == "json_schema" for item in formats)
-    if not has_schema or subject.response is None or not isinstance(subject.output, str):
+def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -> bool:
+    """Whether promptfoo makes data of the answer: where it looks for a JSON Schema of it, there is one.
+
+    The test's word counts before the prompt's, and that before the provider's. In a file the schema is found for the
+    Responses API and Anthropic's, and overlooked for chat APIs.
+    """
+    key = structured_output_key(provider.id)
+    if key is None:
+        return False
+    levels: list[tuple[Mapping[str, JsonValue], frozenset[str]]] = [
+        (test.directions.params, test.directions.file_params)
+    ]
+    if isinstance(prompt, NamedPromptSpec):
+        levels.append((prompt.params, prompt.file_params))
+    files = provider.file_params if isinstance(provider, FilteredProviderSpec) else frozenset[str]()
+    levels.append((provider.config, files))
+    for params, file_params in levels:
+        if key in params:
+            asked = params[key]
+            is_seen = key not in file_params or not overlooks_schema_files(provider.id)
+            return is_seen and isinstance(asked, Mapping) and asked.get("type") == "json_schema"
+    return False
+
+
+def _with_structured_output(subject: Subject) -> Subject:
+    if subject.response is None or not isinstance(subject.output, str):
         return subject
     try:
         return replace(subject, output=parse_strict_json(subject.output))

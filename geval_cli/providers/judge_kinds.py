@@ -23,6 +23,9 @@ _WITHOUT_MODEL = frozenset({MODERATION})
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
 """Kinds of providers whose ids name no model."""
 
+_NEVER_DATA = _OTHER_NAMES | {"echo", "local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"}
+"""Whose answers promptfoo leaves as texts, whatever format was asked for."""
+
 _SEARCHING_VENDORS = frozenset({"perplexity"})
 _SEARCHING_MODELS = ("search-preview", "search-api", ":online", "perplexity/sonar")
 _SEARCHING_KEYS = frozenset({"web_search_options", "search_parameters", "web_search"})
@@ -43,6 +46,20 @@ def kind_of(provider_id: str) -> str:
 def is_embedding(provider_id: str) -> bool:
     """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
     return kind_of(provider_id) == EMBEDDING
+
+
+def structured_output_key(provider_id: str) -> str | None:
+    """The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look."""
+    vendor = provider_id.partition(":")[0].lower()
+    if vendor in _NEVER_DATA:
+        return None
+    return "output_format" if vendor == "anthropic" else "response_format"
+
+
+def overlooks_schema_files(provider_id: str) -> bool:
+    """Whether promptfoo leaves an answer as text when its format stands in a file: so with chat APIs."""
+    vendor, _, rest = provider_id.partition(":")
+    return vendor.lower() != "anthropic" and not rest.startswith("responses:")
 
 
 def can_search(provider: ProviderSpec) -> bool:

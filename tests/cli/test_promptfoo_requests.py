@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+from support.code_runs import rows_of
 from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.promptfoo import NAME, write_files
@@ -172,3 +174,70 @@ def test_derived_metrics_are_shown_for_each_column(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "o.json").read_text())["summary"]
     assert summary["derived_by_column"] == {"share": [0.5, 1.0]}
     assert "derived_by_column" in (tmp_path / "o.html").read_text()
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+SCHEMA_FILE = "file://schema.json"
+
+
+def _json_answer(body: Any, headers: Mapping[str, str]) -> Reply:
+    text = '{"name": "Ann"}'
+    if "input" in body:
+        message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+        return Reply(body={"status": "completed", "model": body["model"], "output": [message]})
+    if str(body["model"]).startswith("claude"):
+        return Reply(body={"content": [{"type": "text", "text": text}], "stop_reason": "end_turn"})
+    return chat_reply(text)
+
+
+@pytest.mark.parametrize(
+    ("provider", "of_provider", "of_prompt", "of_test", "is_data"),
+    [
+        ("openai:m", {}, {}, {}, False),
+        ("openai:m", {"response_format": SCHEMA}, {}, {}, True),
+        ("openai:m", {}, {"response_format": SCHEMA}, {}, True),
+        ("openai:m", {}, {}, {"response_format": SCHEMA}, True),
+        ("openai:chat:m", {"response_format": SCHEMA_FILE}, {}, {}, False),
+        ("openai:m", {}, {"response_format": SCHEMA_FILE}, {}, False),
+        ("openai:m", {}, {}, {"response_format": SCHEMA_FILE}, False),
+        ("openai:m", {"response_format": SCHEMA}, {"response_format": SCHEMA_FILE}, {}, False),
+        ("openai:m", {"response_format": SCHEMA_FILE}, {"response_format": SCHEMA}, {}, True),
+        ("openai:m", {"response_format": SCHEMA}, {}, {"response_format": {"type": "text"}}, False),
+        ("openai:m", {"response_format": {**SCHEMA, "json_schema": "file://inner.json"}}, {}, {}, True),
+        ("openai:m", {"response_format": {"type": "json_object"}}, {}, {}, False),
+        ("openai:m", {"output_format": SCHEMA}, {}, {}, False),
+        ("groq:m", {"response_format": SCHEMA}, {}, {}, True),
+        ("mistral:m", {"response_format": SCHEMA}, {}, {}, False),
+        ("openai:responses:m", {"response_format": SCHEMA_FILE}, {}, {}, True),
+        ("openai:responses:m", {}, {"response_format": SCHEMA_FILE}, {}, True),
+        ("openai:responses:m", {}, {}, {"response_format": SCHEMA_FILE}, True),
+        ("anthropic:claude-x", {"output_format": SCHEMA_FILE}, {}, {}, True),
+        ("anthropic:claude-x", {}, {"output_format": SCHEMA}, {}, True),
+        ("anthropic:claude-x", {}, {}, {"response_format": SCHEMA}, False),
+    ],
+)
+def test_answers_that_a_schema_was_asked_for_are_data_where_promptfoo_makes_them_so(
+    tmp_path: Path,
+    provider: str,
+    of_provider: dict[str, Any],
+    of_prompt: dict[str, Any],
+    of_test: dict[str, Any],
+    is_data: bool,
+) -> None:
+    write_files(
+        tmp_path, {"schema.json": json.dumps(SCHEMA), "inner.json": json.dumps(SCHEMA["json_schema"])}
+    )
+    with LoopbackServer(respond=_json_answer) as server:
+        base_url = server.url if provider.startswith("anthropic") else server.base_url
+        own = {"base_url": base_url, "api_key": "sk-x", **of_provider}
+        content = {
+            "dialect": "promptfoo",
+            "providers": [{"id": provider, "config": own}],
+            "prompts": [{"raw": "Who?", "config": of_prompt}],
+            "tests": [{"options": of_test, "assert": [{"type": "contains", "value": "Ann"}]}],
+        }
+        (row,) = rows_of(tmp_path, content)
+        (request,) = server.requests
+    assert row["status"] == "passed"
+    assert row["output"] == ({"name": "Ann"} if is_data else '{"name": "Ann"}')
+    assert SCHEMA_FILE not in json.dumps(request.json)

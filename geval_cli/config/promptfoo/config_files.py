@@ -1,5 +1,6 @@
 """Files that stand for parts of a provider's or a prompt's `config`: their contents are put in their places."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from geval_cli.config.place import Place
@@ -10,6 +11,11 @@ from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
 
 STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+
+def file_keys(value: Mapping[str, JsonValue]) -> frozenset[str]:
+    """Those keys of a mapping, as it is written, whose whole value is the name of a file."""
+    return frozenset(key for key, entry in value.items() if is_file_reference(entry))
 
 
 def with_file_contents(value: JsonValue, place: Place, folder: Path, reading: Reading) -> JsonValue:

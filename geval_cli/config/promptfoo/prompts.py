@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.config.place import Place
-from geval_cli.config.promptfoo.config_files import with_file_contents
+from geval_cli.config.promptfoo.config_files import file_keys, with_file_contents
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
@@ -57,6 +57,7 @@ class _Draft(Struct, frozen=True):
     sees_conversation: bool = False
     is_of_several: bool = False
     params: Mapping[str, JsonValue] = field(default_factory=dict)
+    file_params: frozenset[str] = frozenset()
 
 
 def read_promptfoo_prompts(parts: list[ConfigPart], reading: Reading) -> tuple[PromptSpec, ...]:
@@ -83,7 +84,11 @@ def _drafts(part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
         yield _Draft(js_json(value), place)
     elif isinstance(value, dict):
         params = _params(value, part, reading)
-        yield from (replace(draft, params=params) for draft in _of_mapping(value, part, reading))
+        written = value.get("config")
+        files = file_keys(written) if isinstance(written, dict) else frozenset()
+        yield from (
+            replace(draft, params=params, file_params=files) for draft in _of_mapping(value, part, reading)
+        )
     else:
         reading.report(
             f"a prompt must be text, a mapping or a list, found {describe_value(value)}",
@@ -256,6 +261,7 @@ def _named(drafts: list[_Draft]) -> Iterator[PromptSpec]:
             folder=draft.folder,
             sees_conversation=draft.sees_conversation,
             params=dict(draft.params),
+            file_params=draft.file_params,
         )
 
 

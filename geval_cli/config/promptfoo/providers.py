@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from geval_cli.config.place import Place
-from geval_cli.config.promptfoo.config_files import STRUCTURED_SUFFIXES, with_file_contents
+from geval_cli.config.promptfoo.config_files import STRUCTURED_SUFFIXES, file_keys, with_file_contents
 from geval_cli.config.promptfoo.env import literal_env
 from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.config.promptfoo.paths import (
@@ -150,7 +151,9 @@ def _of_text(name: str, part: ConfigPart, reading: Reading) -> Iterator[Filtered
 def _built(
     value: dict[str, JsonValue], place: Place, folder: Path, reading: Reading
 ) -> Iterator[FilteredProviderSpec]:
-    known = {key: entry for key, entry in value.items() if key not in {"inputs", "delay"}}
+    known: dict[str, Any] = {
+        key: entry for key, entry in value.items() if key not in {"inputs", "delay", "file_params"}
+    }
     if value.get("env") is not None:
         known["env"] = _own_env(value["env"], place.child("env"), reading)
     name = known.get("id")
@@ -161,6 +164,7 @@ def _built(
         known["label"] = js_string(known["label"])
     config = known.get("config")
     if isinstance(config, dict):
+        known["file_params"] = file_keys(config)
         known["config"] = config = _provider_config(config, place.child("config"), folder, reading)
     if isinstance(name, str) and name.startswith(_PRICED) and (config is None or isinstance(config, dict)):
         known["config"] = {"price": "list", **(config or {})}

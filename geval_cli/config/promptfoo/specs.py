@@ -12,9 +12,9 @@ from geval_cli.config.spec import ProviderSpec, Spec
 class TestDirections(Spec):
     """How a test is run, besides its inputs and its assertions.
 
-    `params` go to the model with each request. With `output_replaces_answer` no model is asked: the test's own output
-    is judged. `made_vars` are the variables that a program makes, with the program. These three are found out, the
-    others are written as keys.
+    `params` go to the model with each request; `file_params` names those whose value stands in a file. With
+    `output_replaces_answer` no model is asked: the test's own output is judged. `made_vars` are the variables that a
+    program makes, with the program. These four are found out, the others are written as keys.
     """
 
     __test__ = False  # not a pytest class
@@ -31,15 +31,17 @@ class TestDirections(Spec):
     )
     assert_scoring_function: str | None = Field(None, validation_alias=AliasChoices("assertScoringFunction"))
     params: dict[str, Any] = Field(default_factory=dict)
+    file_params: frozenset[str] = frozenset()
     output_replaces_answer: bool = False
     made_vars: dict[str, str] = Field(default_factory=dict)
 
     def over(self, below: "TestDirections") -> "TestDirections":
         """These directions, and those of `below` where nothing is said here; parameters are merged."""
-        given = {name: getattr(self, name) for name in self.model_fields_set - {"place", "params"}}
-        return below.model_copy(
-            update={**given, "params": {**below.params, **self.params}, "place": self.place}
-        )
+        merged = {"place", "params", "file_params"}
+        given = {name: getattr(self, name) for name in self.model_fields_set - merged}
+        files = (below.file_params - self.params.keys()) | self.file_params
+        params = {**below.params, **self.params}
+        return below.model_copy(update={**given, "params": params, "file_params": files, "place": self.place})
 
 
 class NamedPromptSpec(PromptSpec):
@@ -47,7 +49,7 @@ class NamedPromptSpec(PromptSpec):
 
     With `made_by` a program makes its text for each case: `file://` with a path and perhaps a function, or `exec:` with
     a command that runs in `folder`; `sees_conversation` says that it asks for former turns. `params` go to the model
-    with each request, and to the program as `config`.
+    with each request, and to the program as `config`; `file_params` names those whose value stands in a file.
     """
 
     names: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ class NamedPromptSpec(PromptSpec):
     folder: str = ""
     sees_conversation: bool = False
     params: dict[str, Any] = Field(default_factory=dict)
+    file_params: frozenset[str] = frozenset()
 
 
 class EnvProviderSpec(ProviderSpec):
@@ -71,10 +74,12 @@ def own_env_of(spec: ProviderSpec) -> dict[str, str]:
 class FilteredProviderSpec(EnvProviderSpec):
     """A provider that answers only some of the prompts, or whose answers are transformed.
 
-    `prompts` are labels or ids of prompts; None means all of them.
+    `prompts` are labels or ids of prompts; None means all of them. `file_params` names the keys of `config` whose value
+    stands in a file.
     """
 
     prompts: tuple[str, ...] | None = None
+    file_params: frozenset[str] = frozenset()
     transform: str | None = None
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.assertion_numbers import with_written_numbers
+from geval_cli.config.promptfoo.config_files import file_keys, with_file_contents
 from geval_cli.config.promptfoo.paths import find_files
 from geval_cli.config.promptfoo.providers import read_answerer
 from geval_cli.config.promptfoo.specs import TestDirections
@@ -20,7 +22,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
 
 _TEST_LEVEL = ("prompts", "providers", "assertScoringFunction")
-_FOUND_OUT = {"params", "output_replaces_answer", "made_vars"}
+_FOUND_OUT = {"params", "file_params", "output_replaces_answer", "made_vars"}
 _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
 
@@ -93,7 +95,7 @@ def _take_provider(
 
 def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading) -> TestDirections | None:
     """The directions, taken out of `value`; options that nobody knows are parameters of the model's requests."""
-    found: dict[str, JsonValue] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
+    found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
         judged, known = spellings(TestOptionsSpec), spellings(TestDirections).keys() - _FOUND_OUT
@@ -101,11 +103,13 @@ def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
         found |= {key: entry for key, entry in rest.items() if key in known}
-        found["params"] = {
+        params = {
             key: entry for key, entry in rest.items() if key not in known and key not in _UNUSED_OPTIONS
         }
-        for key in found["params"]:
+        for key in params:
             reading.warn(f"`{key}` goes to the model as a parameter", place.child("options").key(key))
+        found["params"] = with_file_contents(params, place.child("options"), reading.files.base_dir, reading)
+        found["file_params"] = file_keys(params)
     elif options is None:
         value.pop("options", None)
     for key in ("prompts", "providers"):
