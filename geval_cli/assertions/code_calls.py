@@ -5,8 +5,10 @@ import math
 from collections.abc import Mapping
 
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
+from geval_cli.config.assertion_schema import AssertSetSpec
 from geval_cli.config.dialect import Dialect
-from geval_cli.config.schema import AssertionSpec
+from geval_cli.config.schema import AssertionSpec, ProviderSpec
+from geval_cli.config.written_form import written_form
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import FILE_PREFIX, CodeError, Language, check_python, find_code
@@ -143,7 +145,7 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
             "vars": test.variables,
             "metadata": dict(test.metadata),
             "threshold": test.threshold,
-            "assert": [_assertion(item) for item in test.assertions],
+            "assert": [written_assertion(item) for item in test.assertions],
             "options": {},
         },
         "metadata": {},
@@ -172,10 +174,14 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
     return context
 
 
-def _assertion(spec: AssertionSpec) -> dict[str, JsonValue]:
-    shown: dict[str, JsonValue] = {"type": spec.type, "metric": spec.metric, "weight": spec.weight}
-    for name in ("value", "threshold"):
-        value = getattr(spec, name, None)
-        if isinstance(value, str | int | float | list | dict):
-            shown[name] = value
+def written_assertion(spec: AssertionSpec) -> dict[str, JsonValue]:
+    """An assertion as the config has it, for code to see; of a provider only its id, since its config may hold keys."""
+    shown = written_form(spec)
+    if "criteria" in shown:
+        shown["value"] = shown.pop("criteria")
+    provider = getattr(spec, "provider", None)
+    if isinstance(provider, ProviderSpec):
+        shown["provider"] = provider.public_id
+    if isinstance(spec, AssertSetSpec):
+        shown["assert"] = [written_assertion(member) for member in spec.assertions]
     return shown

@@ -57,7 +57,8 @@ class Subject(Struct, frozen=True):
         system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
         response: what the model under test answered, with usage, timing and finish reason; None for an output that
             the test brings.
-        provider: who answered, as the config has it; None for an output that the test brings.
+        provider: who answered, as the config has it; None for an output that the test brings, unless the config is
+            promptfoo's, where it is who would have answered.
         opaque: the variables of the test that models made in earlier jobs; they are put into no code.
         dialect: whose rules say how data is written as text.
     """

@@ -21,15 +21,16 @@ from geval_cli.assertions.registry import (
 )
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.engine.carried import CarriedOver
 from geval_cli.engine.early import EarlyAnswers, Foresight
 from geval_cli.engine.evaluation import answer_schema, assertions_of
-from geval_cli.engine.plan import Job
+from geval_cli.engine.own_verdict import own_verdict
+from geval_cli.engine.plan import NO_PROVIDER, Job
 from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import Rendered, prompt_params, render_prompt, seen_by_templates
 from geval_cli.engine.transforms import (
-    own_verdict,
     seen_by_assertion,
     transformed_output,
     with_transformed_variables,
@@ -118,7 +119,7 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
             job.repeat_index,
             rendered.system,
             response,
-            job.provider if job.generates else None,
+            _answerer(job, bench.tools),
             frozenset(earlier),
             bench.tools.templates.dialect,
         )
@@ -130,6 +131,12 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = _internal_error(error)
     return Standing(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
+
+
+def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
+    """Who answered. By promptfoo's rules the column's provider stands for an output that the test brings, too."""
+    stands_for_outputs = tools.templates.dialect is Dialect.PROMPTFOO and job.provider.id != NO_PROVIDER.id
+    return job.provider if job.generates or stands_for_outputs else None
 
 
 def _ask_early(job: Job, unanswered: Subject, bench: Bench, early: EarlyAnswers) -> None:
@@ -179,7 +186,7 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
     assertions = await _judge_each(specs, subject, tools)
     verdict = verdict_of(assertions, job.test.threshold)
     try:
-        verdict = await own_verdict(verdict, assertions, subject, tools)
+        verdict = await own_verdict(verdict, list(zip(specs, assertions, strict=True)), subject, tools)
     except CodeFailedError as failed:
         verdict, error = Verdict(Status.ERROR, None), error_info(failed)
     judging = sum((assertion.usage for assertion in assertions), Usage())

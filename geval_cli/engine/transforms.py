@@ -1,6 +1,6 @@
 """Code that stands between the steps of a job: variables before the prompt, the output before the assertions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -15,19 +15,18 @@ from geval_cli.assertions.code_calls import (
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.registry import members_of
-from geval_cli.assertions.verdict import Verdict, named_scores
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.graded_schema import ContextSpec
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
+from geval_cli.engine.own_verdict import SCORING_FUNCTION
 from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
-from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.records import JsonValue
 
 _VARS_ARGUMENTS = ("vars", "context")
 _OUTPUT_FUNCTION = "get_transform"
-_SCORING_FUNCTION = "get_score"
 
 
 async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
@@ -116,33 +115,6 @@ async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools)
     return subject
 
 
-async def own_verdict(
-    verdict: Verdict, assertions: Sequence[AssertionResult], subject: Subject, tools: Tools
-) -> Verdict:
-    """The verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
-
-    Raises:
-        CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
-    """
-    written = subject.test.directions.assert_scoring_function
-    if written is None or tools.scripts is None or verdict.status is Status.ERROR:
-        return verdict
-    parts: JsonValue = [
-        {"pass": item.status is Status.PASSED, "score": item.score, "reason": item.reason or ""}
-        for item in assertions
-    ]
-    threshold = subject.test.threshold
-    context: JsonValue = {"threshold": threshold, "componentResults": parts, "tokensUsed": {}}
-    arguments = {"namedScores": named_scores(assertions), "context": context}
-    found = await call_code(written, arguments, tools, default_function=_SCORING_FUNCTION)
-    passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
-    score = found.get("score") if isinstance(found, Mapping) else None
-    if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
-        hint = "return {pass: true or false, score: a number, reason: a text}"
-        raise CodeFailedError("`assertScoringFunction` gave no verdict", hint=hint)
-    return Verdict(Status.PASSED if passed else Status.FAILED, float(score))
-
-
 def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
     """Problems of the code that belongs to no test: transforms of providers."""
     for provider in suite.providers:
@@ -164,7 +136,7 @@ def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
             directions.assert_scoring_function,
             test.place.value("assertScoringFunction"),
             context,
-            default_function=_SCORING_FUNCTION,
+            default_function=SCORING_FUNCTION,
         )
     for spec in test.assertions:
         yield from _check_assertion_code(spec, context)

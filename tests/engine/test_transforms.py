@@ -7,6 +7,9 @@ import pytest
 from support.code_runs import rows_of
 from support.geval_command import run_geval
 from support.loopback import LoopbackServer, chat_reply
+from support.promptfoo import load
+
+from geval_cli.assertions.code_calls import written_assertion
 
 
 def test_the_providers_transform_comes_before_the_tests_and_assertions_see_the_last(tmp_path: Path) -> None:
@@ -126,6 +129,98 @@ def test_a_scoring_function_has_the_last_word(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, content)
     assert [(row["status"], row["score"]) for row in rows] == [("passed", 0.75), ("error", None)]
     assert len(rows[1]["assertions"]) == 2
+
+
+def test_a_scoring_function_sees_every_assertion_as_written_and_the_members_of_sets(tmp_path: Path) -> None:
+    (tmp_path / "score.js").write_text(
+        "module.exports = (named, context) => ({ pass: true, score: 1, reason: '',"
+        " ...(() => { throw new Error(JSON.stringify([named, context])) })() })",
+        encoding="utf-8",
+    )
+    told = "namedScores: {q: 0.25}, componentResults: [{pass: true, score: 1, reason: 'in'}]"
+    code = f"({{pass: true, score: 0.5, reason: 'r', {told}}})"
+    inner = [{"type": "equals", "value": "X", "metric": "i"}, {"type": "contains", "value": "no"}]
+    whole = {"type": "assert-set", "threshold": 0.5, "metric": "s", "weight": 2, "assert": inner}
+    first = {"type": "contains", "value": "{{x}}", "metric": "m"}
+    script = {"type": "javascript", "value": code}
+    last = {"type": "not-contains", "value": "zzz", "weight": 0}
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{x}}"],
+        "providers": ["echo"],
+        "tests": [
+            {
+                "vars": {"x": "X"},
+                "assert": [first, whole, script, last],
+                "assertScoringFunction": "file://score.js",
+            }
+        ],
+    }
+    (row,) = rows_of(tmp_path, content)
+    text = row["error"]["message"]
+    named, context = json.JSONDecoder().raw_decode(text[text.index("[{") :])[0]
+    assert named == {"m": 1, "s": 0.5, "i": 1, "q": 0.25}
+    parts = context["componentResults"]
+    assert [part.get("assertion") for part in parts] == [
+        first, None, inner[0], inner[1], script, script, last,
+    ]  # fmt: skip
+    assert [(part["pass"], part["score"]) for part in parts] == [
+        (True, 1), (True, 0.5), (True, 1), (False, 0), (True, 0.5), (True, 1), (True, 1),
+    ]  # fmt: skip
+    assert parts[0]["metadata"] == {"renderedAssertionValue": "X"}
+    assert parts[1]["componentResults"] == parts[2:4]
+    assert parts[1]["metadata"]["assertionSet"] == {
+        "type": "assert-set", "assertionCount": 2, "metric": "s", "threshold": 0.5, "weight": 2,
+    }  # fmt: skip
+    assert "threshold" not in context
+
+
+def test_an_output_that_a_test_brings_is_checked_against_the_tools_of_the_columns_provider(
+    tmp_path: Path,
+) -> None:
+    tool = {"name": "f", "parameters": {"type": "object", "required": ["a"]}}
+    good, bad = (
+        [{"type": "function", "function": {"name": "f", "arguments": text}}] for text in ('{"a": 1}', "{}")
+    )
+    check = {"type": "is-valid-openai-tools-call"}
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["x"],
+        "providers": [
+            {"id": "echo", "label": "one", "config": {"tools": [{"type": "function", "function": tool}]}}
+        ],
+        "tests": [
+            {
+                "providerOutput": good,
+                "assert": [check, {"type": "javascript", "value": "context.provider.label === 'one'"}],
+            },
+            {"providerOutput": bad, "assert": [check]},
+            {
+                "providerOutput": {"name": "f", "arguments": '{"a": 1}'},
+                "assert": [{"type": "is-valid-function-call"}],
+            },
+        ],
+    }
+    assert [row["status"] for row in rows_of(tmp_path, content)] == ["passed", "failed", "passed"]
+
+
+def test_code_sees_the_assertions_of_its_test_as_they_are_written_without_keys(tmp_path: Path) -> None:
+    judge = {"id": "openai:x", "config": {"api_key": "sk-secret-1234"}}
+    graded = {"type": "llm-rubric", "value": "fine", "weight": 0, "provider": judge}
+    seen = {"type": "javascript", "value": "false || (() => { throw JSON.stringify(context.test.assert) })()"}
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["x"],
+        "providers": ["echo"],
+        "tests": [{"assert": [seen, {"type": "contains", "value": "x"}]}],
+    }
+    (row,) = rows_of(tmp_path, content)
+    assert '{\\"type\\":\\"contains\\",\\"value\\":\\"x\\"}' in json.dumps(row["assertions"][0]["reason"])
+    assert "sk-secret" not in json.dumps(
+        written_assertion(
+            next(iter(load(tmp_path, {**content, "tests": [{"assert": [graded]}]}).tests)).assertions[0]
+        )
+    )
 
 
 def test_what_models_said_never_becomes_code(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""`assertScoringFunction`: the user's code makes one verdict of what the assertions of a test said."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from geval_cli.assertions.code_calls import call_code, written_assertion
+from geval_cli.assertions.outcome import Subject, Tools
+from geval_cli.assertions.registry import members_of
+from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec
+from geval_cli.config.schema import AssertionSpec
+from geval_cli.errors import CodeFailedError, TemplateError
+from geval_cli.records import AssertionResult, JsonValue, Status, Usage
+
+SCORING_FUNCTION = "get_score"
+_TOLD_BY_CODE = "named-score"
+"""The type of a result that is no verdict: a score that code gave a name."""
+
+
+async def own_verdict(
+    verdict: Verdict,
+    judged: Sequence[tuple[AssertionSpec, AssertionResult]],
+    subject: Subject,
+    tools: Tools,
+) -> Verdict:
+    """The verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
+
+    Raises:
+        CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
+    """
+    written = subject.test.directions.assert_scoring_function
+    if written is None or tools.scripts is None or verdict.status is Status.ERROR:
+        return verdict
+    results = [result for _, result in judged]
+    context: dict[str, JsonValue] = {
+        "componentResults": [
+            part for spec, result in judged for part in _parts(spec, result, subject, tools)
+        ],
+        "tokensUsed": _tokens(results),
+    }
+    if subject.test.threshold is not None:
+        context["threshold"] = subject.test.threshold
+    arguments: dict[str, JsonValue] = {"namedScores": named_scores(results), "context": context}
+    found = await call_code(written, arguments, tools, default_function=SCORING_FUNCTION)
+    passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
+    score = found.get("score") if isinstance(found, Mapping) else None
+    if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
+        hint = "return {pass: true or false, score: a number, reason: a text}"
+        raise CodeFailedError("`assertScoringFunction` gave no verdict", hint=hint)
+    return Verdict(Status.PASSED if passed else Status.FAILED, float(score))
+
+
+def _parts(
+    spec: AssertionSpec, result: AssertionResult, subject: Subject, tools: Tools
+) -> Iterator[dict[str, JsonValue]]:
+    """What one assertion said, followed by what its members said: those of a set, and the parts that code told."""
+    whole: dict[str, JsonValue] = {
+        "pass": result.status is Status.PASSED,
+        "score": result.score,
+        "reason": result.reason or "",
+    }
+    members = list(_members(spec, result, subject, tools))
+    if isinstance(spec, AssertSetSpec):
+        whole["metadata"] = {"assertionSet": _set_shown(spec)}
+    else:
+        whole["assertion"] = written_assertion(spec)
+        rendered = _rendered_value(spec, subject, tools)
+        if rendered is not None:
+            whole["metadata"] = {"renderedAssertionValue": rendered}
+    if members:
+        whole["namedScores"] = named_scores(result.assertions)
+        whole["componentResults"] = [*members]
+    yield whole
+    yield from members
+
+
+def _members(
+    spec: AssertionSpec, result: AssertionResult, subject: Subject, tools: Tools
+) -> Iterator[dict[str, JsonValue]]:
+    told = [member for member in result.assertions if member.type != _TOLD_BY_CODE]
+    specs = members_of(spec) or [spec] * len(told)
+    for member_spec, member in zip(specs, told, strict=False):
+        yield from _parts(member_spec, member, subject, tools)
+
+
+def _set_shown(spec: AssertSetSpec) -> dict[str, JsonValue]:
+    shown: dict[str, JsonValue] = {"type": spec.type, "assertionCount": len(spec.assertions)}
+    for name in ("metric", "threshold", "weight"):
+        if name in spec.model_fields_set:
+            shown[name] = getattr(spec, name)
+    return shown
+
+
+def _rendered_value(spec: AssertionSpec, subject: Subject, tools: Tools) -> str | None:
+    """The value with the test's variables in it; None where that changes nothing. Code is not rendered to be shown."""
+    value = getattr(spec, "value", None)
+    if not isinstance(value, str) or isinstance(spec, CodeAssertionSpec):
+        return None
+    try:
+        rendered = tools.templates.render(value, subject.test.variables)
+    except TemplateError:
+        return None
+    return rendered if rendered != value else None
+
+
+def _tokens(results: Sequence[AssertionResult]) -> dict[str, JsonValue]:
+    usage = sum((result.usage for result in results), Usage())
+    return {
+        "total": usage.input_tokens + usage.output_tokens,
+        "prompt": usage.input_tokens,
+        "completion": usage.output_tokens,
+        "cached": 0,
+        "numRequests": usage.requests,
+    }
