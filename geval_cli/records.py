@@ -67,6 +67,7 @@ class ModelRequest(Struct, frozen=True):
             it use them.
         variables: the test's, for providers that hand them on to the user's own application; a model never sees them.
         text: the whole prompt as one text, for providers that take one; None where the messages say it all.
+        origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
     """
 
     messages: tuple[Message, ...]
@@ -79,6 +80,7 @@ class ModelRequest(Struct, frozen=True):
     role: Role = Role.GENERATION
     variables: Mapping[str, JsonValue] = field(default_factory=dict)
     text: str | None = None
+    origin: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class TokenAlternative(Struct, frozen=True):

@@ -8,6 +8,7 @@ from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.config.assertion_schema import AssertSetSpec
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
+from geval_cli.config.suite import TestCase
 from geval_cli.config.written_form import written_form
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError
 from geval_cli.records import JsonValue
@@ -140,14 +141,7 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
     context: dict[str, JsonValue] = {
         "vars": test.variables,
         "prompt": subject.rendered_prompt,
-        "test": {
-            "description": test.description,
-            "vars": test.variables,
-            "metadata": dict(test.metadata),
-            "threshold": test.threshold,
-            "assert": [written_assertion(item) for item in test.assertions],
-            "options": {},
-        },
+        "test": test_shown(test),
         "metadata": {},
         "provider": None if provider is None else {"id": provider.public_id, "label": provider.title},
         "providerResponse": {"output": subject.output},
@@ -172,6 +166,18 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
     if config is not None:
         context["config"] = config
     return context
+
+
+def test_shown(test: TestCase) -> dict[str, JsonValue]:
+    """A test as code sees it."""
+    return {
+        "description": test.description,
+        "vars": test.variables,
+        "metadata": dict(test.metadata),
+        "threshold": test.threshold,
+        "assert": [written_assertion(item) for item in test.assertions],
+        "options": {},
+    }
 
 
 def written_assertion(spec: AssertionSpec) -> dict[str, JsonValue]:

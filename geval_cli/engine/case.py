@@ -9,6 +9,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.code_calls import test_shown
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.registry import (
@@ -23,6 +24,7 @@ from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
+from geval_cli.config.suite import TestCase
 from geval_cli.engine.carried import CarriedOver
 from geval_cli.engine.early import EarlyAnswers, Foresight
 from geval_cli.engine.evaluation import answer_schema, assertions_of
@@ -30,17 +32,20 @@ from geval_cli.engine.own_verdict import own_verdict
 from geval_cli.engine.plan import NO_PROVIDER, Job
 from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import Rendered, prompt_params, render_prompt, seen_by_templates
+from geval_cli.engine.promptfoo_prompt import rendered_params
 from geval_cli.engine.transforms import (
     seen_by_assertion,
     transformed_output,
     with_transformed_variables,
 )
 from geval_cli.errors import BudgetError, CodeFailedError, GevalError, JudgeError, ProviderError
+from geval_cli.providers.judge_kinds import is_program
 from geval_cli.records import (
     INTERNAL_ERROR,
     AssertionResult,
     CaseResult,
     ErrorInfo,
+    JsonValue,
     ModelRequest,
     ModelResponse,
     ProviderRef,
@@ -111,7 +116,7 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
         if job.generates:
             unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
             _ask_early(job, unanswered, bench, early)
-        answered, response = await _answer(job, rendered, bench)
+        answered, response = await _answer(job, test, rendered, bench)
         subject = Subject(
             test,
             answered.output,
@@ -145,21 +150,31 @@ def _ask_early(job: Job, unanswered: Subject, bench: Bench, early: EarlyAnswers)
         bench.foresight.ask(assertions_of(job.prompt, job.test), unanswered, bench.tools, early)
 
 
-async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResult, ModelResponse | None]:
-    """The result with the model's answer in it and that answer, or with the output that the test brings and None."""
+async def _answer(
+    job: Job, test: TestCase, rendered: Rendered, bench: Bench
+) -> tuple[CaseResult, ModelResponse | None]:
+    """The result with the model's answer in it and that answer, or with the output that the test brings and None.
+
+    `test` is the job's, with the variables as templates see them.
+    """
     blank = _blank_result(job, rendered.text)
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         return replace(blank, output=output), None
+    params = {**prompt_params(job.prompt), **job.test.directions.params}
+    is_promptfoo = bench.tools.templates.dialect is Dialect.PROMPTFOO
+    if is_promptfoo:
+        params = rendered_params(params, job.provider.config, test, bench.tools.templates)
     request = ModelRequest(
         rendered.messages,
         repeat_index=job.repeat_index,
         want_logprobs=wants_logprobs(job.test.assertions),
         response_schema=answer_schema(job.prompt),
         role=Role.GENERATION,
-        variables=job.test.variables,
-        params={**prompt_params(job.prompt), **job.test.directions.params},
+        variables=test.variables,
+        params=params,
         text=rendered.sent,
+        origin=_origin(job) if is_promptfoo and is_program(job.provider) else {},
     )
     response = await bench.generate(job.provider, request)
     answered = replace(
@@ -171,6 +186,19 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResul
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response
+
+
+def _origin(job: Job) -> dict[str, JsonValue]:
+    """What promptfoo tells a program about where a request comes from."""
+    raw = job.prompt.raw or ""
+    prompt = {"raw": raw, "label": job.prompt.label, "config": prompt_params(job.prompt), "template": raw}
+    shown = {
+        "prompt": prompt,
+        "test": test_shown(job.test),
+        "testIdx": job.test.index,
+        "promptIdx": job.column,
+    }
+    return {**shown, "repeatIndex": job.repeat_index}
 
 
 async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench) -> Standing:

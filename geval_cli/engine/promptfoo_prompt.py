@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from geval_cli.config.promptfoo.js_text import js_json, js_string
+from geval_cli.config.suite import TestCase
 from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError, TemplateError
 from geval_cli.patterns import compile_later
@@ -20,6 +21,7 @@ _NAMES = compile_later(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\
 _LOOP = compile_later(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
 _ROOT = compile_later(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
+_RENDERED_PARAMS = ("tools", "functions", "response_format", "output_format", "systemInstruction")
 
 
 def resolved_variables(
@@ -64,6 +66,29 @@ def render_text(
         return templates.render(raw, _rendered_values(variables, templates, opaque))
     own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
     return js_json(_rendered_leaves(document, own, templates), 2)
+
+
+def rendered_params(
+    params: Mapping[str, JsonValue], config: Mapping[str, JsonValue], test: TestCase, templates: Templates
+) -> dict[str, JsonValue]:
+    """`params` with the test's variables in what promptfoo renders of a request: tools, functions, formats.
+
+    Args:
+        params: of the request.
+        config: of the provider, which `params` win over; of it comes only what holds templates.
+        test: with the variables as templates see them.
+        templates: of promptfoo's dialect.
+
+    Raises:
+        TemplateError: a template is broken.
+    """
+    found = dict(params)
+    for key in _RENDERED_PARAMS:
+        written = params.get(key, config.get(key))
+        rendered = written if written is None else _rendered_leaves(written, test.variables, templates)
+        if rendered != written:
+            found[key] = rendered
+    return found
 
 
 def as_sent(text: str) -> str:

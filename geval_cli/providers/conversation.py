@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from geval_cli.providers.chat_reply import content_text
-from geval_cli.records import Message
+from geval_cli.records import Message, ModelRequest
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
@@ -25,6 +25,11 @@ def prompt_text(messages: Sequence[Message]) -> str:
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
     return json.dumps(message_list(messages), ensure_ascii=False)
+
+
+def request_text(request: ModelRequest) -> str:
+    """The prompt of a request as one text: as its config spells it, else made of the messages."""
+    return prompt_text(request.messages) if request.text is None else request.text
 
 
 def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:

@@ -1,15 +1,18 @@
 """`exec:command args`: a program that gets the prompt as an argument and prints the answer. No shell.
 
-The prompt goes where `{{ prompt }}` stands in the command, else behind it as the last argument.
+The prompt goes where `{{ prompt }}` stands in the command, else behind it as the last argument. By promptfoo's rules
+the options and the context follow it as JSON.
 """
 
 import asyncio
+import json
 import shlex
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from geval_cli.errors import (
     Problem,
@@ -17,8 +20,9 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
+from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
 from geval_cli.providers.placeholders import Places, has_place, without_spaces
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
@@ -26,16 +30,22 @@ from geval_cli.providers.source import ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.scripting.child import DEFAULT_PARALLEL, kill_child
 
+_ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
 
 @dataclass(frozen=True, slots=True)
 class ExecTarget:
-    """The program with its arguments, some of which may be placeholders, and the folder that it runs in."""
+    """The program with its arguments, some of which may be placeholders, and the folder that it runs in.
+
+    `options` are told to a program of a promptfoo config; None for any other.
+    """
 
     id: str
     label: str
     command: tuple[str, ...] = field(repr=False)
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
     secrets: Secrets = field(default_factory=Secrets)
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
@@ -80,11 +90,18 @@ class ExecProvider:
             # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
             kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
             raise kind(message, provider_id=self.id, body=body)
-        text = output.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+        text = self._printed(output)
         dropped = ("logprobs",) if request.want_logprobs else ()
         price = self._target.price
         usage = Usage(1, cost_usd=None if price is None else price.cost_usd(None))
         return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
+
+    def _printed(self, output: bytes) -> str:
+        """The answer in what a program prints; promptfoo leaves out colours and all space around it."""
+        text = output.decode("utf-8", "replace")
+        if self._target.options is not None:
+            return _ANSI.sub("", text).strip()
+        return text.removesuffix("\n").removesuffix("\r")
 
     async def aclose(self) -> None:
         """Every call ends its own process."""
@@ -97,7 +114,10 @@ class ExecProvider:
         except LookupError as error:
             hint = "give every test that uses this provider the variable"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
-        return arguments if has_place(command, "prompt", "messages") else [*arguments, places.prompt]
+        if has_place(command, "prompt", "messages"):
+            return arguments
+        told = () if self._target.options is None else (self._target.options, _context(request))
+        return [*arguments, places.prompt, *(json.dumps(item, ensure_ascii=False) for item in told)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
         target = self._target
@@ -153,11 +173,20 @@ def build(source: ProviderSource) -> ExecProvider:
             command=_split_command(source),
             folder=source.base_dir.resolve(),
             env=source.env,
+            options=_options(source) if source.is_promptfoo else None,
             secrets=Secrets(source.secret_values),
             limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
             price=price_of(settings),
         )
     )
+
+
+def _options(source: ProviderSource) -> dict[str, Any]:
+    return {"id": source.spec.id, "config": wire_parameters(source.spec.config, LIMIT_KEYS)}
+
+
+def _context(request: ModelRequest) -> dict[str, Any]:
+    return {"vars": dict(request.variables), "repeatIndex": request.repeat_index, **request.origin}
 
 
 def _split_command(source: ProviderSource) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError, ProviderTimeoutError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import told_finish_reason
-from geval_cli.providers.conversation import message_list, prompt_text
+from geval_cli.providers.conversation import message_list, request_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.program_reply import ProgramCaller, read_program_reply, split_target
@@ -74,7 +74,7 @@ class JavaScriptProvider:
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """One answer, whatever number is asked for."""
         target = self._target
-        prompt = prompt_text(request.messages)
+        prompt = request_text(request)
         context = {
             "vars": dict(request.variables),
             "prompt": {"raw": prompt, "label": prompt},
@@ -82,6 +82,7 @@ class JavaScriptProvider:
             "params": dict(request.params),
             "repeatIndex": request.repeat_index,
             "sampleIndex": request.sample_indexes[0],
+            **request.origin,
         }
         options = {"id": self.id, "label": self.label, "config": dict(target.config)}
         started = time.perf_counter()

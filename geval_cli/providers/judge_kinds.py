@@ -23,6 +23,7 @@ _WITHOUT_MODEL = frozenset({MODERATION})
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
 """Kinds of providers whose ids name no model."""
 
+_PROGRAMS = frozenset({"exec", "python", "javascript", "file"})
 _NEVER_DATA = _OTHER_NAMES | {"echo", "local", "mistral", "cohere", "ollama", "google", "gemini", "vertex"}
 """Whose answers promptfoo leaves as texts, whatever format was asked for."""
 
@@ -46,6 +47,11 @@ def kind_of(provider_id: str) -> str:
 def is_embedding(provider_id: str) -> bool:
     """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
     return kind_of(provider_id) == EMBEDDING
+
+
+def is_program(provider: ProviderSpec) -> bool:
+    """Whether a provider is a program or a function of the user's own."""
+    return provider.id.partition(":")[0].lower() in _PROGRAMS
 
 
 def structured_output_key(provider_id: str) -> str | None:

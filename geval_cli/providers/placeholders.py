@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from geval_cli.providers.conversation import message_list, prompt_text
+from geval_cli.providers.conversation import message_list, request_text
 from geval_cli.providers.json_path import follow_path, parse_path
 from geval_cli.records import JsonValue, ModelRequest
 
@@ -32,7 +32,7 @@ class Places(Struct, frozen=True):
     @property
     def prompt(self) -> str:
         """The prompt as one text."""
-        return prompt_text(self.request.messages) if self.request.text is None else self.request.text
+        return request_text(self.request)
 
     def fill(self, template: Any) -> Any:
         """`template`, data of any depth, with the values in it.

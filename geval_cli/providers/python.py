@@ -14,7 +14,7 @@ from geval_cli.errors import (
 )
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import told_finish_reason
-from geval_cli.providers.conversation import message_list, prompt_text
+from geval_cli.providers.conversation import message_list, request_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.program_reply import ProgramCaller, read_program_reply, split_target
@@ -76,8 +76,9 @@ class PythonProvider:
             "sample_index": request.sample_indexes[0],
             "repeat_index": request.repeat_index,
             "vars": dict(request.variables),
+            **request.origin,
         }
-        arguments = [prompt_text(request.messages), options, context]
+        arguments = [request_text(request), options, context]
         started = time.perf_counter()
         result = await self._call(arguments)
         latency_ms = (time.perf_counter() - started) * 1000

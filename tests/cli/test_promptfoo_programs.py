@@ -1,11 +1,14 @@
 """Prompts, variables and filters that programs make, in runs of the whole command."""
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.code_runs import rows_of
 from support.geval_command import Finished, clean_environment, run_geval
 from support.promptfoo import NAME, write_files
 
@@ -183,3 +186,68 @@ def test_a_stranger_s_filters_are_not_run_and_refused(tmp_path: Path) -> None:
     assert done.code == 2
     assert "`nunjucksFilters.loud` runs code, which --untrusted does not allow" in done.stderr
     assert "it ran" not in done.stderr
+
+
+SEEN_PY = "import json\ndef call_api(prompt, options, context):\n    return json.dumps([prompt, options, context])\n"
+SEEN_JS = """
+module.exports = class {
+  constructor(options) { this.options = options; }
+  async callApi(prompt, context) { return JSON.stringify([prompt, this.options, context]); }
+};
+"""
+PROMPT_PY = "import json, sys\nprint(json.dumps([sys.argv[1], *map(json.loads, sys.argv[2:])]))\n"
+
+
+@pytest.mark.parametrize("program", ["exec", "python:seen.py", "file://seen.py", "file://seen.js"])
+def test_programs_get_the_prompt_as_it_is_written_their_options_and_where_it_comes_from(
+    tmp_path: Path, program: str
+) -> None:
+    write_files(tmp_path, {"seen.py": SEEN_PY, "seen.js": SEEN_JS, "arguments.py": PROMPT_PY})
+    command = f"exec:{shlex.quote(sys.executable)} arguments.py"
+    provider = {"id": command if program == "exec" else program, "config": {"a": 1, "t": "{{x}}"}}
+    chat = '[{"role": "user", "content": "Hi {{x}}"}]'
+    content = {
+        "dialect": "promptfoo",
+        "providers": [provider],
+        "prompts": [{"raw": chat, "label": "talk", "config": {"temperature": 0.5}}],
+        "tests": [
+            {
+                "vars": {"x": "Ann", "y": "for {{x}}"},
+                "metadata": {"m": 1},
+                "options": {"storeOutputAs": "said"},
+            },
+            {"vars": {"x": "Bob"}, "assert": [{"type": "contains", "value": "Bob"}]},
+        ],
+    }
+    first, second = (json.loads(row["output"]) for row in rows_of(tmp_path, content))
+    prompt, options, context = first
+    assert prompt == '[\n  {\n    "role": "user",\n    "content": "Hi Ann"\n  }\n]'
+    assert options["config"] == {"a": 1, "t": "{{x}}"}
+    assert options["id"]
+    assert context["vars"] == {"x": "Ann", "y": "for Ann"}
+    assert context["prompt"] == {
+        "raw": chat,
+        "label": "talk",
+        "config": {"temperature": 0.5},
+        "template": chat,
+    }
+    assert context["test"]["vars"] == {"x": "Ann", "y": "for {{x}}"}
+    assert context["test"]["metadata"] == {"m": 1}
+    assert (context["testIdx"], context["promptIdx"], context["repeatIndex"]) == (0, 0, 0)
+    assert second[2]["vars"]["said"].startswith("[")
+    assert second[2]["test"]["assert"] == [{"type": "contains", "value": "Bob"}]
+
+
+def test_a_command_that_says_where_its_prompt_goes_gets_nothing_else(tmp_path: Path) -> None:
+    write_files(
+        tmp_path, {"show.py": "import sys\nprint('\\n \\x1b[31m' + '|'.join(sys.argv[1:]) + '\\x1b[0m ')\n"}
+    )
+    command = f"exec:{shlex.quote(sys.executable)} show.py {{{{ vars.x }}}} {{{{ prompt }}}} end"
+    content = {
+        "dialect": "promptfoo",
+        "providers": [command],
+        "prompts": ["Hi"],
+        "tests": [{"vars": {"x": "a b"}, "assert": [{"type": "equals", "value": "a b|Hi|end"}]}],
+    }
+    (row,) = rows_of(tmp_path, content)
+    assert (row["status"], row["output"]) == ("passed", "a b|Hi|end")

@@ -241,3 +241,30 @@ def test_answers_that_a_schema_was_asked_for_are_data_where_promptfoo_makes_them
     assert row["status"] == "passed"
     assert row["output"] == ({"name": "Ann"} if is_data else '{"name": "Ann"}')
     assert SCHEMA_FILE not in json.dumps(request.json)
+
+
+def test_tools_and_formats_hold_the_tests_variables_and_other_parameters_are_sent_as_written(
+    tmp_path: Path,
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "for {{who | upper}} {{n}}"}}]
+    shape = {"type": "json_schema", "json_schema": {"name": "{{who}}", "schema": {}}}
+    providers: list[dict[str, Any]] = [
+        {"id": "openai:a", "config": {"tools": tools, "user": "{{who}}"}},
+        {"id": "openai:b", "config": {"tools": "file://tools.json"}},
+    ]
+    content = {
+        "dialect": "promptfoo",
+        "providers": providers,
+        "prompts": [{"raw": "Hi", "config": {"response_format": shape}}],
+        "tests": [{"vars": {"who": "Ann", "n": 1.0}, "assert": [{"type": "contains", "value": "1"}]}],
+    }
+    write_files(tmp_path, {"tools.json": json.dumps(tools)})
+    with LoopbackServer(respond=answer) as server:
+        for provider in providers:
+            provider["config"] |= {"base_url": server.base_url, "api_key": "sk-x"}
+        rows_of(tmp_path, content)
+        sent = {request.json["model"]: request.json for request in server.requests}
+    for body in sent.values():
+        assert body["tools"][0]["function"]["description"] == "for ANN 1"
+        assert body["response_format"]["json_schema"]["name"] == "Ann"
+    assert sent["a"]["user"] == "{{who}}"
