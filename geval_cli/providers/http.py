@@ -1,13 +1,17 @@
 """`http://...`, `https://...`: any HTTP API, its request and the place of the answer described in the config."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError
+from geval_cli.config.dialect import Dialect
+from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
 from geval_cli.http_client.client import HttpCall
+from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.http_templates import HttpTemplates, is_template, names_in, problems_of
 from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
 from geval_cli.providers.options import (
     LIMIT_KEYS,
@@ -27,6 +31,11 @@ from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.templating import Templates, templates_of
+
+_JSON, _JSON_TYPE, _FORM_TYPE = "json", "application/json", "application/x-www-form-urlencoded"
+_BREAKS = compile_later(r"[\t\r\n]")
+_TEMPLATE_KEYS = ("url", "method", "headers", "query_params", "queryParams", "body")
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -34,11 +43,12 @@ _KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", 
 
 
 def _is_method(value: Any) -> bool:
-    return isinstance(value, str) and value.upper() in METHODS
+    return isinstance(value, str) and (value.upper() in METHODS or is_template(value))
 
 
 HTTP_KEYS = (
     OwnKey(("method",), f"one of {', '.join(METHODS)}", _is_method),
+    OwnKey(("query_params", "queryParams"), "a mapping of names to texts", is_text_mapping),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
     OwnKey(("body",), "a mapping, a list or a text", lambda value: isinstance(value, dict | list | str)),
     OwnKey(
@@ -52,7 +62,6 @@ HTTP_KEYS = (
 _NOT_DONE = {
     "auth": "put the key into `headers`",
     "multipart": "send JSON or text in `body`, or use a Python provider",
-    "queryParams": "write them into the address: ...?q={{ prompt }}",
     "request": "write `method`, `headers` and `body` apart",
     "sessionParser": "use a Python provider",
     "sessionSource": "use a Python provider",
@@ -66,7 +75,11 @@ _NOT_DONE = {
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP API. `url` and `body` hold placeholders; without a body the prompt is sent as `{"prompt": ...}`."""
+    """One HTTP API. Address, query and body hold placeholders; without a body the prompt is sent as `{"prompt": ...}`.
+
+    With `templates`, which are promptfoo's, all of the request is rendered by them; `env` is what they see of the
+    environment.
+    """
 
     id: str
     label: str
@@ -74,6 +87,9 @@ class HttpSettings:
     secrets: Secrets = field(default_factory=Secrets)
     method: str = "POST"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    templates: Templates | None = field(default=None, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: Any = field(default=None, repr=False)
     response_path: tuple[PathStep, ...] = ()
     response_code: ResponseCode | None = None
@@ -117,7 +133,7 @@ class HttpProvider:
         context = self._context
         if settings.price is not None:
             settings.price.prepare()
-        reply = await self._transport.send(self._call(Places(request)), context)
+        reply = await self._transport.send(self._call(request), context)
         text = await _answer_text(reply, settings, context)
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
@@ -129,17 +145,17 @@ class HttpProvider:
             self._settings.response_code.close()
         await self._transport.aclose()
 
-    def _call(self, places: Places) -> HttpCall:
+    def _call(self, request: ModelRequest) -> HttpCall:
         settings = self._settings
         try:
-            url = places.fill_url(settings.url)
-            body, headers = _request_body(settings, places)
-        except LookupError as error:
+            if settings.templates is not None:
+                return _rendered_call(settings, HttpTemplates(settings.templates, request))
+            return _filled_call(settings, Places(request))
+        except (LookupError, TemplateError, ValueError) as error:
             hint = "give every test that uses this provider the variable"
+            if not isinstance(error, LookupError):
+                hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
-        return HttpCall(
-            url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s
-        )
 
     def _usage(self, reply: HttpReply) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
@@ -153,7 +169,7 @@ class HttpProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of an HTTP provider."""
-    problems = check_settings(source, HTTP_KEYS)
+    problems = [*check_settings(source, HTTP_KEYS), *_template_problems(source)]
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
@@ -169,19 +185,38 @@ def check(source: ProviderSource) -> list[Problem]:
     return problems
 
 
+def _template_problems(source: ProviderSource) -> Iterator[Problem]:
+    """What is wrong with the templates of a request, which only promptfoo's dialect has; elsewhere they are texts."""
+    if not source.is_promptfoo:
+        method = source.spec.config.get("method")
+        if isinstance(method, str) and is_template(method):
+            hint = "only in promptfoo's dialect it may be a template"
+            yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
+        return
+    templates = templates_of(Dialect.PROMPTFOO, source.env)
+    parts: list[tuple[str | None, Any]] = [(key, source.spec.config.get(key)) for key in _TEMPLATE_KEYS]
+    for key, part in [(None, source.spec.id), *parts]:
+        for error in problems_of(part, templates):
+            yield source.problem(error.message, key=key, hint=error.hint)
+
+
 def build(source: ProviderSource) -> HttpProvider:
     """The provider that a checked `source` describes."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
     url = settings.get("url", source.spec.id)
     written = settings.get("response_path", "")
+    written_method = settings.get("method", "GET" if _has_no_body(source) else "POST")
     return HttpProvider(
         HttpSettings(
             id=source.id,
             label=source.label,
             url=url,
             secrets=Secrets(source.secret_values),
-            method=settings.get("method", "GET" if _has_no_body(source) else "POST").upper(),
+            method=written_method if is_template(written_method) else written_method.upper(),
             headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
+            query={name: str(value) for name, value in settings.get("query_params", {}).items()},
+            templates=templates_of(Dialect.PROMPTFOO, source.env) if source.is_promptfoo else None,
+            env=source.env,
             body=settings.get("body"),
             response_path=parse_path(written) if is_path(written) else (),
             response_code=ResponseCode(written, source.base_dir)
@@ -198,12 +233,66 @@ def _identity(settings: HttpSettings) -> ProviderIdentity:
     code = settings.response_code
     path: Any = list(settings.response_path) if code is None else code.digest_text
     params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
-    used = variables_in([settings.url, settings.body])
+    if settings.query:
+        params["query"] = {name: keyed_value(name, value) for name, value in settings.query.items()}
+    parts = [settings.url, settings.body, list(settings.query.values())]
+    if settings.templates is None:
+        used = variables_in(parts)
+    else:
+        used = names_in([*parts, settings.method, list(settings.headers.values())])
+        params["templates"] = "promptfoo"
+        if "env" in used:
+            seen = {name: settings.env[name] for name in used if name in settings.env}
+            params["env"] = {name: keyed_value("authorization", value) for name, value in seen.items()}
     return ProviderIdentity("http", "", keyed_url(settings.url), params, used)
 
 
 def _has_no_body(source: ProviderSource) -> bool:
-    return "body" not in source.spec.config and has_place(source.spec.id)
+    url = source.spec.config.get("url") or source.spec.id
+    has_expression = is_template(str(url)) if source.is_promptfoo else has_place(source.spec.id)
+    return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
+
+
+def _filled_call(settings: HttpSettings, places: Places) -> HttpCall:
+    query = {name: places.fill_text(value) for name, value in settings.query.items()}
+    url = _with_query(places.fill_url(settings.url), query)
+    body, headers = _request_body(settings, places)
+    return HttpCall(url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s)
+
+
+def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall:
+    query = {name: templates.text(value) for name, value in settings.query.items()}
+    # As browsers read addresses: no line breaks, and no space around them.
+    url = _with_query(_BREAKS.sub("", templates.text(settings.url)).strip(), query)
+    method = templates.text(settings.method).strip().upper()
+    if method not in METHODS:
+        raise TemplateError(f"its `method` is rendered to `{method}`", hint=f"known: {', '.join(METHODS)}")
+    headers = {name: templates.text(value) for name, value in settings.headers.items()}
+    body, own_headers = _rendered_body(settings, templates, method, headers.get("content-type", ""))
+    return HttpCall(url, {**own_headers, **headers}, body, method, settings.limits.timeout_s)
+
+
+def _rendered_body(
+    settings: HttpSettings, templates: HttpTemplates, method: str, content_type: str
+) -> tuple[bytes, dict[str, str]]:
+    if method == "GET":
+        return b"", {}
+    body = {"prompt": "{{ prompt }}"} if settings.body is None else settings.body
+    if not isinstance(body, str):
+        text, default_type = json.dumps(templates.data(body), ensure_ascii=False), _JSON_TYPE
+    elif _JSON in content_type.lower() or (not content_type and body.lstrip()[:1] in {"{", "["}):
+        text, default_type = templates.json_text(body), _JSON_TYPE
+    else:
+        text, default_type = templates.text(body).strip(), _FORM_TYPE
+    return text.encode("utf-8", "replace"), {"content-type": default_type}
+
+
+def _with_query(url: str, query: Mapping[str, str]) -> str:
+    """`url` with more parameters behind those that it has."""
+    if not query:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, urlencode(query)]))))
 
 
 def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[str, str]]:

@@ -94,6 +94,10 @@ class NunjucksTemplates(Templates):
             )
         return super().render(text, variables)
 
+    def check(self, text: str) -> None:
+        if not _UNFINISHED.search(text) or _HAS_RAW.search(text):
+            super().check(text)
+
     def _rendered(self, template: Template, variables: Mapping[str, JsonValue]) -> str:
         return template.render({name: as_js(value) for name, value in variables.items()})
 

@@ -97,6 +97,15 @@ class Templates:
         finally:
             end_counting(counting)
 
+    def check(self, text: str) -> None:
+        """Compile `text`, which is as much as can be known of a template without variables.
+
+        Raises:
+            TemplateError: the template is broken.
+        """
+        if any(mark in text for mark in TEMPLATE_MARKS):
+            self._template(text)
+
     def _use(self, environment: Environment) -> None:
         def compiled(text: str) -> Template:
             template = environment.from_string(text)

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import ask
 from support.code_runs import rows_of
 from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.promptfoo import NAME, write_files
+
+from geval_cli.config.promptfoo.specs import EnvProviderSpec
+from geval_cli.errors import ConfigError, Severity
+from geval_cli.gateway.identity import choice_keys
+from geval_cli.providers.registry import build_provider
 
 
 def answer(body: Any, headers: Mapping[str, str]) -> Reply:
@@ -268,3 +274,148 @@ def test_tools_and_formats_hold_the_tests_variables_and_other_parameters_are_sen
         assert body["tools"][0]["function"]["description"] == "for ANN 1"
         assert body["response_format"]["json_schema"]["name"] == "Ann"
     assert sent["a"]["user"] == "{{who}}"
+
+
+VARIABLES = {
+    "x": "a b", "num": 5, "obj": {"k": "v"}, "list": [[1, 2]], "yes": "true", "quo": 'say "hi"', "m": "put",
+    "nul": None, "y": "Y{{x}}", "up": "{{ x | upper }}", "jsn": '{"a": [1]}',
+}  # fmt: skip
+CHAT = '[{"role": "user", "content": "hi {{x}}"}]'
+MESSAGES = [{"role": "user", "content": "hi a b"}]
+JSON_BODY = {"content-type": "application/json"}
+
+
+def _sent_over_http(folder: Path, provider: Mapping[str, Any], prompt: str = "P {{x}}") -> RecordedRequest:
+    with LoopbackServer(Reply(body={"answer": "fine"})) as server:
+        content = {
+            "dialect": "promptfoo",
+            "providers": [json.loads(json.dumps(provider).replace("<SERVER>", server.url))],
+            "prompts": [prompt],
+            "tests": [{"vars": VARIABLES, "assert": [{"type": "contains", "value": "fine"}]}],
+        }
+        (row,) = rows_of(folder, content)
+        assert row["status"] == "passed", row
+        (request,) = server.requests
+    return request
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("{{prompt}}", "P a b"),
+        ("{{num}}", "5"),
+        ("{{obj}}", "[object Object]"),
+        ("{{obj | dump}}", {"k": "v"}),
+        ("{{obj.k}} {{ x | upper }}", "v A B"),
+        ("{{list}}", "1,2"),
+        ("{{yes}}", "true"),
+        ("{{quo}}", 'say "hi"'),
+        ("{{nul}}", ""),
+        ("{{missing}}", ""),
+        ("{{y}}", "Ya b"),
+        ("{{up}}", "{{ x | upper }}"),
+        ("{{jsn}}", {"a": [1]}),
+        ("n {{jsn}}", 'n {"a": [1]}'),
+        ("{% if num > 4 %}[{{num}}]{% endif %}", [5]),
+        ("5", "5"),
+        ('{"b": 2}', {"b": 2}),
+        ("[x", "[x"),
+        ("null", "null"),
+        ({"{{x}}": {"deep": ["{{num}}", 1.5, None, True]}}, {"{{x}}": {"deep": ["5", 1.5, None, True]}}),
+        ("{{messages}}", [{"role": "user", "content": "P a b"}]),
+        ("{{vars.num}}", 5),
+    ],
+)
+def test_bodies_of_http_providers_are_templates_and_json_in_them_is_data(
+    tmp_path: Path, written: object, sent: object
+) -> None:
+    provider = {"id": "<SERVER>/ask", "config": {"method": "POST", "body": {"b": [written]}}}
+    assert _sent_over_http(tmp_path, provider).json == {"b": [sent]}
+
+
+def test_a_chat_prompt_in_a_body_is_a_list_of_messages(tmp_path: Path) -> None:
+    body = {"messages": "{{prompt}}", "text": "Q: {{prompt}}"}
+    provider = {"id": "<SERVER>/ask", "config": {"method": "POST", "body": body}}
+    sent = _sent_over_http(tmp_path, provider, CHAT).json
+    assert sent["messages"] == MESSAGES
+    assert json.loads(sent["text"].removeprefix("Q: ")) == MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "sent", "content_type"),
+    [
+        ('{"m": {{prompt | dump}}, "q": "{{x}}"}', JSON_BODY, {"m": "P a b", "q": "a b"}, "application/json"),
+        ('{"q": "{{quo}}", "n": {{num}}}', JSON_BODY, {"q": 'say "hi"', "n": 5}, "application/json"),
+        ('{"q": "{{quo}}"}', {}, {"q": 'say "hi"'}, "application/json"),
+        ("a={{x}}&b={{quo | urlencode}} ", {}, "a=a b&b=say%20%22hi%22", "application/x-www-form-urlencoded"),
+        ("<a>{{quo}}</a>", {"Content-Type": "text/xml"}, '<a>say "hi"</a>', "text/xml"),
+    ],
+)
+def test_bodies_that_are_texts(
+    tmp_path: Path, body: str, headers: dict[str, str], sent: object, content_type: str
+) -> None:
+    config = {"method": "POST", "body": body, "headers": headers}
+    request = _sent_over_http(tmp_path, {"id": "<SERVER>/ask", "config": config})
+    assert (json.loads(request.body) if isinstance(sent, dict) else request.body.decode()) == sent
+    assert request.headers["content-type"] == content_type
+
+
+def test_address_method_headers_and_parameters_are_templates(tmp_path: Path) -> None:
+    config = {
+        "url": "<SERVER>/{{ x | urlencode }}/{{obj.k}}?a=1&p={{prompt}}",
+        "method": "{{m}}",
+        "headers": {"X-Y": "{{obj.k}}-{{ x | upper }}{{missing}}", "X-E": "{{ env.FOO | lower }}"},
+        "queryParams": {"q": "{{prompt}} &", "b c": "{{num}}"},
+        "body": {"a": "{{x}}"},
+    }
+    request = _sent_over_http(
+        tmp_path, {"id": "https", "label": "app", "env": {"FOO": "BAR"}, "config": config}
+    )
+    assert (request.method, request.path) == ("PUT", "/a%20b/v?a=1&p=P%20a%20b&q=P+a+b+%26&b+c=5")
+    assert (request.headers["x-y"], request.headers["x-e"]) == ("v-A B", "bar")
+
+
+def test_a_get_has_no_body_and_an_address_with_a_template_is_one(tmp_path: Path) -> None:
+    request = _sent_over_http(tmp_path, {"id": "<SERVER>/ask?q={{x}}"})
+    assert (request.method, request.path, request.body) == ("GET", "/ask?q=a%20b", b"")
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"url": "http://x/{{ a b }}"}, "url"),
+        ({"method": "{{ m | nofilter }}"}, "method"),
+        ({"headers": {"a": "{{ x. }}"}}, "headers"),
+        ({"queryParams": {"a": "{{ (x }}"}}, "queryParams"),
+        ({"body": {"a": [{"b": "{% if x %}"}]}}, "body"),
+    ],
+)
+def test_a_broken_template_of_a_request_is_told_before_anything_is_sent(
+    tmp_path: Path, config: dict[str, Any], key: str
+) -> None:
+    content = {"dialect": "promptfoo", "providers": [{"id": "http://127.0.0.1:9/", "config": config}]}
+    with pytest.raises(ConfigError) as caught:
+        rows_of(tmp_path, {**content, "prompts": ["x"], "tests": [{}]})
+    (problem,) = (item for item in caught.value.problems if item.severity is Severity.ERROR)
+    assert problem.location is not None
+    assert key in problem.location.key_path
+
+
+def test_a_method_that_is_none_is_an_error_of_its_row(tmp_path: Path) -> None:
+    provider = {"id": "http://127.0.0.1:9/", "config": {"method": "{{m}}"}}
+    test = {"vars": {"m": "NO"}, "assert": [{"type": "contains", "value": "x"}]}
+    content = {"dialect": "promptfoo", "providers": [provider], "prompts": ["x"], "tests": [test]}
+    (row,) = rows_of(tmp_path, content)
+    assert "`NO`" in row["error"]["message"]
+
+
+def test_only_variables_and_environment_values_that_are_rendered_tell_answers_apart() -> None:
+    def keys(variables: dict[str, str], **env: str) -> tuple[str, ...]:
+        config = {"headers": {"x": "{{ user | upper }} {{ env.FOO | upper }}"}, "body": "{{prompt}}"}
+        spec = EnvProviderSpec(id="http://x.example/", config=config)
+        model = build_provider(spec, env=env, base_dir=Path())
+        return choice_keys(model.identity, ask("p", variables=variables))
+
+    assert keys({"user": "a"}) == keys({"user": "a", "other": "1"})
+    assert len({keys({"user": "a"}), keys({"user": "b"}), keys({"user": "a"}, FOO="x")}) == 3
+    assert keys({"user": "a"}, BAR="x") == keys({"user": "a"})
