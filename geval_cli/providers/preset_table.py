@@ -1,6 +1,7 @@
 """The model servers that geval knows, as data."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
@@ -170,3 +171,43 @@ KIND_ALIASES: Mapping[str, str] = {
     "azureopenai": "azure",
     "gemini": "google",
 }
+
+
+class OtherMode(StrEnum):
+    """What an id may name behind a vendor that is no model behind a chat API."""
+
+    OLD_API = "old-api"
+    MEDIA = "media"
+    PROGRAM = "program"
+    SERVICE = "service"
+
+
+COMMON_MODES: Mapping[str, OtherMode] = {
+    "completion": OtherMode.OLD_API,
+    **dict.fromkeys(
+        ("audio", "image", "live", "realtime", "speech", "transcription", "tts", "video", "voice"),
+        OtherMode.MEDIA,
+    ),
+    **dict.fromkeys(("agent", "agents", "assistant", "foundry-agent"), OtherMode.SERVICE),
+}
+"""What others ask of several vendors and geval does not, by what stands between vendor and model."""
+
+OTHER_MODES: Mapping[str, Mapping[str, OtherMode]] = {
+    "openai": {
+        **COMMON_MODES,
+        **dict.fromkeys(
+            ("codex", "codex-app-server", "codex-desktop", "codex-sdk", "codex-security"), OtherMode.PROGRAM
+        ),
+        **dict.fromkeys(("agents-api", "chatkit"), OtherMode.SERVICE),
+        "agents": OtherMode.PROGRAM,
+    },
+    "anthropic": {
+        "completion": OtherMode.OLD_API,
+        **dict.fromkeys(("claude-agent-sdk", "claude-code"), OtherMode.PROGRAM),
+    },
+    "huggingface": dict.fromkeys(
+        ("text-generation", "feature-extraction", "sentence-similarity", "token-classification"),
+        OtherMode.OLD_API,
+    ),
+}
+"""The same for single vendors, where the word alone counts too."""

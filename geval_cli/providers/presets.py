@@ -1,6 +1,6 @@
 """How a config, the environment and a preset become an `Endpoint`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -18,7 +18,14 @@ from geval_cli.providers.options import (
     own_settings,
     wire_parameters,
 )
-from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
+from geval_cli.providers.preset_table import (
+    COMMON_MODES,
+    KIND_ALIASES,
+    OTHER_MODES,
+    PRESETS,
+    OtherMode,
+    Preset,
+)
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
@@ -40,11 +47,8 @@ _MODES = (
     "moderation:",
     "text-classification:",
 )
-_OTHER_MODES: Mapping[str, tuple[str, ...]] = {
-    "openai": ("completion", "image", "realtime", "assistant", "transcription", "video"),
-    "huggingface": ("text-generation", "feature-extraction", "sentence-similarity", "token-classification"),
-}
-"""What others ask of these vendors and geval does not."""
+_FREE_NAMES = frozenset({"vllm", "ollama", "litellm", "databricks", "helicone"})
+"""Vendors whose users name models as they like, also with a colon in the name."""
 _CLASSIFIERS = "https://router.huggingface.co/hf-inference"
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
@@ -67,17 +71,31 @@ def speaks_responses(source: ProviderSource) -> bool:
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of a provider that a preset describes."""
     problems = check_settings(source, ENDPOINT_KEYS)
-    mode, separator, _ = source.name.partition(":")
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
     elif not _is_spoken(preset_of(source), kind_of(source.spec.id), source):
         message = f"{kind_of(source.spec.id)} models of {source.kind} are not supported"
         problems.append(source.problem(message, hint=_NOT_SPOKEN[kind_of(source.spec.id)]))
-    elif separator and mode in _OTHER_MODES.get(source.kind, ()):
-        hint = f"geval speaks the chat API: write `{source.kind}:{_after(source.name)}`"
-        problems.append(source.problem(f"`{source.kind}:{mode}:` is not supported", hint=hint))
+    else:
+        problems += _mode_problems(source)
     return problems
+
+
+def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
+    """Why an id is refused that names what is no model behind a chat API; by no means it is sent as a model's name."""
+    mode, separator, model = source.name.partition(":")
+    kind = KIND_ALIASES.get(source.kind, source.kind)
+    other = OTHER_MODES.get(kind, {}).get(mode) or (COMMON_MODES.get(mode) if separator else None)
+    if other is None or (kind in _FREE_NAMES and other is not OtherMode.OLD_API):
+        return
+    hints = {
+        OtherMode.OLD_API: f"geval speaks the chat API: write `{source.kind}:{model or 'MODEL'}`",
+        OtherMode.MEDIA: "geval asks for texts: let a Python provider ask for it, and return what is to be judged",
+        OtherMode.PROGRAM: "it is a program: let `exec:` or a Python provider run it, and return its answer",
+        OtherMode.SERVICE: "it is a service with an API of its own: let a Python provider ask it",
+    }
+    yield source.problem(f"`{source.kind}:{mode}{separator}` is not supported", hint=hints[other])
 
 
 def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
@@ -163,10 +181,6 @@ def join_url(base_url: str, path: str) -> str:
     own_path = parts.path.rstrip("/")
     full = own_path if own_path.endswith(path) else f"{own_path}{path}"
     return urlunsplit((parts.scheme, parts.netloc, full, parts.query, ""))
-
-
-def _after(text: str) -> str:
-    return text.partition(":")[2]
 
 
 def _model_name(source: ProviderSource) -> str:

@@ -24,6 +24,7 @@ from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.vertex import VERTEX
 
 _GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
+_SERVER = "it speaks OpenAI's chat API: write `openai:MODEL` and set base_url"
 _ELSEWHERE: Mapping[str, str] = {
     "bedrock": _GATEWAY,
     "bedrock-agent": _GATEWAY,
@@ -32,9 +33,27 @@ _ELSEWHERE: Mapping[str, str] = {
     "replicate": _GATEWAY,
     "palm": "name the model at Google's API: google:gemini-2.5-flash",
     "browser": "let a Python provider drive the browser",
-    "websocket": "let a Python provider speak to the server",
+    "voyage": "name another model for embeddings, for example openai:embedding:text-embedding-3-large",
+    "webhook": "describe the request in an HTTP provider: http://...",
+    "package": "let Node run the package (`exec: node app.js`), or let it answer over HTTP",
+    "promptfoo": "it belongs to promptfoo itself: let a Python provider play the part",
+    **dict.fromkeys(("localai", "docker", "llama"), _SERVER),
+    **dict.fromkeys(("websocket", "ws", "wss", "mcp", "a2a"), "let a Python provider speak to the server"),
+    **dict.fromkeys(("golang", "go", "ruby", "rb"), "run it with `exec:`, or let it answer over HTTP"),
+    **dict.fromkeys(
+        ("sequence", "simulated-user", "manual-input", "agentic"),
+        "let a Python provider hold the conversation",
+    ),
+    **dict.fromkeys(
+        ("opencode", "openclaw", "openinterpreter", "transformers", "transformers.js"),
+        "it is a program: let `exec:` or a Python provider run it, and return its answer",
+    ),
+    **dict.fromkeys(
+        ("slack", "n8n", "elevenlabs", "fal", "quiverai", "modelslab"),
+        "it is a service with an API of its own: let a Python provider ask it",
+    ),
 }
-"""Vendors that others ask and geval does not, with what to do instead."""
+"""Vendors, programs and services that others ask and geval does not, with what to do instead."""
 
 NONE_PROVIDER = "none"
 """Not a provider: it says that the tests bring their outputs, and the engine deals with it."""

@@ -7,6 +7,7 @@ import pytest
 from support.calls import provider
 
 from geval_cli.config.place import Place, Positions
+from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.providers.local import LocalProvider
@@ -273,6 +274,7 @@ def test_what_a_provider_needs_is_loaded_beforehand_and_nothing_else(
     program = f"""
 import sys, threading
 from pathlib import Path
+from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.providers.registry import begin_loading
 assert "httptools" not in sys.modules
@@ -288,3 +290,45 @@ assert ("httptools" in sys.modules) is {is_loaded}
 def test_loading_beforehand_leaves_mistakes_to_the_check() -> None:
     begin_loading([ProviderSpec(id="opnai:m")], env={}, base_dir=Path())
     assert len(problems("opnai:m")) == 1
+
+
+NO_MODELS = """
+openai:assistant:asst_1 openai:realtime openai:realtime:x openai:live:x openai:image:x openai:tts:x
+openai:speech:x openai:audio:x openai:voice:x openai:video:x openai:transcription:x openai:completion:x
+openai:codex openai:codex-sdk openai:codex-sdk:x openai:codex-app-server openai:codex-desktop
+openai:codex-security:x openai:agents:x openai:agents-api:x openai:chatkit:x anthropic:claude-agent-sdk
+anthropic:claude-code anthropic:claude-agent-sdk:x anthropic:completion:x google:live:x google:image:x
+google:video:x vertex:live:x azure:assistant:x azureopenai:image:x azure:foundry-agent:x azure:realtime:x
+azure:completion:x xai:image:x xai:voice:x togetherai:image:x mistral:agent:x groq:audio:x
+ollama:completion:x huggingface:text-generation:x bedrock:x bedrock-agent:x sagemaker:x replicate:x
+watsonx:x palm:x browser mcp mcp:x sequence promptfoo:simulated-user promptfoo:manual-input
+promptfoo:redteam:x simulated-user manual-input package:a:b golang:a.go ruby:a.rb websocket ws://x
+wss://x webhook:http://x slack:C1 n8n:x a2a:http://x openinterpreter opencode:sdk openclaw:x
+elevenlabs:tts:x fal:image:x transformers:x transformers.js:x localai:x docker:ai/x llama:7b voyage:x
+agentic:memory-poisoning
+"""
+
+
+@pytest.mark.parametrize("name", NO_MODELS.split())
+@pytest.mark.parametrize("spec_of", [ProviderSpec, EnvProviderSpec])
+def test_what_is_no_model_behind_a_chat_api_is_refused_with_what_to_do_instead(
+    name: str, spec_of: type[ProviderSpec]
+) -> None:
+    (problem,) = check_provider(spec_of(id=name), env={}, base_dir=Path())
+    assert "not supported" in problem.message or "names no" in problem.message
+    assert problem.hint
+    assert "did you mean" not in problem.hint
+    assert "before the model" not in problem.hint
+
+
+MODELS = """
+openai:gpt-4.1 openai:chat:x openai:responses:x openai:embedding:x openai:moderation
+openai:codex-mini-latest openai:ft:gpt-4.1:org::id openai:agents-are-models anthropic:claude-x
+anthropic:messages:x google:gemini-x azure:my-codex azure:image ollama:llama3:8b ollama:agent:7b
+vllm:org/model:tag openrouter:a/b xai:responses:x
+"""
+
+
+@pytest.mark.parametrize("name", MODELS.split())
+def test_names_of_models_are_no_modes(name: str) -> None:
+    assert check_provider(ProviderSpec(id=name), env={}, base_dir=Path()) == []
