@@ -1,4 +1,4 @@
-"""promptfoo's own configs against what promptfoo answered: how many rows are equal, and why the others are not.
+"""promptfoo's own configs against what promptfoo answered: how many rows and assertions are equal, and why not all.
 
 Needs the recorded answers beside the project (see tests/support/promptfoo_rows.py); says so when they are absent.
 """

@@ -34,6 +34,8 @@ from geval_cli.store.state import State
 ROOT = Path(__file__).parents[3] / "shared" / "compat"
 MODES = ("generous", "harsh")
 _BY_THE_CLOCK = {"latency", "cost"}
+_TOLERANCE = 1e-6
+_ON_PURPOSE = "fails there, error here"
 _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
@@ -49,14 +51,23 @@ class Recorded:
     def path(self) -> Path:
         return ROOT / "configs" / self.config
 
+    @property
+    def asserted(self) -> int:
+        """How many verdicts of single assertions were recorded, but for those that the clock decides."""
+        return sum(item["type"] not in _BY_THE_CLOCK for row in self.rows for item in row["asserts"])
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How many rows of a config are equal, and for each of the others why not; `refused` is why there are none."""
+    """How many rows of a config are equal, and for each of the others why not; `refused` is why there are none.
+
+    `differing_asserts` says the same of the verdicts of single assertions, in equal rows and in others.
+    """
 
     recorded: Recorded
     equal: int
     differing: tuple[str, ...] = ()
+    differing_asserts: tuple[str, ...] = ()
     refused: str = ""
 
 
@@ -67,6 +78,9 @@ class Table:
     equal: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    equal_asserts: Counter[str] = field(default_factory=Counter)
+    total_asserts: Counter[str] = field(default_factory=Counter)
+    assert_reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, compared: Compared) -> None:
         mode, count = compared.recorded.mode, len(compared.recorded.rows)
@@ -74,15 +88,35 @@ class Table:
         self.total[mode] += count
         if compared.refused:
             self.reasons[f"refused: {compared.refused}"] += count
-        for reason in compared.differing:
-            self.reasons[reason] += 1
+        self.reasons.update(compared.differing)
+        asserted = compared.recorded.asserted
+        self.total_asserts[mode] += asserted
+        if compared.refused:
+            self.assert_reasons[f"refused: {compared.refused}"] += asserted
+        else:
+            self.equal_asserts[mode] += asserted - len(compared.differing_asserts)
+            self.assert_reasons.update(compared.differing_asserts)
+
+    @property
+    def errors_on_purpose(self) -> int:
+        """How many assertions could not be judged, which are errors here and failures with promptfoo."""
+        return sum(count for reason, count in self.assert_reasons.items() if reason.endswith(_ON_PURPOSE))
 
     def lines(self) -> Iterator[str]:
         for mode in self.total:
             share = self.equal[mode] / self.total[mode]
             yield f"{mode}: {self.equal[mode]} of {self.total[mode]} rows equal ({share:.1%})"
-        for reason, count in self.reasons.most_common():
-            yield f"{count:5}  {reason}"
+        yield from _counted(self.reasons)
+        for mode, asserted in self.total_asserts.items():
+            share = self.equal_asserts[mode] / max(asserted, 1)
+            yield f"{mode}: {self.equal_asserts[mode]} of {asserted} assertions equal ({share:.1%})"
+        if self.errors_on_purpose:
+            yield f"{self.errors_on_purpose} of the others are errors on purpose, where promptfoo fails them"
+        yield from _counted(self.assert_reasons)
+
+
+def _counted(reasons: Counter[str]) -> Iterator[str]:
+    yield from (f"{count:5}  {reason}" for reason, count in reasons.most_common() if count)
 
 
 def recorded_configs(mode: str) -> list[Recorded]:
@@ -137,11 +171,12 @@ def compare(recorded: Recorded, server: LoopbackServer, state: State) -> Compare
     for result in report.results():
         row = to_json(result)
         ours[_key(row["provider"]["label"] or row["provider"]["id"], row["prompt"]["rendered"])].append(row)
-    differing = []
+    differing, asserts = [], []
     for wanted in recorded.rows:
-        reason = _take(wanted, ours[_key(wanted["provider"], wanted["prompt"])])
+        reason, row = _take(wanted, ours[_key(wanted["provider"], wanted["prompt"])])
         differing += [reason] if reason else []
-    return Compared(recorded, len(recorded.rows) - len(differing), tuple(differing))
+        asserts += _differing_asserts(wanted, row)
+    return Compared(recorded, len(recorded.rows) - len(differing), tuple(differing), tuple(asserts))
 
 
 def rendered_prompts(recorded: Recorded) -> Counter[tuple[str, str]]:
@@ -164,16 +199,43 @@ def _key(provider: str, prompt: str) -> str:
     return json.dumps([provider, prompt], ensure_ascii=False)
 
 
-def _take(wanted: Mapping[str, Any], candidates: list[Any]) -> str:
-    """Why no candidate equals `wanted`; one that does is taken away, and the reason is empty."""
-    best = "no row with this provider and prompt"
+def _take(wanted: Mapping[str, Any], candidates: list[Any]) -> tuple[str, Any]:
+    """Why no candidate equals `wanted`, and the nearest row; one that is equal is taken away, and the reason empty."""
+    reason, nearest = "no row with this provider and prompt", None
     for row in candidates:
-        reason = _difference(wanted, row)
-        if not reason:
+        found = _difference(wanted, row)
+        if not found:
             candidates.remove(row)
-            return ""
-        best = reason
-    return best
+            return "", row
+        if nearest is None or len(_differing_asserts(wanted, row)) < len(_differing_asserts(wanted, nearest)):
+            reason, nearest = found, row
+    return reason, nearest
+
+
+def _differing_asserts(wanted: Mapping[str, Any], row: Any) -> list[str]:
+    """For each recorded verdict that `row` does not have in its place: what is there instead."""
+    ours = [] if row is None else list(_flat(row["assertions"]))
+    reasons = []
+    for index, item in enumerate(wanted["asserts"]):
+        if item["type"] in _BY_THE_CLOCK:
+            continue
+        found = ours[index] if index < len(ours) else None
+        told = f"{item['type'] or 'assert-set'}: {'passes' if item['pass'] else 'fails'} there"
+        if found is None:
+            reasons.append(f"{told}, not asked here")
+        elif (found["status"] == "passed") != bool(item["pass"]) or found["status"] == "error":
+            reasons.append(f"{told}, {found['status']} here")
+        elif found["score"] is None or abs(found["score"] - item["score"]) > _TOLERANCE:
+            reasons.append(f"{told}, with another score")
+    return reasons
+
+
+def _flat(assertions: list[Any]) -> Iterator[Any]:
+    """Every verdict as promptfoo lists them: the members of a set, and the parts that code told, behind the whole."""
+    for item in assertions:
+        if item["type"] != "named-score":
+            yield item
+            yield from _flat(item["assertions"])
 
 
 def _difference(wanted: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -187,7 +249,7 @@ def _difference(wanted: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if row["output"] != wanted["output"] and str(row["output"]) != str(wanted["output"]):
         return "another output"
     timed = any(item["type"] in _BY_THE_CLOCK for item in wanted["asserts"])
-    if not timed and row["score"] is not None and abs(row["score"] - wanted["score"]) > 1e-6:
+    if not timed and row["score"] is not None and abs(row["score"] - wanted["score"]) > _TOLERANCE:
         return "another score"
     return ""
 
