@@ -99,11 +99,15 @@ class TokenLogprob(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """One answer. `token_logprobs` is None when the server gave none."""
+    """One answer. `token_logprobs` is None when the server gave none.
+
+    `is_data`: a program or an HTTP API answered with data, and `text` is its JSON.
+    """
 
     text: str
     finish_reason: str | None = None
     token_logprobs: tuple[TokenLogprob, ...] | None = None
+    is_data: bool = False
 
 
 class Usage(Struct, frozen=True):

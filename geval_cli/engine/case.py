@@ -1,6 +1,7 @@
 """One job from prompt to result: render, ask, judge. The boundary where errors become values."""
 
 import asyncio
+import json
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,6 +24,7 @@ from geval_cli.assertions.registry import (
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
 from geval_cli.config.dialect import Dialect
+from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.engine.carried import CarriedOver
@@ -44,6 +46,7 @@ from geval_cli.records import (
     INTERNAL_ERROR,
     AssertionResult,
     CaseResult,
+    Choice,
     ErrorInfo,
     JsonValue,
     ModelRequest,
@@ -179,13 +182,21 @@ async def _answer(
     response = await bench.generate(job.provider, request)
     answered = replace(
         blank,
-        output=response.text,
+        output=_output_of(response.choices[0]) if is_promptfoo else response.text,
         finish_reason=response.choices[0].finish_reason,
         latency_ms=response.latency_ms,
         cached=response.cached,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response
+
+
+def _output_of(choice: Choice) -> JsonValue:
+    """What promptfoo takes for the output: the data that a program or an HTTP API answered with, else the text."""
+    if not choice.is_data:
+        return choice.text
+    output: JsonValue = json.loads(js_json(json.loads(choice.text)))
+    return output
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:

@@ -30,7 +30,7 @@ from geval_cli.providers.response_code import ResponseCode, code_problem
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
 from geval_cli.templating import Templates, templates_of
 
 _JSON, _JSON_TYPE, _FORM_TYPE = "json", "application/json", "application/x-www-form-urlencoded"
@@ -134,11 +134,11 @@ class HttpProvider:
         if settings.price is not None:
             settings.price.prepare()
         reply = await self._transport.send(self._call(request), context)
-        text = await _answer_text(reply, settings, context)
+        choice = _choice(await _answer(reply, settings, context))
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        return ModelResponse((Choice(text),), self._usage(reply), reply.latency_ms, dropped=dropped)
+        return ModelResponse((choice,), self._usage(reply), reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         if self._settings.response_code is not None:
@@ -311,9 +311,10 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
 
 
-async def _answer_text(reply: HttpReply, settings: HttpSettings, context: CallContext) -> str:
+async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
+    """What the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
     if settings.response_code is not None:
-        return _as_text(await settings.response_code.answer(reply, _json_of(reply), context))
+        return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path
     try:
         value = json.loads(reply.body)
@@ -322,9 +323,11 @@ async def _answer_text(reply: HttpReply, settings: HttpSettings, context: CallCo
             raise response_error("an answer that is not JSON", reply, context) from error
         return reply.text
     if path:
-        return _as_text(_follow(value, path, reply, context))
+        return _follow(value, path, reply, context)
+    if settings.templates is not None:
+        return value or reply.text
     if not isinstance(value, dict):
-        return _as_text(value)
+        return value
     for known in _KNOWN_ANSWERS:
         try:
             found = follow_path(value, parse_path(known))
@@ -357,5 +360,7 @@ def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpReply, context: C
         ) from error
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _choice(value: JsonValue) -> Choice:
+    if isinstance(value, str):
+        return Choice(value)
+    return Choice(json.dumps(value, ensure_ascii=False), is_data=value is not None)

@@ -48,6 +48,11 @@ def read_program_reply(result: Any, caller: ProgramCaller) -> tuple[str, Usage]:
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False), usage
 
 
+def is_data(result: Any) -> bool:
+    """Whether a program answers with data in the place of a text."""
+    return isinstance(result, dict) and not isinstance(result.get("output"), str | None)
+
+
 def split_target(source: ProviderSource) -> tuple[Path, str]:
     """The file that an id names (`python:FILE`, `file://FILE:FUNCTION`), and the function; "" where none is named."""
     named = source.name.removeprefix("file:").removeprefix("//")

@@ -17,7 +17,7 @@ from geval_cli.providers.content_filter import told_finish_reason
 from geval_cli.providers.conversation import message_list, request_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import Price, price_of
-from geval_cli.providers.program_reply import ProgramCaller, read_program_reply, split_target
+from geval_cli.providers.program_reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse
@@ -84,7 +84,8 @@ class PythonProvider:
         latency_ms = (time.perf_counter() - started) * 1000
         text, usage = read_program_reply(result, ProgramCaller(self.id, target.secrets, target.price))
         dropped = ("logprobs",) if request.want_logprobs else ()
-        return ModelResponse((Choice(text, told_finish_reason(result)),), usage, latency_ms, dropped=dropped)
+        choice = Choice(text, told_finish_reason(result), is_data=is_data(result))
+        return ModelResponse((choice,), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         await self._pool.aclose()

@@ -269,6 +269,8 @@ def _encode(stored: StoredChoice) -> str | bytes:
         "model": stored.model,
         "dropped": stored.dropped,
     }
+    if choice.is_data:
+        answer["is_data"] = True
     if choice.token_logprobs is not None:
         answer["logprobs"] = [
             [token.text, token.logprob, [[other.text, other.logprob] for other in token.alternatives]]
@@ -284,7 +286,7 @@ def _decode(answer: str | bytes) -> StoredChoice:
     input_tokens, output_tokens, cost_usd = data["usage"]
     tokens = None if logprobs is None else tuple(_token(*token) for token in logprobs)
     return StoredChoice(
-        choice=Choice(data["text"], data["finish_reason"], tokens),
+        choice=Choice(data["text"], data["finish_reason"], tokens, data.get("is_data", False)),
         usage=Usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd),
         latency_ms=data["latency_ms"],
         model=data["model"],

@@ -144,13 +144,11 @@ def test_configs_are_joined_by_an_option_or_by_a_wildcard(tmp_path: Path) -> Non
     write_files(
         tmp_path, {"a.yaml": json.dumps(one), "b.yaml": json.dumps({**one, "tests": [{"vars": {"x": "2"}}]})}
     )
-    for arguments in (("--merge", "a.yaml", "b.yaml"), ("*.yaml",)):
+    # The files of a wildcard come in promptfoo's order, the last name first.
+    for arguments, outputs in ((("--merge", "a.yaml", "b.yaml"), ["1", "2"]), (("*.yaml",), ["2", "1"])):
         done = run_geval("run", *arguments, "-o", "o.json", "--no-progress", cwd=tmp_path)
         assert done.code == 0, done.stderr
-        assert [row["output"] for row in json.loads((tmp_path / "o.json").read_text())["results"]] == [
-            "1",
-            "2",
-        ]
+        assert [row["output"] for row in json.loads((tmp_path / "o.json").read_text())["results"]] == outputs
 
 
 def test_validate_says_what_would_differ_from_promptfoo(tmp_path: Path) -> None:

@@ -251,3 +251,43 @@ def test_a_command_that_says_where_its_prompt_goes_gets_nothing_else(tmp_path: P
     }
     (row,) = rows_of(tmp_path, content)
     assert (row["status"], row["output"]) == ("passed", "a b|Hi|end")
+
+
+@pytest.mark.parametrize(
+    ("answered", "output"),
+    [
+        ({"a": [1, 2.0], "b": None}, {"a": [1, 2], "b": None}),
+        ([{"a": 1}], [{"a": 1}]),
+        (5, 5),
+        (False, False),
+        ('{"a": 1}', '{"a": 1}'),
+        ("text", "text"),
+    ],
+)
+@pytest.mark.parametrize("program", ["python:p.py", "file://p.js"])
+def test_data_that_programs_answer_with_is_data(
+    tmp_path: Path, program: str, answered: object, output: object
+) -> None:
+    text = json.dumps(json.dumps(answered))
+    write_files(
+        tmp_path,
+        {
+            "p.py": f"import json\ndef call_api(*given):\n    return {{'output': json.loads({text})}}\n",
+            "p.js": f"module.exports = {{ callApi: async () => ({{ output: JSON.parse({text}) }}) }};",
+        },
+    )
+    check = {
+        "type": "javascript",
+        "value": f"JSON.stringify(output) === JSON.stringify({json.dumps(output)})",
+    }
+    content = {
+        "dialect": "promptfoo",
+        "providers": [program],
+        "prompts": ["x"],
+        "tests": [{"assert": [check]}],
+    }
+    (row,) = rows_of(tmp_path, content)
+    assert (row["status"], row["output"]) == ("passed", output)
+    (own,) = rows_of(tmp_path, {**content, "dialect": "geval"})
+    assert isinstance(own["output"], str)
+    assert own["output"] == answered or json.loads(own["output"]) == answered

@@ -419,3 +419,36 @@ def test_only_variables_and_environment_values_that_are_rendered_tell_answers_ap
     assert keys({"user": "a"}) == keys({"user": "a", "other": "1"})
     assert len({keys({"user": "a"}), keys({"user": "b"}), keys({"user": "a"}, FOO="x")}) == 3
     assert keys({"user": "a"}, BAR="x") == keys({"user": "a"})
+
+
+@pytest.mark.parametrize(
+    ("reply", "taken", "output"),
+    [
+        ({"answer": "known", "n": 2.0}, None, {"answer": "known", "n": 2}),
+        ({"answer": {"a": 1}}, "json.answer", {"a": 1}),
+        ({"answer": {"a": 1}}, "({output: json.answer.a})", 1),
+        ({"answer": '{"a": 1}'}, "json.answer", '{"a": 1}'),
+        ("plain", None, "plain"),
+    ],
+)
+def test_data_that_an_http_api_answers_with_is_data_also_from_the_cache(
+    tmp_path: Path, reply: object, taken: str | None, output: object
+) -> None:
+    config = {
+        "method": "POST",
+        "body": {"q": "{{prompt}}"},
+        **({"transformResponse": taken} if taken else {}),
+    }
+    with LoopbackServer(Reply(body=reply)) as server:
+        provider = {"id": f"{server.url}/ask", "config": config}
+        check = {"type": "javascript", "value": "output !== ''"}
+        content = {
+            "dialect": "promptfoo",
+            "providers": [provider],
+            "prompts": ["x"],
+            "tests": [{"assert": [check]}],
+        }
+        rows = [row for _ in range(2) for row in rows_of(tmp_path, content)]
+        assert len(server.requests) == 1
+    assert [row["output"] for row in rows] == [output] * 2
+    assert [row["cached"] for row in rows] == [False, True]
