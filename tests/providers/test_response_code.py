@@ -92,7 +92,7 @@ def test_who_runs_code_is_told(config: dict[str, Any], is_code: bool) -> None:
     assert runs_program(ProviderSpec(id="http://localhost:1/x", config=config)) is is_code
 
 
-@pytest.mark.parametrize("key", ["transformRequest", "queryParams", "validateStatus", "request", "auth"])
+@pytest.mark.parametrize("key", ["transformRequest", "validateStatus", "request", "auth"])
 def test_what_is_not_done_is_refused_with_advice(key: str) -> None:
     spec = ProviderSpec(id="http://localhost:1/x", config={key: "x"})
     [problem] = check_provider(spec, env={}, base_dir=Path())
