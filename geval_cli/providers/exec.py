@@ -5,7 +5,6 @@ the options and the context follow it as JSON.
 """
 
 import asyncio
-import json
 import shlex
 import shutil
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.errors import (
     Problem,
     ProviderRequestError,
@@ -117,7 +117,7 @@ class ExecProvider:
         if has_place(command, "prompt", "messages"):
             return arguments
         told = () if self._target.options is None else (self._target.options, _context(request))
-        return [*arguments, places.prompt, *(json.dumps(item, ensure_ascii=False) for item in told)]
+        return [*arguments, places.prompt, *map(js_json, told)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
         target = self._target

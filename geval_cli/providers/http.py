@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from geval_cli.config.dialect import Dialect
+from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
 from geval_cli.http_client.client import HttpCall
 from geval_cli.patterns import compile_later
@@ -279,7 +280,7 @@ def _rendered_body(
         return b"", {}
     body = {"prompt": "{{ prompt }}"} if settings.body is None else settings.body
     if not isinstance(body, str):
-        text, default_type = json.dumps(templates.data(body), ensure_ascii=False), _JSON_TYPE
+        text, default_type = js_json(templates.data(body)), _JSON_TYPE
     elif _JSON in content_type.lower() or (not content_type and body.lstrip()[:1] in {"{", "["}):
         text, default_type = templates.json_text(body), _JSON_TYPE
     else:

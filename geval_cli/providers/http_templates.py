@@ -77,10 +77,11 @@ class HttpTemplates(Struct, frozen=True):
             TemplateError: as for `text`.
         """
         rendered = self.text(template)
-        if _is_json(rendered):
-            return rendered
-        escaped = self.templates.render(template, {n: _escaped(v) for n, v in self.variables.items()})
-        return escaped if _is_json(escaped) else rendered
+        found = _compact(rendered)
+        if found is None:
+            escaped = {name: _escaped(value) for name, value in self.variables.items()}
+            found = _compact(self.templates.render(template, escaped))
+        return rendered if found is None else found
 
 
 def names_in(template: Any) -> tuple[str, ...]:
@@ -129,12 +130,12 @@ def _as_data(text: str) -> JsonValue:
     return found
 
 
-def _is_json(text: str) -> bool:
+def _compact(text: str) -> str | None:
+    """JSON text without the spaces between its parts; None when it is none."""
     try:
-        json.loads(text)
+        return js_json(json.loads(text))
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _escaped(value: JsonValue) -> JsonValue:
