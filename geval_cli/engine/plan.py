@@ -19,8 +19,8 @@ NO_PROVIDER = ProviderSpec(id="none")
 class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
-    `label` is what results show for the provider, where that is not its own label. `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
-    answers with one another are judged by it.
+    `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
+    answers with one another are judged by it. `label` is what results show for the provider in place of its own.
     """
 
     test: TestCase

@@ -63,7 +63,9 @@ def test_a_metric_that_an_assertion_and_its_parts_share_counts_once(
     parts = tuple(assertion_result(Status.NOT_EVALUATED, 0.9, metric=name) for name in inner)
     whole = assertion_result(PASSED, 0.4, metric=outer, assertions=parts)
     assert named_scores([whole]) == pytest.approx(scores)
-    nested = assertion_result(PASSED, 0.4, metric=outer, assertions=(assertion_result(PASSED, assertions=parts),))
+    nested = assertion_result(
+        PASSED, 0.4, metric=outer, assertions=(assertion_result(PASSED, assertions=parts),)
+    )
     assert named_scores([nested]) == pytest.approx(scores)
     beside = assertion_result(PASSED, 0.2, metric=outer)
     if outer is not None:

@@ -52,7 +52,11 @@ def test_the_provider_that_a_test_names_answers_it(tmp_path: Path, dialect: str)
 
 
 def test_without_columns_a_test_s_own_provider_has_its_own_label(tmp_path: Path) -> None:
-    content = {"dialect": "promptfoo", "prompts": ["hi"], "tests": [{"provider": {"id": "echo", "label": "me"}}]}
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["hi"],
+        "tests": [{"provider": {"id": "echo", "label": "me"}}],
+    }
     assert [row["provider"]["label"] for row in rows_of(tmp_path, content)] == ["me"]
 
 
