@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Outcome, Subject, Tools, judge_provider
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import AssertionSpec, GEvalAssertionSpec, TestOptionsSpec
 from geval_cli.config.suite import TestCase
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, Severity
 from geval_cli.judge.build import MetricDefaults, ScoringChoice, metric_from_spec
 from geval_cli.judge.check import check_metric, range_of
 from geval_cli.judge.grading import grade, steps_requests
@@ -15,6 +16,7 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import JsonValue, ModelRequest
+from geval_cli.templating import Templates
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
@@ -101,15 +103,16 @@ def metric_of(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> Metric:
     steps = None if spec.evaluation_steps is None else rendered(spec.evaluation_steps)
 
     def make() -> Metric:
-        defaults = _metric_defaults(spec, test, tools.defaults)
-        return metric_from_spec(spec, criteria=criteria, evaluation_steps=steps, defaults=defaults)
+        defaults = _metric_defaults(spec, test, tools)
+        silent = spec.model_copy(update={"rubric_prompt": None})  # what counts of it is in the defaults
+        return metric_from_spec(silent, criteria=criteria, evaluation_steps=steps, defaults=defaults)
 
     sources = (spec, test.options, test.default_options, tools.defaults)
     return tools.metrics.find(sources, (criteria, steps), make)
 
 
-def _metric_defaults(spec: GEvalAssertionSpec, test: TestCase, defaults: JudgeDefaults) -> MetricDefaults:
-    owner = _owner_of_rubric_prompt(spec, test)
+def _metric_defaults(spec: GEvalAssertionSpec, test: TestCase, tools: Tools) -> MetricDefaults:
+    owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
     return MetricDefaults(
         threshold=defaults.threshold,
         scoring=(
@@ -167,8 +170,10 @@ def _check_criteria(spec: GEvalAssertionSpec, context: CheckContext, problems: l
 
 def _check_rubric_prompt(spec: GEvalAssertionSpec, context: CheckContext, problems: list[Problem]) -> None:
     """Render the user's own prompt with stand-ins for what only a judgement brings."""
-    owner = _owner_of_rubric_prompt(spec, context.test)
+    owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
     if owner is None:
+        if spec.rubric_prompt is not None:
+            problems.append(_unused_prompt(spec))
         return
     location = owner.place.spelled("rubricPrompt", "rubric_prompt")
     own = owner.rubric_prompt
@@ -179,11 +184,23 @@ def _check_rubric_prompt(spec: GEvalAssertionSpec, context: CheckContext, proble
 
 
 def _owner_of_rubric_prompt(
-    spec: GEvalAssertionSpec, test: TestCase
+    spec: GEvalAssertionSpec, test: TestCase, templates: Templates
 ) -> GEvalAssertionSpec | TestOptionsSpec | None:
-    """The nearest level that brings a judge prompt of its own."""
+    """The nearest level that brings a judge prompt of its own.
+
+    By promptfoo's rules a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
+    """
     levels = (spec, test.options, test.default_options)
-    return next((level for level in levels if level.rubric_prompt is not None), None)
+    nearest = next((level for level in levels if level.rubric_prompt is not None), None)
+    is_for_others = nearest is not None and isinstance(nearest.rubric_prompt, str)
+    return None if is_for_others and templates.dialect is Dialect.PROMPTFOO else nearest
+
+
+def _unused_prompt(spec: GEvalAssertionSpec) -> Problem:
+    message = "a rubricPrompt that is text is not used for g-eval in promptfoo configs"
+    hint = "write `rubricPrompt: {evaluate: ...}`, and `steps` beside it if you wish"
+    place = spec.place.spelled("rubricPrompt", "rubric_prompt")
+    return Problem(message, place, hint, severity=Severity.WARNING)
 
 
 def _missing_params(spec: GEvalAssertionSpec, context: CheckContext) -> tuple[str, ...]:

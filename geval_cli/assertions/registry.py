@@ -66,6 +66,7 @@ TYPES: dict[str, str] = {
     "is-valid-function-call": f"{_HERE}.tool_calls",
     "is-valid-openai-function-call": f"{_HERE}.tool_calls",
     "is-valid-openai-tools-call": f"{_HERE}.tool_calls",
+    "tool-call-f1": f"{_HERE}.tool_call_f1",
     "webhook": f"{_HERE}.webhook",
     "javascript": f"{_HERE}.code",
     "python": f"{_HERE}.code",

@@ -53,7 +53,7 @@ def _passed_over(spec: SimilarSpec, context: CheckContext) -> Iterator[Problem]:
 
 
 async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
-    """The first of the texts that is near enough; when none is, the score is that of the farthest.
+    """The first of the texts that is near enough; when none is, the score is that of the nearest.
 
     Raises:
         ProviderError, JudgeError: the embeddings could not be had.
@@ -64,7 +64,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     (of_output, *vectors), latency_ms = await embed([subject.text, *texts], spec, subject, tools)
     outcomes = [_compared(spec, text, of_output, vector) for text, vector in zip(texts, vectors, strict=True)]
     near = next((outcome for outcome in outcomes if outcome.status is Status.PASSED), None)
-    chosen = near or min(outcomes, key=lambda outcome: outcome.score or 0.0)
+    chosen = near or max(outcomes, key=lambda outcome: outcome.score or 0.0)
     if near is None and len(outcomes) > 1:
         chosen = replace(chosen, reason=f"none of the {len(outcomes)} texts is near; {chosen.reason}")
     return replace(chosen, latency_ms=latency_ms)

@@ -40,17 +40,29 @@ def weighted_score(assertions: Iterable[AssertionResult]) -> float | None:
 def named_scores(assertions: Iterable[AssertionResult]) -> dict[str, float]:
     """The weighted mean score of each metric within one case; members of a set count with the set's weight too.
 
-    A metric that only assertions with weight 0 have is their plain mean.
+    A metric that only assertions with weight 0 have is their plain mean. Parts of an assertion do not count for its
+    own metric once more.
     """
     by_metric: dict[str, list[tuple[float, float]]] = {}
-    for result, weight in with_members(assertions):
-        if result.metric is not None and result.score is not None:
-            by_metric.setdefault(result.metric, []).append((weight, result.score))
+    for metric, weight, score in _measured(assertions):
+        by_metric.setdefault(metric, []).append((weight, score))
     means = {}
     for metric, scored in by_metric.items():
         weighted = _weighted_mean(scored)
         means[metric] = sum(score for _, score in scored) / len(scored) if weighted is None else weighted
     return means
+
+
+def _measured(
+    assertions: Iterable[AssertionResult], weight: float = 1.0, outer: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, float, float]]:
+    """Metric, weight and score of every result that has them; `outer` are the metrics that are already counted."""
+    for result in assertions:
+        own = frozenset() if result.metric is None else frozenset({result.metric})
+        counted = result.score is not None
+        if result.metric is not None and result.score is not None and not own <= outer:
+            yield result.metric, weight * result.weight, result.score
+        yield from _measured(result.assertions, weight * result.weight, outer | own if counted else outer)
 
 
 def with_members(

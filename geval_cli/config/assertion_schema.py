@@ -68,6 +68,15 @@ class BareAssertionSpec(AssertionSpec):
     """is-html, contains-html, is-refusal, guardrails, is-valid-...-call: the output alone decides."""
 
 
+class ToolCallF1Spec(AssertionSpec):
+    """tool-call-f1: which tools the output calls, against those that it should."""
+
+    value: str | tuple[str, ...] = Field(
+        description="The names of the tools, templates: a list, or one text with commas between them."
+    )
+    threshold: Score | None = Field(None, description="The lowest F1 that passes; 1 when left out.")
+
+
 class SqlRulesSpec(Spec):
     """What an SQL output may use."""
 
@@ -286,6 +295,7 @@ ASSERTION_SPECS: dict[str, type[AssertionSpec]] = {
     "is-valid-function-call": BareAssertionSpec,
     "is-valid-openai-function-call": BareAssertionSpec,
     "is-valid-openai-tools-call": BareAssertionSpec,
+    "tool-call-f1": ToolCallF1Spec,
     "webhook": WebhookAssertionSpec,
     "javascript": CodeAssertionSpec,
     "python": CodeAssertionSpec,

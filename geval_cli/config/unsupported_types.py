@@ -11,7 +11,6 @@ _UNSUPPORTED: dict[str, str] = {
     "pi": _JUDGE,
     "ruby": _CODE,
     "skill-used": _TRACE,
-    "tool-call-f1": "use is-valid-openai-tools-call, or " + _CODE,
 }
 _UNSUPPORTED_FAMILIES: dict[str, str] = {
     "promptfoo:redteam": "geval does no red teaming; " + _JUDGE,

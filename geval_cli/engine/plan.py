@@ -5,11 +5,12 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
 from geval_cli.engine.filters import answers_prompt, runs_with
-from geval_cli.records import Column
+from geval_cli.records import Column, ProviderRef
 
 NO_PROVIDER = ProviderSpec(id="none")
 """Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
@@ -19,7 +20,7 @@ class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
     `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
-    answers with one another are judged by it.
+    answers with one another are judged by it. `label` is what results show for the provider in place of its own.
     """
 
     test: TestCase
@@ -27,6 +28,12 @@ class Job(Struct, frozen=True):
     provider: ProviderSpec
     repeat_index: int
     column: int
+    label: str = ""
+
+    @property
+    def shown_provider(self) -> ProviderRef:
+        """Who answers, as results name it."""
+        return ProviderRef(self.provider.public_id, self.label or self.provider.title)
 
     @property
     def id(self) -> str:
@@ -107,7 +114,13 @@ class Plan(Struct, frozen=True, dict=True):
             for repeat_index in range(self.repeats):
                 for column, provider, prompt in columns:
                     if runs_with(test, provider, prompt):
-                        yield Job(test, prompt, self.answering(test, provider), repeat_index, column)
+                        answering = self.answering(test, provider)
+                        yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
+
+    def _label(self, provider: ProviderSpec) -> str:
+        """The column's label, by which promptfoo names a row's provider whoever answers it."""
+        is_named = self.suite.dialect is Dialect.PROMPTFOO and provider.id != NO_PROVIDER.id
+        return provider.title if is_named else ""
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:

@@ -35,6 +35,11 @@ _MODULES = compile_later(
     r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
     re.MULTILINE,
 )
+_PLATFORM = compile_later(
+    r"\b(?:Buffer|Intl|TextDecoder|TextEncoder|URL|URLSearchParams|structuredClone|localeCompare"
+    r"|toLocale(?:Date|Time)?String)\b"
+)
+"""What only code that names something of platform.js pays for."""
 
 
 class JavaScriptLimits(Struct, frozen=True):
@@ -213,7 +218,8 @@ def _evaluate(function: str, job: str, limits: JavaScriptLimits) -> JsonValue:
     context.set_max_stack_size(_STACK_BYTES)
     ends = time.monotonic() + limits.wall_s
     try:
-        context.eval(_runtime())
+        context.eval(_own_code("runtime.js"))
+        context.eval(_own_code("platform.js") if _PLATFORM.search(job) else "delete globalThis.refuse")
         context.set("job", job)
         context.eval(f"{function}(job)")
         while context.get("outcome") is None and context.execute_pending_job():
@@ -263,5 +269,5 @@ def _without_halves(text: str) -> str:
 
 
 @cache
-def _runtime() -> str:
-    return Path(__file__).with_name("runtime.js").read_text(encoding="utf-8")
+def _own_code(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -4,9 +4,9 @@
   const Code = Function;
   const LONGEST = 16 * 1024 * 1024;
   const ELSEWHERE = new Set([
-    "AbortController", "Blob", "Buffer", "FormData", "Headers", "Intl", "Request", "Response", "TextDecoder",
-    "TextEncoder", "URL", "URLSearchParams", "WebAssembly", "XMLHttpRequest", "__dirname", "__filename", "clearInterval",
-    "clearTimeout", "crypto", "fetch", "global", "setImmediate", "setInterval", "setTimeout", "structuredClone",
+    "AbortController", "Blob", "FormData", "Headers", "Request", "Response", "WebAssembly", "XMLHttpRequest",
+    "__dirname", "__filename", "clearInterval", "clearTimeout", "crypto", "fetch", "global", "setImmediate",
+    "setInterval", "setTimeout",
   ]);
 
   class Unavailable extends Error {}
@@ -17,6 +17,11 @@
     };
     return new Proxy(function () {}, { get: refuse, set: refuse, apply: refuse, construct: refuse, has: refuse });
   }
+
+  // For platform.js, which takes it away again.
+  globalThis.refuse = (what) => {
+    throw new Unavailable(what + " is not available here");
+  };
 
   const silent = () => {};
   globalThis.console = Object.fromEntries(

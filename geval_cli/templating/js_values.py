@@ -2,16 +2,36 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 from functools import partial
+from operator import ge, gt, le, lt
 from typing import Any
 
 from jinja2 import ChainableUndefined, Undefined
 
 from geval_cli.config.promptfoo.js_text import js_string
+from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
+JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+"""What JavaScript takes for space."""
+
 _MOST_REPEATED = 1_000_000
+_MOST_ENTRIES = 100_000
+_MOST_PLACES = 100
+_NOT_FIXED = 1e21  # from there on `toFixed` writes exponents
+_NUMERALS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_DIGITS = Context(prec=500)
+_STANDS_FOR = compile_later(r"\$([$&`'])")
+_EXACT = 2**53
+_LAST_INDEX, _INDEX_DIGITS = 2**32 - 1, 10
+_BASED_NUMBER = compile_later(r"0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+")
+_DECIMAL_NUMBER = compile_later(r"[+-]?(Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
+_NOTHING = frozenset({"null", "undefined"})
 
 
 class JsArray(list[Any]):
@@ -43,13 +63,54 @@ class JsUndefined(ChainableUndefined):
     __hash__ = Undefined.__hash__
 
 
+class _NotANumber(float):
+    """NaN, which counts as false in JavaScript, and as true in Python."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNDEFINED = JsUndefined()
+NAN = _NotANumber(math.nan)
+
+
 def as_js(value: JsonValue) -> Any:
     """`value` with its lists and mappings as JavaScript has them."""
     if isinstance(value, Mapping):
-        return JsObject((key, as_js(item)) for key, item in value.items())
+        return js_object({key: as_js(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return JsArray(as_js(item) for item in value)
     return value
+
+
+def js_object(members: Mapping[str, Any]) -> JsObject:
+    """An object with its members in JavaScript's order: whole numbers first, by their size."""
+    numbers = sorted((key for key in members if _is_array_index(key)), key=int)
+    if not numbers:
+        return JsObject(members)
+    return JsObject({**{key: members[key] for key in numbers}, **members})
+
+
+def _is_array_index(key: str) -> bool:
+    is_number = key.isascii() and key.isdigit() and (key == "0" or key[0] != "0")
+    return is_number and len(key) <= _INDEX_DIGITS and int(key) < _LAST_INDEX
+
+
+def is_in_first_plane(text: str) -> bool:
+    """Whether every character is a single UTF-16 unit."""
+    return text.isascii() or max(text, default="") <= "\uffff"
+
+
+def js_length(text: str) -> int:
+    """The length in UTF-16 units."""
+    return len(text) if is_in_first_plane(text) else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def js_part(text: str, start: int, end: int) -> str:
+    """The UTF-16 units from `start` up to `end`; half a character is written as the sign for that."""
+    if is_in_first_plane(text):
+        return text[start:end]
+    return text.encode("utf-16-le", "surrogatepass")[2 * start : 2 * end].decode("utf-16-le", "replace")
 
 
 def js_text(value: Any) -> str:
@@ -63,24 +124,44 @@ def js_text(value: Any) -> str:
     return js_string(value)
 
 
+def js_primitive_text(value: Any) -> str:
+    """`String(value)`: as `js_text`, but null and undefined are written out."""
+    if value is None:
+        return "null"
+    return "undefined" if isinstance(value, Undefined) else js_text(value)
+
+
 def js_number_of(value: Any) -> float:
     """`value` as a number; NaN for what is none."""
-    if value is None or value == "" or value is False:
-        return 0
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float):
         return value
-    try:
-        number = float(str(value).strip().replace("_", "x") or 0)
-    except ValueError:
-        return math.nan
-    return int(number) if number.is_integer() else number
+    if value is None:
+        return 0
+    if isinstance(value, Undefined | Mapping) or callable(value):
+        return NAN
+    return _number_in(js_text(value).strip(JS_SPACE))
+
+
+def _number_in(text: str) -> float:
+    if not text:
+        return 0
+    based = _BASED_NUMBER.fullmatch(text)
+    if based:
+        return int(text, 0)
+    found = _DECIMAL_NUMBER.fullmatch(text)
+    if not found:
+        return NAN
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number
 
 
 def js_add(left: Any, right: Any) -> Any:
     """`left + right`: a sum of numbers, else texts one behind the other."""
-    if all(isinstance(value, bool | int | float) or value is None for value in (left, right)):
-        return js_number_of(left) + js_number_of(right)
-    return js_text(left) + js_text(right)
+    if all(value is None or isinstance(value, bool | int | float | Undefined) for value in (left, right)):
+        return _rounded(js_number_of(left) + js_number_of(right))
+    return js_primitive_text(left) + js_primitive_text(right)
 
 
 def js_calculate(operator: str, left: Any, right: Any) -> Any:
@@ -89,168 +170,362 @@ def js_calculate(operator: str, left: Any, right: Any) -> Any:
         return js_add(left, right)
     first, second = js_number_of(left), js_number_of(right)
     try:
-        match operator:
-            case "-":
-                return first - second
-            case "*":
-                return first * second
-            case "/":
-                return first / second
-            case "//":
-                return math.floor(first / second)
-            case "%":
-                return math.fmod(first, second)
-            case _:
-                return float(first) ** float(second)
-    except (ZeroDivisionError, ValueError, OverflowError):
-        return math.nan
+        return _rounded(_OPERATIONS[operator](first, second))
+    except OverflowError:  # of a power of whole numbers
+        return -math.inf if first < 0 and second % 2 else math.inf
+    except (ZeroDivisionError, ValueError):
+        return NAN
+
+
+def _rounded(number: float) -> float:
+    """A result as JavaScript has it: beyond 2**53 no number is exact."""
+    if isinstance(number, int) and abs(number) > _EXACT:
+        try:
+            return float(number)
+        except OverflowError:
+            return math.inf if number > 0 else -math.inf
+    return NAN if math.isnan(number) else number
+
+
+def _divided(first: float, second: float) -> float:
+    if second != 0:
+        return first / second
+    if first == 0 or math.isnan(first):
+        return NAN
+    return math.copysign(math.inf, first) * math.copysign(1, second)
+
+
+def _floor_divided(first: float, second: float) -> float:
+    quotient = _divided(first, second)
+    return math.floor(quotient) if math.isfinite(quotient) else quotient
+
+
+def _power(first: float, second: float) -> float:
+    if abs(first) == 1 and not math.isfinite(second):
+        return NAN
+    if first == 0 and second < 0:
+        return math.inf
+    return math.pow(first, second)
+
+
+_OPERATIONS: dict[str, Callable[[float, float], float]] = {
+    "-": lambda first, second: first - second,
+    "*": lambda first, second: first * second,
+    "/": _divided,
+    "//": _floor_divided,
+    "%": math.fmod,
+    "**": _power,
+}
 
 
 def js_compare(left: Any, operator: str, right: Any) -> bool:
-    """`left operator right`, where a number and a text that reads as it are equal, and null and undefined too."""
+    """`left operator right`; `is` and `isnot` are `===` and `!==`."""
     match operator:
-        case "eq":
-            return _is_equal(left, right)
-        case "ne":
-            return not _is_equal(left, right)
-        case "in":
-            return _is_in(left, right)
-        case "notin":
-            return not _is_in(left, right)
-    if not (isinstance(left, str) and isinstance(right, str)):
-        left, right = js_number_of(left), js_number_of(right)
-    if operator in {"lt", "lteq"}:
-        return bool(left < right or (operator == "lteq" and left == right))
-    return bool(left > right or (operator == "gteq" and left == right))
+        case "eq" | "ne":
+            return js_equal(left, right) is (operator == "eq")
+        case "is" | "isnot":
+            return js_same(left, right) is (operator == "is")
+        case "in" | "notin":
+            return _is_in(left, right) is (operator == "in")
+    first, second = _primitive(left), _primitive(right)
+    if isinstance(first, str) and isinstance(second, str):
+        if not is_in_first_plane(first + second):  # texts are ordered by their UTF-16 units
+            first, second = (text.encode("utf-16-be", "surrogatepass") for text in (first, second))
+    else:
+        first, second = js_number_of(first), js_number_of(second)
+    return bool(_ORDERS[operator](first, second))
 
 
-def js_member(value: Any, name: Any) -> Any:
-    """A member of a JavaScript value: an entry, `length`, or a method; None when it has no such member."""
-    if isinstance(value, Mapping):
-        return value.get(name if isinstance(name, str) else js_text(name))
-    if isinstance(value, str | list):
-        if name == "length":
-            return len(value)
-        position = int(name) if isinstance(name, str) and name.isdigit() else name
-        if isinstance(position, int) and not isinstance(position, bool):
-            return value[position] if 0 <= position < len(value) else None
-    methods = (
-        _TEXT_METHODS
-        if isinstance(value, str)
-        else _LIST_METHODS
-        if isinstance(value, list)
-        else _NUMBER_METHODS
-    )
-    method = methods.get(name) if isinstance(name, str) else None
-    return None if method is None else partial(method, value)
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {"lt": lt, "lteq": le, "gt": gt, "gteq": ge}
 
 
-def _is_equal(left: Any, right: Any) -> bool:
-    left, right = (None if isinstance(value, Undefined) else value for value in (left, right))
-    if left is None or right is None:
-        return left is right
-    if isinstance(left, str) != isinstance(right, str) and not isinstance(left, list | dict):
-        return (
-            bool(js_number_of(left) == js_number_of(right)) and js_text(right) != "" and js_text(left) != ""
-        )
-    return bool(left == right)
+def js_same(left: Any, right: Any) -> bool:
+    """`left === right`: of one kind and equal; lists and objects only if they are the same one."""
+    kind = _kind(left)
+    if kind != _kind(right):
+        return False
+    return left is right if kind == "object" else kind in {"null", "undefined"} or bool(left == right)
+
+
+def js_equal(left: Any, right: Any) -> bool:
+    """`left == right`: null is undefined, and what is of two kinds is compared as numbers."""
+    kinds = {_kind(left), _kind(right)}
+    if kinds & _NOTHING or len(kinds) == 1:
+        return kinds <= _NOTHING or js_same(left, right)
+    if "object" in kinds:
+        return js_equal(_primitive(left), _primitive(right))
+    return bool(js_number_of(left) == js_number_of(right))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "null" if value is None else "undefined" if isinstance(value, Undefined) else "object"
+
+
+def _primitive(value: Any) -> Any:
+    return js_text(value) if _kind(value) == "object" else value
 
 
 def _is_in(item: Any, container: Any) -> bool:
-    if isinstance(container, str):
-        return js_text(item) in container
-    if isinstance(container, Mapping):
-        return js_text(item) in container
-    return isinstance(container, list | tuple | range) and item in container
+    if isinstance(container, str | Mapping):
+        return js_primitive_text(item) in container
+    return isinstance(container, list | tuple) and any(js_same(item, entry) for entry in container)
 
 
-def _clamped(position: Any, length: int) -> int:
-    place = int(js_number_of(position))
+def js_member(value: Any, name: Any) -> Any:
+    """A member of a JavaScript value: an entry, `length`, or a method; undefined when it has no such member."""
+    if isinstance(value, Mapping):
+        return value.get(name if isinstance(name, str) else js_primitive_text(name), UNDEFINED)
+    if isinstance(value, str | list):
+        if name == "length":
+            return js_length(value) if isinstance(value, str) else len(value)
+        place = js_number_of(name) if _is_place(name) else -1
+        if place >= 0:
+            found = _part(value, int(place), int(place) + 1) if place == int(place) else ""
+            return found[0] if len(found) else UNDEFINED
+    method = _methods_of(value).get(name) if isinstance(name, str) else None
+    return UNDEFINED if method is None else partial(method, value)
+
+
+def _is_place(name: Any) -> bool:
+    is_digits = isinstance(name, str) and name.isascii() and name.isdigit() and str(int(name)) == name
+    return is_digits or (isinstance(name, int | float) and not isinstance(name, bool) and math.isfinite(name))
+
+
+def _methods_of(value: Any) -> Mapping[str, Callable[..., Any]]:
+    if isinstance(value, str):
+        return _TEXT_METHODS
+    return _LIST_METHODS if isinstance(value, list) else _NUMBER_METHODS if _kind(value) == "number" else {}
+
+
+def _part(value: Any, start: int, end: int) -> Any:
+    return js_part(value, start, end) if isinstance(value, str) else JsArray(value[start:end])
+
+
+def _place(value: Any, otherwise: int = 0) -> int:
+    """An argument that is a whole number."""
+    number = otherwise if isinstance(value, Undefined) else js_number_of(value)
+    if math.isnan(number):
+        return 0
+    return int(number) if math.isfinite(number) else int(math.copysign(_EXACT, number))
+
+
+def _clamped(position: Any, length: int, otherwise: int = 0) -> int:
+    place = _place(position, otherwise)
     return max(0, length + place) if place < 0 else min(place, length)
 
 
-def _slice(value: Any, start: Any = 0, end: Any = None) -> Any:
-    length = len(value)
-    part = value[_clamped(start, length) : length if end is None else _clamped(end, length)]
-    return JsArray(part) if isinstance(value, list) else part
+def _slice(value: Any, start: Any = 0, end: Any = UNDEFINED) -> Any:
+    length = js_member(value, "length")
+    return _part(value, _clamped(start, length), _clamped(end, length, length))
 
 
-def _substring(text: str, start: Any = 0, end: Any = None) -> str:
-    length = len(text)
-    places = sorted(max(0, _clamped(place, length)) for place in (start, length if end is None else end))
-    return text[places[0] : places[1]]
+def _substring(text: str, start: Any = 0, end: Any = UNDEFINED) -> str:
+    length = js_length(text)
+    places = (_place(start), _place(end, length))
+    first, last = sorted(min(max(place, 0), length) for place in places)
+    return js_part(text, first, last)
 
 
-def _split(text: str, separator: Any = None, most: Any = None) -> JsArray:
-    parts = [text] if separator is None else list(text) if separator == "" else text.split(js_text(separator))
-    return JsArray(parts if most is None else parts[: int(most)])
+def _substr(text: str, start: Any = 0, count: Any = UNDEFINED) -> str:
+    length = js_length(text)
+    first = _clamped(start, length)
+    return js_part(text, first, first + max(0, _place(count, length)))
 
 
-def _index(value: Any, item: Any) -> int:
+def _at(value: Any, place: Any = 0) -> Any:
+    index, length = _place(place), js_member(value, "length")
+    return js_member(value, index + length if index < 0 else index)
+
+
+def _split(text: str, separator: Any = UNDEFINED, most: Any = UNDEFINED) -> JsArray:
+    if isinstance(separator, Undefined):
+        parts = [text]
+    elif separator == "":
+        parts = [js_part(text, place, place + 1) for place in range(js_length(text))]
+    else:
+        parts = text.split(js_primitive_text(separator))
+    return JsArray(parts[: _place(most, len(parts))])
+
+
+def _index(value: Any, item: Any = UNDEFINED, start: Any = 0) -> int:
+    length = js_member(value, "length")
+    first = min(max(_place(start), 0), length) if isinstance(value, str) else _clamped(start, length)
     if isinstance(value, str):
-        return value.find(js_text(item))
-    return value.index(item) if item in value else -1
+        found = _part(value, first, length).find(js_primitive_text(item))
+        return -1 if found < 0 else first + js_length(_part(value, first, length)[:found])
+    return next((place for place in range(first, length) if js_same(value[place], item)), -1)
 
 
-def _repeated(text: str, count: int) -> str:
-    if len(text) * count > _MOST_REPEATED:
+def _last_index(value: Any, item: Any = UNDEFINED) -> int:
+    if isinstance(value, str):
+        found = value.rfind(js_primitive_text(item))
+        return -1 if found < 0 else js_length(value[:found])
+    return next((place for place in reversed(range(len(value))) if js_same(value[place], item)), -1)
+
+
+def _includes(items: list[Any], item: Any = UNDEFINED, start: Any = 0) -> bool:
+    found = items[_clamped(start, len(items)) :]
+    return any(js_same(entry, item) or (entry != entry and item != item) for entry in found)  # noqa: PLR0124
+
+
+def _repeated(text: str, count: Any = 0) -> str:
+    times = _place(count)
+    if times < 0:
+        raise ValueError("a text cannot be repeated less than no time")
+    if len(text) * times > _MOST_REPEATED:
         raise ValueError(f"a repeated text may have at most {_MOST_REPEATED:,} characters")
-    return text * count
+    return text * times
 
 
-def _replaced_all(text: str, old: str, new: str) -> str:
-    if len(text) + text.count(old) * len(new) > _MOST_REPEATED:
+def _replaced(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
+    before, found, after = text.partition(js_primitive_text(old))
+    is_there = found or not js_primitive_text(old)
+    return before + _inserted(js_primitive_text(new), found, before, after) + after if is_there else text
+
+
+def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
+    wanted, given = js_primitive_text(old), js_primitive_text(new)
+    if len(text) + text.count(wanted) * len(given) > _MOST_REPEATED:
         raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
-    return text.replace(old, new)
+    return text.replace(wanted, given)
 
 
-def _joined(items: list[Any], separator: str) -> str:
-    if len(items) * len(separator) > _MOST_REPEATED:
+def _inserted(new: str, found: str, before: str, after: str) -> str:
+    """What takes the place of `found`: `$&`, `` $` ``, `$'` and `$$` in it stand for texts."""
+    if "$" not in new:
+        return new
+    stands_for = {"$": "$", "&": found, "`": before, "'": after}
+    made = _STANDS_FOR.sub(lambda sign: stands_for[sign[1]], new)
+    if len(made) > _MOST_REPEATED:
+        raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
+    return made
+
+
+def _concatenated(items: list[Any], *others: Any) -> JsArray:
+    made = JsArray(items)
+    for other in others:
+        made.extend(other if isinstance(other, list) else [other])
+    if len(made) > _MOST_ENTRIES:
+        raise ValueError(f"a list may have at most {_MOST_ENTRIES:,} entries")
+    return made
+
+
+def _pushed(items: list[Any], *others: Any) -> int:
+    items.extend(others)  # a list belongs to one rendering
+    return len(items)
+
+
+def _reversed(items: list[Any]) -> list[Any]:
+    items.reverse()
+    return items
+
+
+def _joined(items: list[Any], separator: Any = UNDEFINED) -> str:
+    between = "," if isinstance(separator, Undefined) else js_primitive_text(separator)
+    if len(items) * len(between) > _MOST_REPEATED:
         raise ValueError(f"a joined text may have at most {_MOST_REPEATED:,} characters")
-    return separator.join(map(js_text, items))
+    return between.join(map(js_text, items))
 
 
-def _padding(text: str, width: Any, fill: str) -> str:
-    missing = max(0, int(js_number_of(width)) - len(text))
-    return _repeated(fill, missing)[:missing]
+def _padding(text: str, width: Any, fill: Any) -> str:
+    missing = max(0, _place(width) - js_length(text))
+    sign = " " if isinstance(fill, Undefined) else js_primitive_text(fill)
+    return js_part(_repeated(sign, missing), 0, missing)
+
+
+def _fixed(number: float, places: Any = 0) -> str:
+    digits = _place(places)
+    if not 0 <= digits <= _MOST_PLACES:
+        raise ValueError(f"toFixed takes from 0 to {_MOST_PLACES} places")
+    if not math.isfinite(number) or abs(number) >= _NOT_FIXED:
+        return js_text(number)
+    # The digits that a number stands for, not those that it is written with, and halves away from zero.
+    exact = Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, _DIGITS)
+    return f"{exact if exact or number < 0 else abs(exact):f}" if number else f"{0:.{digits}f}"
+
+
+def _in_base(number: float, base: Any = 10) -> str:
+    wanted = _place(base, 10)
+    if wanted == 10 or not isinstance(number, int):  # noqa: PLR2004
+        return js_text(number)
+    if not 2 <= wanted <= len(_NUMERALS):  # noqa: PLR2004
+        raise ValueError(f"toString takes a base from 2 to {len(_NUMERALS)}")
+    left, digits = abs(number), ""
+    while left or not digits:
+        left, digit = divmod(left, wanted)
+        digits = _NUMERALS[digit] + digits
+    return "-" * (number < 0) + digits
+
+
+def _for_people(number: float) -> str:
+    """A number as people in the United States write it: 1,234.568."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
+    rounded = Decimal(number).quantize(
+        Decimal("0.001"), ROUND_HALF_EVEN if isinstance(number, int) else ROUND_HALF_UP, _DIGITS
+    )
+    whole, _, fraction = f"{rounded:,f}".partition(".")
+    fraction = fraction.rstrip("0")
+    return f"{whole}.{fraction}" if fraction else whole
 
 
 _TEXT_METHODS: dict[str, Callable[..., Any]] = {
     "toUpperCase": str.upper,
     "toLowerCase": str.lower,
-    "trim": str.strip,
-    "trimStart": str.lstrip,
-    "trimEnd": str.rstrip,
+    "toLocaleUpperCase": lambda text, *locales: text.upper(),
+    "toLocaleLowerCase": lambda text, *locales: text.lower(),
+    "trim": lambda text: text.strip(JS_SPACE),
+    "trimStart": lambda text: text.lstrip(JS_SPACE),
+    "trimEnd": lambda text: text.rstrip(JS_SPACE),
     "toString": str,
-    "charAt": lambda text, place=0: text[int(place) : int(place) + 1],
-    "concat": lambda text, *others: text + "".join(map(js_text, others)),
-    "endsWith": lambda text, end: text.endswith(js_text(end)),
-    "includes": lambda text, part: js_text(part) in text,
+    "valueOf": str,
+    "at": _at,
+    "charAt": lambda text, place=0: (
+        js_part(text, _place(place), _place(place) + 1) if _place(place) >= 0 else ""
+    ),
+    "concat": lambda text, *others: text + "".join(map(js_primitive_text, others)),
+    "endsWith": lambda text, end=UNDEFINED: text.endswith(js_primitive_text(end)),
+    "includes": lambda text, part=UNDEFINED, start=0: _index(text, part, start) >= 0,
     "indexOf": _index,
-    "padEnd": lambda text, width, fill=" ": text + _padding(text, width, fill),
-    "padStart": lambda text, width, fill=" ": _padding(text, width, fill) + text,
-    "repeat": lambda text, count: _repeated(text, int(count)),
-    "replace": lambda text, old, new: text.replace(js_text(old), js_text(new), 1),
-    "replaceAll": lambda text, old, new: _replaced_all(text, js_text(old), js_text(new)),
+    "lastIndexOf": _last_index,
+    "padEnd": lambda text, width=0, fill=UNDEFINED: text + _padding(text, width, fill),
+    "padStart": lambda text, width=0, fill=UNDEFINED: _padding(text, width, fill) + text,
+    "repeat": _repeated,
+    "replace": _replaced,
+    "replaceAll": _replaced_all,
     "slice": _slice,
     "split": _split,
-    "startsWith": lambda text, start: text.startswith(js_text(start)),
+    "startsWith": lambda text, part=UNDEFINED, start=0: _slice(text, max(0, _place(start))).startswith(
+        js_primitive_text(part)
+    ),
+    "substr": _substr,
     "substring": _substring,
 }
 _LIST_METHODS: dict[str, Callable[..., Any]] = {
-    "concat": lambda items, *others: JsArray(
-        [*items, *(entry for other in others for entry in (other if isinstance(other, list) else [other]))]
-    ),
-    "includes": lambda items, item: item in items,
+    "at": _at,
+    "concat": _concatenated,
+    "includes": _includes,
     "indexOf": _index,
-    "join": lambda items, separator=",": _joined(items, js_text(separator)),
-    "reverse": lambda items: JsArray(reversed(items)),
+    "join": _joined,
+    "lastIndexOf": _last_index,
+    "pop": lambda items: items.pop() if len(items) else UNDEFINED,
+    "push": _pushed,
+    "reverse": _reversed,
+    "shift": lambda items: items.pop(0) if len(items) else UNDEFINED,
     "slice": _slice,
     "toString": js_text,
 }
 _NUMBER_METHODS: dict[str, Callable[..., Any]] = {
-    "toFixed": lambda number, places=0: f"{js_number_of(number):.{int(places)}f}",
-    "toString": js_text,
+    "toFixed": _fixed,
+    "toLocaleString": lambda number, *locales: _for_people(number),
+    "toString": _in_base,
+    "valueOf": lambda number: number,
 }
 
 

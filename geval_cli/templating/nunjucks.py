@@ -4,43 +4,50 @@ The grammar is Jinja2's, whose sandbox does the work; operators, loops, members,
 ones that behave as in JavaScript.
 """
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
 
 from jinja2 import Template, Undefined, nodes
 from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.exceptions import UndefinedError
-from jinja2.ext import Extension
-from jinja2.lexer import Token, TokenStream
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
+from jinja2.sandbox import MAX_RANGE
 
 from geval_cli.config.dialect import Dialect
 from geval_cli.errors import TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.templating.js_values import (
+    UNDEFINED,
+    JsArray,
+    JsObject,
     JsUndefined,
     as_js,
     js_calculate,
     js_compare,
     js_member,
+    js_number_of,
+    js_object,
+    js_primitive_text,
     js_text,
 )
 from geval_cli.templating.limits import (
     LimitedEnvironment,
+    TemplateLimitError,
     bounded,
-    environment_call,
     limited_filters,
     rounds,
+    take_steps,
 )
 from geval_cli.templating.nunjucks_filters import FILTERS, TESTS
+from geval_cli.templating.nunjucks_grammar import NunjucksLexer, parse_nunjucks
 from geval_cli.templating.templates import TEMPLATE_MARKS, Templates
 
 _UNFINISHED = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$")
 _HAS_RAW = re.compile(r"\{%-?\s*raw\s*-?%\}.*\{%-?\s*endraw\s*-?%\}", re.DOTALL)
 _CARRIAGE_RETURN = "\ue00d"  # Jinja2 turns line breaks into its own; this stands for them meanwhile
+_PAIR = 2
 _OWN_MEMBERS = (str, int, float, list, dict, type(None))
 
 
@@ -60,12 +67,14 @@ class NunjucksTemplates(Templates):
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
             autoescape=False,
+            optimized=False,  # its optimizer writes NaN and Infinity into the code, where they are unknown names
             keep_trailing_newline=True,
             finalize=js_text,
-            extensions=[_NunjucksTokens],
         )
         environment.globals = {
-            **{name: environment.globals[name] for name in ("range", "cycler", "joiner")},
+            "range": _range,
+            "cycler": _Cycler,
+            "joiner": _joiner,
             "env": as_js(dict(env or {})),
         }
         own = {name: partial(_called, function) for name, function in (filters or {}).items()}
@@ -105,44 +114,53 @@ class NunjucksTemplates(Templates):
         return TemplateError(f"the template cannot be rendered: {error.message}", known=sorted(variables))
 
 
+def _range(start: Any, stop: Any = UNDEFINED, step: Any = 1) -> JsArray:
+    """The numbers from `start` up to `stop`, or from 0 up to `start`."""
+    first, last = (0, start) if isinstance(stop, Undefined) else (start, stop)
+    first, last, width = (js_number_of(value) for value in (first, last, step or 1))
+    if math.isnan(first) or math.isnan(last) or math.isnan(width):
+        return JsArray()
+    count = max(0.0, (last - first) / width)
+    if count > MAX_RANGE:
+        raise TemplateLimitError(f"`range` makes more than {MAX_RANGE:,} numbers")
+    found = JsArray(first + place * width for place in range(math.ceil(count)))
+    take_steps(len(found))
+    return found
+
+
+class _Cycler:
+    """Gives one value after the other, and begins again: `cycler('a', 'b')`."""
+
+    def __init__(self, *values: Any) -> None:
+        self._values, self._place = values, -1
+        self.current: Any = None
+
+    def next(self) -> Any:
+        """The next value."""
+        if self._values:
+            self._place = (self._place + 1) % len(self._values)
+            self.current = self._values[self._place]
+        return self.current
+
+    def reset(self) -> str:
+        """Begin again."""
+        self._place, self.current = -1, None
+        return ""
+
+
+def _joiner(separator: Any = ",") -> Callable[[], str]:
+    """What gives nothing at its first call, and the separator at all others."""
+    calls = iter(("",))
+    return lambda: next(calls, js_text(separator) if separator else ",")
+
+
 def _called(function: Callable[..., JsonValue], *arguments: Any) -> Any:
     return as_js(function(*(None if isinstance(item, Undefined) else item for item in arguments)))
 
 
-class _NunjucksTokens(Extension):
-    """Words and signs of nunjucks that Jinja2 spells otherwise: `elseif`, `===`, `!==`."""
-
-    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        before: Token | None = None
-        for token in stream:
-            if token.type == "assign" and before is not None and before.type in {"eq", "ne"}:
-                before = None
-                continue
-            if token.type == "name" and token.value == "elseif":
-                token = Token(token.lineno, "name", "elif")  # noqa: PLW2901
-            before = token
-            yield token
-
-
-class _NunjucksNodes(NodeTransformer):
-    """Puts JavaScript's comparisons, concatenation and loops into the place of Python's."""
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        result: nodes.Expr = node.expr
-        for operand in node.ops:
-            result = environment_call("compare", [result, nodes.Const(operand.op), operand.expr], node)
-        return result
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return environment_call("join_texts", node.nodes, node)
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        names = len(node.target.items) if isinstance(node.target, nodes.Tuple) else 1
-        node.iter = environment_call("each", [cast("nodes.Expr", node.iter), nodes.Const(names)], node)
-        return node
+def _parts(value: Any, count: int) -> list[Any]:
+    """The first entries of what a loop with several names finds in a list; undefined where there is none."""
+    return [js_member(value, place) for place in range(count)]
 
 
 class _NunjucksEnvironment(LimitedEnvironment):
@@ -152,18 +170,61 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     compare = staticmethod(js_compare)
 
+    @cached_property
+    def lexer(self) -> NunjucksLexer:
+        return NunjucksLexer(self)
+
+    @staticmethod
+    def array(*items: Any) -> JsArray:
+        return JsArray(items)
+
+    @staticmethod
+    def object(*parts: Any) -> JsObject:
+        """An object of keys and values, one after the other."""
+        return js_object(dict(zip(map(js_primitive_text, parts[::2]), parts[1::2], strict=True)))
+
     @staticmethod
     def join_texts(*values: Any) -> str:
-        texts = [js_text(value) for value in values]
+        texts = [js_primitive_text(value) for value in values]
         bounded(sum(map(len, texts)))
         return "".join(texts)
 
     @staticmethod
     def each(value: Any, names: int) -> Any:
-        """What a loop goes through: pairs of a mapping for two names, nothing for what is no list."""
-        if isinstance(value, Mapping):
-            return rounds(list(value.items())) if names > 1 else []
-        return rounds(value) if isinstance(value, str | list | range) else []
+        """What a loop goes through: keys and values for two names, else parts of each entry; nothing for no list."""
+        if names == 1:
+            return rounds(value) if isinstance(value, str | list) else []
+        if isinstance(value, Mapping | str):
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            missing = [UNDEFINED] * (names - _PAIR)
+            return rounds([(*pair, *missing) for pair in pairs])
+        return rounds([_parts(item, names) for item in value] if isinstance(value, list) else [])
+
+    @staticmethod
+    def for_each_name(value: Any, count: int) -> list[Any]:
+        return [value] * count
+
+    @staticmethod
+    def frames() -> list[dict[str, Any]]:
+        """What is set by name: in the template, and in each loop that is going on."""
+        return [{}]
+
+    @staticmethod
+    def enter_loop(frames: list[dict[str, Any]]) -> None:
+        frames.append({})
+
+    @staticmethod
+    def leave_loop(frames: list[dict[str, Any]]) -> None:
+        frames.pop()
+
+    @staticmethod
+    def set_name(frames: list[dict[str, Any]], name: str, value: Any) -> None:
+        next((frame for frame in reversed(frames) if name in frame), frames[-1])[name] = value
+
+    @staticmethod
+    def named(frames: list[dict[str, Any]], name: str, otherwise: Any) -> Any:
+        """What a name was set to; `otherwise` where it was not."""
+        return next((frame[name] for frame in reversed(frames) if name in frame), otherwise)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         result = js_calculate(operator, left, right)
@@ -172,7 +233,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
         return result
 
     def call_unop(self, context: Any, operator: str, arg: Any) -> Any:
-        return js_calculate("*", arg, -1 if operator == "-" else 1)
+        return js_calculate("*", arg, -1) if operator == "-" else js_number_of(arg)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if isinstance(obj, _OWN_MEMBERS) and not isinstance(obj, JsUndefined):
@@ -187,14 +248,11 @@ class _NunjucksEnvironment(LimitedEnvironment):
         return super().getitem(obj, argument)
 
     def _member(self, obj: Any, name: Any) -> Any:
-        if isinstance(obj, Mapping) and name in obj:
-            return obj[name]
         found = js_member(obj, name)
-        return self.undefined(obj=obj, name=name) if found is None else found
+        return self.undefined(obj=obj, name=name) if found is UNDEFINED else found
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         try:
-            tree = ImmutableSandboxedEnvironment._parse(self, source, name, filename)
+            return parse_nunjucks(self, source, name, filename)
         except RecursionError as error:
             raise JinjaError("nested too deep") from error
-        return _NunjucksNodes().visit(tree)  # type: ignore[no-any-return]

@@ -33,9 +33,28 @@ def test_the_score_is_the_cosine_and_75_hundredths_pass(value: str, score: float
 
 def test_of_several_texts_one_must_be_near() -> None:
     assert similar(("far", "near")).score == pytest.approx(0.8)
-    none_near = similar(("near", "far"), threshold=0.9)
-    assert (none_near.status, none_near.score) == (Status.FAILED, 0.0)
-    assert "none of the 2" in none_near.reason
+    assert similar(("far", "near"), "not-similar").score == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "score", "named"),
+    [
+        ("similar", {"threshold": 0.9}, 0.8, "near"),
+        ("similar:dot", {"threshold": 0.9}, 0.8, "near"),
+        ("similar:euclidean", {"threshold": 0.1}, 1 / (1 + 1.0), "shifted"),
+        ("not-similar", {"threshold": 0.9}, 0.2, "near"),
+    ],
+)
+def test_where_no_text_is_near_the_nearest_gives_the_score(
+    kind: str, keys: dict[str, float], score: float, named: str
+) -> None:
+    texts = ("far", "shifted", "far") if kind == "similar:euclidean" else ("far", "near", "zero")
+    tools = graded_tools(vectors={**VECTORS, "near": [0.8, 0.6], "shifted": [1.0, 1.0]})
+    result = graded(kind, tools, output="out", value=texts, **keys)
+    assert result.score == pytest.approx(score)
+    assert result.status is (Status.PASSED if kind.startswith("not-") else Status.FAILED)
+    assert "none of the 3" in result.reason
+    assert f'"{named}"' in result.reason
 
 
 def test_negated_it_must_be_far() -> None:

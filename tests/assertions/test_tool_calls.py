@@ -1,13 +1,18 @@
+import asyncio
 import json
 
 import pytest
-from support.specs import case
-from support.verdicts import judged
+from msgspec.structs import replace
+from support.specs import assertion, case, subject, tools
+from support.verdicts import judged, problems
 
 from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.registry import judge_assertion
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue, Status
+from geval_cli.templating import Templates
+from geval_cli.templating.nunjucks import NunjucksTemplates
 
 WEATHER = {
     "name": "get_weather",
@@ -114,3 +119,108 @@ def test_a_broken_schema_of_a_function_is_an_error_and_no_verdict() -> None:
     config = {"functions": [{"name": "f", "parameters": {"type": "no-type"}}]}
     with pytest.raises(UnjudgeableError, match="broken JSON Schema"):
         judged("is-valid-function-call", "x", seen=seen(call("f", {}), config))
+
+
+ANTHROPIC = {"type": "tool_use", "id": "1", "name": "get_weather", "input": {}}
+GOOGLE = {"functionCall": {"name": "get_weather", "args": {}}}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"tool_calls": [tool("get_weather", {})]},
+        {"role": "assistant", "content": None, "tool_calls": [{"name": "get_weather"}]},
+        [tool("get_weather", {})],
+        [tool("get_weather", {}), tool("get_weather", {"city": "x"})],
+        [{"name": "get_weather"}],
+        ANTHROPIC,
+        [{"type": "text", "text": "I look."}, ANTHROPIC],
+        GOOGLE,
+        [{"text": "I look."}, GOOGLE],
+        {"toolCall": {"functionCalls": [{"name": "get_weather", "args": {}}]}},
+        {"function_call": call("get_weather", {})},
+        call("get_weather", {}),
+        {"type": "function_call", **call("get_weather", {})},
+    ],
+)
+def test_calls_are_found_however_a_vendor_writes_them(output: JsonValue) -> None:
+    for written in (
+        output,
+        json.dumps(output),
+        json.dumps(output, indent=2),
+        f"I look.\n\n{json.dumps(output)}\n",
+        f"  {json.dumps(output, indent=2)}  \nDone: {{]\n[broken",
+    ):
+        result = judged("tool-call-f1", written, value="get_weather")
+        assert (result.status, result.score) == (Status.PASSED, 1.0), result.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "called", "keys", "score", "status"),
+    [
+        (["a", "b"], ["b", "a", "b"], {}, 1.0, Status.PASSED),
+        ("a, b", ["b", "a"], {}, 1.0, Status.PASSED),
+        ("{{ x }}, b", ["b", "a"], {}, 1.0, Status.PASSED),
+        (["a", "a", " b "], ["a", "b"], {}, 1.0, Status.PASSED),
+        (["a", "b"], ["a"], {}, 2 / 3, Status.FAILED),
+        (["a", "b"], ["a"], {"threshold": 0.6}, 2 / 3, Status.PASSED),
+        (["a"], ["a", "b", "c"], {"threshold": 0.5}, 0.5, Status.PASSED),
+        (["a"], ["b"], {}, 0.0, Status.FAILED),
+        (["a"], [], {}, 0.0, Status.FAILED),
+        (["a"], ["A"], {}, 0.0, Status.FAILED),
+    ],
+)
+def test_the_f1_of_the_called_tools(
+    value: JsonValue, called: list[str], keys: dict[str, float], score: float, status: Status
+) -> None:
+    output = [tool(name, {}) for name in called]
+    result = judged("tool-call-f1", output, vars={"x": "a"}, value=value, **keys)
+    assert (result.status, result.score) == (status, pytest.approx(score))
+    opposite = judged("not-tool-call-f1", output, vars={"x": "a"}, value=value, **keys)
+    assert opposite.status is not status
+    assert result.detail.keys() == {"precision", "recall"}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "It is sunny in get_weather.",
+        "",
+        None,
+        7,
+        ["get_weather"],
+        {"name": "get_weather"},
+        {"tool_calls": ["get_weather", {"function": "get_weather"}, {"name": 1}]},
+        '```json\n{"type": "tool_use", "name": "get_weather"}\n```',
+        '~~~\n[{"name": "get_weather"}]\n~~~\nso',
+        'I call {"type": "tool_use", "name": "get_weather"}',
+        '{"type": "tool_use", "name": "get_weather"} is what I call',
+    ],
+)
+def test_what_calls_nothing_has_0(output: JsonValue) -> None:
+    result = judged("tool-call-f1", output, value="get_weather", threshold=0.1)
+    assert (result.status, result.score) == (Status.FAILED, 0.0)
+    assert result.reason is not None
+    assert "Called: nothing" in result.reason
+
+
+def test_an_output_of_broken_json_is_no_verdict_and_takes_no_time() -> None:
+    with pytest.raises(UnjudgeableError, match="too much broken JSON"):
+        judged("tool-call-f1", "[\n" * 5000, value="a")
+
+
+def test_tools_must_be_expected() -> None:
+    assert "expects no tool" in problems("tool-call-f1", value=" , ")[0].message
+    assert "expects no tool" in problems("tool-call-f1", value=[])[0].message
+    assert "broken template" in problems("tool-call-f1", value=["{{ a"])[0].message
+    assert problems("tool-call-f1", value="{{ a }}", vars={"a": "now"}) == []
+
+
+def test_by_promptfoo_s_rules_not_tool_call_f1_keeps_the_score() -> None:
+    wanted, output = assertion("not-tool-call-f1", value="a, b"), [tool("a", {})]
+    own, other = (
+        asyncio.run(judge_assertion(wanted, subject(output), replace(tools(), templates=templates)))
+        for templates in (Templates(), NunjucksTemplates())
+    )
+    assert (own.status, own.score) == (Status.PASSED, pytest.approx(1 / 3))
+    assert (other.status, other.score) == (Status.PASSED, pytest.approx(2 / 3))

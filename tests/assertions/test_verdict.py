@@ -46,3 +46,32 @@ def test_members_of_a_set_count_with_the_weight_of_the_set_too() -> None:
     assert [weight for _, weight in with_members([group])] == [2.0, 6.0, 2.0]
     alone = assertion_result(FAILED, 0.0, metric="inner")
     assert named_scores([group, alone]) == {"outer": 0.75, "inner": pytest.approx(6 / 9)}
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "scores"),
+    [
+        ("m", ("m",), {"m": 0.4}),
+        ("m", ("m", "n"), {"m": 0.4, "n": 0.9}),
+        (None, ("m",), {"m": 0.9}),
+        (None, ("m", "m"), {"m": 0.9}),
+    ],
+)
+def test_a_metric_that_an_assertion_and_its_parts_share_counts_once(
+    outer: str | None, inner: tuple[str, ...], scores: dict[str, float]
+) -> None:
+    parts = tuple(assertion_result(Status.NOT_EVALUATED, 0.9, metric=name) for name in inner)
+    whole = assertion_result(PASSED, 0.4, metric=outer, assertions=parts)
+    assert named_scores([whole]) == pytest.approx(scores)
+    nested = assertion_result(
+        PASSED, 0.4, metric=outer, assertions=(assertion_result(PASSED, assertions=parts),)
+    )
+    assert named_scores([nested]) == pytest.approx(scores)
+    beside = assertion_result(PASSED, 0.2, metric=outer)
+    if outer is not None:
+        assert named_scores([whole, beside])["m"] == pytest.approx(0.3)
+
+
+def test_parts_count_where_the_whole_has_no_score() -> None:
+    parts = (assertion_result(PASSED, 0.9, metric="m"),)
+    assert named_scores([assertion_result(ERROR, metric="m", assertions=parts)]) == {"m": 0.9}

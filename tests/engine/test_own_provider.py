@@ -32,17 +32,32 @@ def test_the_provider_that_a_test_names_answers_it(tmp_path: Path, dialect: str)
         ],
     }
     rows = rows_of(tmp_path, content)
-    answers = {(row["test_index"], row["column"]): (row["provider"]["label"], row["output"]) for row in rows}
+    answers = {(row["test_index"], row["column"]): (row["provider"]["id"], row["output"]) for row in rows}
+    echoed, scripted = ("echo", "hello"), ("scripted:replies.yaml", "scripted")
     assert answers == {
-        (0, 0): ("echo", "hello"),
-        (0, 1): ("other", "scripted"),
-        (1, 0): ("echo", "hello"),
-        (1, 1): ("echo", "hello"),
-        (2, 0): ("other", "scripted"),
-        (2, 1): ("other", "scripted"),
-        (3, 0): ("mine", "scripted"),
-        (3, 1): ("mine", "scripted"),
+        (0, 0): echoed,
+        (0, 1): scripted,
+        (1, 0): echoed,
+        (1, 1): echoed,
+        (2, 0): scripted,
+        (2, 1): scripted,
+        (3, 0): scripted,
+        (3, 1): scripted,
     }
+    labels = {(row["test_index"], row["column"]): row["provider"]["label"] for row in rows}
+    of_columns = {place: ("echo", "other")[place[1]] for place in labels}
+    own = {(1, 1): "echo", (2, 0): "other", (3, 0): "mine", (3, 1): "mine"}
+    # By promptfoo's rules a row is named by its column, whoever answers it.
+    assert labels == (of_columns if dialect == "promptfoo" else of_columns | own)
+
+
+def test_without_columns_a_test_s_own_provider_has_its_own_label(tmp_path: Path) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["hi"],
+        "tests": [{"provider": {"id": "echo", "label": "me"}}],
+    }
+    assert [row["provider"]["label"] for row in rows_of(tmp_path, content)] == ["me"]
 
 
 def test_an_own_provider_has_its_transform_in_promptfoo_s_dialect(tmp_path: Path) -> None:

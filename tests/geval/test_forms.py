@@ -260,3 +260,33 @@ def test_the_nearest_prompt_of_ones_own_is_used(product: Product) -> None:
         'of the test "score"',
         'own "score"',
     ]
+
+
+@pytest.mark.parametrize("level", ["assertion", "options", "defaultTest"])
+@pytest.mark.parametrize("form", ["text", "chat", "map"])
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_by_promptfoo_s_rules_only_a_map_of_prompts_is_one_for_g_eval(
+    product: Product, dialect: str, form: str, level: str
+) -> None:
+    forms = {
+        "text": 'mine "score"',
+        "chat": [{"role": "user", "content": 'mine "score"'}],
+        "map": {"evaluate": 'mine "score"'},
+    }
+    config = a_config() | {"dialect": dialect, "prompts": ["q"], "providers": ["echo"]}
+    test = {"assert": [{"type": "g-eval", "value": "It is short."}]}
+    own = {"rubricPrompt": forms[form]}
+    config["tests"] = [test]
+    if level == "assertion":
+        test["assert"][0].update(own)
+    elif level == "options":
+        test["options"] = own
+    else:
+        config["defaultTest"] = {"options": own}
+    with ModelServer(answer=verdict(7), evaluate=verdict(7)) as server:
+        finished = product.run(config, server)
+
+    is_used = dialect == "geval" or form == "map"
+    assert finished.verdict["score"] == 0.7
+    assert any("mine" in prompt_of(request.json) for request in server.requests) == is_used
+    assert ("is not used for g-eval" in finished.stderr) == (not is_used and level == "assertion")

@@ -1,4 +1,11 @@
-"""Templates of promptfoo's dialect: what nunjucks makes of them."""
+"""Templates of promptfoo's dialect: what nunjucks makes of them.
+
+The values of nunjucks_values.json are what nunjucks 3.2.4 wrote for these templates, which are our own.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +111,51 @@ def test_what_nunjucks_writes(template: str, variables: dict[str, object], text:
     assert TEMPLATES.render(template, variables) == text
 
 
+VALUES = json.loads(Path(__file__).with_name("nunjucks_values.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("table", VALUES, ids=[table["about"] for table in VALUES])
+def test_values_are_those_of_nunjucks(table: dict[str, Any]) -> None:
+    written = [[row, TEMPLATES.render(row, table["variables"])] for row, _ in table["rows"]]
+    assert written == table["rows"]
+
+
+@pytest.mark.parametrize(
+    ("template", "variables", "text"),
+    [
+        ("{{ s | length }} {{ s.length }} {{ s.indexOf('b') }} {{ s.slice(2) }}", {"s": "😀b"}, "3 3 2 b"),
+        ("{{ s[0] }}{{ s.slice(0, 1) }}", {"s": "😀"}, "\ufffd\ufffd"),
+        ("{{ a < b }} {{ ['b', 'a'] | sort }}", {"a": "😀", "b": "\uffee"}, "true a,b"),
+        ("{{ big }} {{ big + 1 }}", {"big": 10**20}, "100000000000000000000 100000000000000000000"),
+        ("{{ 9007199254740993 + 0 }}", {}, "9007199254740992"),
+        ("{{ x ** 400 }} {{ -x ** 401 }} {{ 0 / 0 or 'none' }}", {"x": 10}, "Infinity -Infinity none"),
+        ("{{ (0 / 0) + 1 }} {{ [0 / 0] | dump }} {{ not (0 / 0) }}", {}, "NaN [null] true"),
+        ("{% set x, y = n %}{{ x }}{{ y }}", {"n": 4}, "44"),
+        ("{{ True }}|{{ None ~ '' }}|{{ null ~ '' }}", {}, "|undefined|null"),
+        ("{{ q if x is defined if y else 'n' }}", {}, "n"),
+        ("{{ '\\u0041\\x\\'' }}", {}, "u0041x'"),
+        ("{{ o.toString }}{{ o.pop }}", {"o": {"a": 1}}, ""),
+        ("{% for k, v in o %}{{ k }}{{ v }} {% endfor %}", {"o": {"b": 0, "10": 1, "9": 2}}, "92 101 b0 "),
+        ("{% for x in l %}{% for x in l %}{% set x = 1 %}{% endfor %}{{ x }}{% endfor %}", {"l": ["a"]}, "a"),
+        ("{% for x in l %}{% set b %}{{ b }}{{ x }}{% endset %}{% endfor %}{{ b }}", {"l": ["a", "b"]}, ""),
+        (
+            "{% set b = '' %}{% for x in l %}{% set b %}{{ b }}{{ x }}{% endset %}{% endfor %}{{ b }}",
+            {"l": ["a", "b"]},
+            "ab",
+        ),
+    ],
+)
+def test_values_where_python_s_differ(template: str, variables: dict[str, object], text: str) -> None:
+    assert TEMPLATES.render(template, variables) == text
+
+
+def test_a_rendering_changes_no_variable() -> None:
+    variables: dict[str, Any] = {"l": [1, [2]]}
+    template = "{{ l.push(3) }}{{ l[1].push(4) }}{{ l.reverse() }}{{ l.pop() }}"
+    assert [TEMPLATES.render(template, variables) for _ in range(2)] == ["323,2,4,11"] * 2
+    assert variables == {"l": [1, [2]]}
+
+
 @pytest.mark.parametrize("text", ["{{ name", "{% if x", "{# c", "a {{ b }} {{ c", "}} {{"])
 def test_text_with_an_unfinished_tag_stays_as_it_is(text: str) -> None:
     assert TEMPLATES.render(text, {"b": 1}) == text
@@ -118,6 +170,12 @@ def test_text_with_an_unfinished_tag_stays_as_it_is(text: str) -> None:
         "{{ f() }}",
         "{{ 'x'.repeat(99999999) }}",
         "{{ '{' | load }}",
+        "{% set l = [1] %}{% for x in range(40) %}{% set l = l.concat(l) %}{% endfor %}",
+        "{% set l = [] %}{% for x in range(2) %}{% set y = l.push(l) %}{% endfor %}{{ l }}",
+        "{{ x.missing() }}",
+        "{{ 1.5.toFixed(101) }}",
+        "{{ (1.5).toFixed(101) }}",
+        "{{ range(0, 1, 0.0000001) }}",
     ],
 )
 def test_a_broken_template_is_an_error(text: str) -> None:

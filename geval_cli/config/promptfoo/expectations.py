@@ -8,7 +8,8 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 _CELL = compile_later(
-    r"(?P<type>(?:not-)?[a-z][a-z-]*[a-z])(?:\((?P<threshold>\d+(?:\.\d+)?)\))?(?::(?P<value>.*))?", re.DOTALL
+    r"(?P<type>(?:not-)?[a-z][a-z0-9-]*[a-z0-9])(?:\((?P<threshold>\d+(?:\.\d+)?)\))?(?::(?P<value>.*))?",
+    re.DOTALL,
 )
 _SCRIPT_FILE = compile_later(r"file://\S+\.(?P<suffix>py|js|mjs|cjs|ts|mts|cts)(?::[\w.]+)?$")
 _PREFIXES = {

@@ -44,9 +44,9 @@ def js_number(value: float) -> str:
     return sign + _placed(digits.rstrip("0") or "0", exponent)
 
 
-def js_json(value: JsonValue, indent: int = 0) -> str:
-    """`value` as JSON text as JavaScript writes it; with `indent`, one entry a line."""
-    return _json_text(value, " " * indent, "\n")
+def js_json(value: JsonValue, indent: int | str = 0) -> str:
+    """`value` as JSON text as JavaScript writes it; with `indent`, a number of spaces or a text, one entry a line."""
+    return _json_text(value, indent if isinstance(indent, str) else " " * indent, "\n")
 
 
 def _shortest(value: float) -> str:

@@ -29,6 +29,9 @@ from geval_cli.config.promptfoo.expectations import assertion_of_cell
         ("g-eval(0.9):is kind", {"type": "g-eval", "value": "is kind", "threshold": 0.9}),
         ("regex:a:b\nc", {"type": "regex", "value": "a:b\nc"}),
         ("contains", {"type": "contains"}),
+        ("tool-call-f1(0.5): a, b", {"type": "tool-call-f1", "value": "a, b", "threshold": 0.5}),
+        ("not-tool-call-f1:a", {"type": "not-tool-call-f1", "value": "a"}),
+        ("item1: a", {"type": "equals", "value": "item1: a"}),
         ("über: x", {"type": "equals", "value": "über: x"}),
     ],
 )
