@@ -26,7 +26,7 @@ class _RefusedError(Exception):
     """The XML has what is not read here."""
 
 
-class _RootClosed(Exception):  # noqa: N818 - how a parser is stopped, not an error
+class _RootClosed(Exception):
     """The first element is complete; what follows it is not to be read. `index` is the parser's at its end tag."""
 
     def __init__(self, index: int) -> None:
