@@ -14,6 +14,7 @@ from geval_cli.version import __version__
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
+_HELP = {"--help", "-h"}
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
@@ -62,6 +63,7 @@ def _run_command() -> int:
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
     try:
+        _check_folder()
         app()
     except GevalError as error:
         from geval_cli.cli.problems import print_error
@@ -75,6 +77,14 @@ def _run_command() -> int:
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _check_folder() -> None:
+    """Raise UsageError where the current folder is gone, before a command stumbles over that in its own way."""
+    if not _HELP & {*sys.argv[1:]} and sys.argv[1:]:
+        from geval_cli.store.home import current_folder
+
+        current_folder()
 
 
 def _code_with_lost_output(code: int | str | None) -> int | str | None:

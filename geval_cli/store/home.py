@@ -4,10 +4,25 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from geval_cli.errors import StoreError
+from geval_cli.errors import StoreError, UsageError
 
 HOME_VARIABLE = "GEVAL_HOME"
 DEFAULT_HOME = ".geval"
+
+
+def current_folder() -> Path:
+    """Return the folder that the process works in.
+
+    Raises:
+        UsageError: it was removed, or may not be entered any more.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"the current folder is gone: {reason}", hint="change into a folder that exists, then try again"
+        ) from error
 
 
 def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
