@@ -1,15 +1,16 @@
 """Where the process begins and ends: the quick answers, and the boundary that turns errors into exit codes."""
 
-import atexit
-import gc
 import os
 import sys
-import threading
-import traceback
-from typing import NoReturn
 
-from geval_cli.cli.ctrl_c import INTERRUPTED, raise_again, stop_at_once
+from geval_cli.cli.ctrl_c import INTERRUPTED, INTERRUPTED_LINE, raise_again, stop_at_once, was_lost
 from geval_cli.version import __version__
+
+TYPE_CHECKING = (
+    False  # as in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's
+)
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
@@ -18,18 +19,23 @@ _HELP = {"--help", "-h"}
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
-def geval() -> NoReturn:
+def geval() -> "NoReturn":
     """The `geval` command as a process of its own, which it ends."""
     stop_at_once()
+    code: int | str | None
     try:
         main()
     except SystemExit as end:
-        if isinstance(end.code, int):
-            _leave(end.code)
-        raise
+        code = end.code
+    except KeyboardInterrupt:  # while an error was being told
+        code = _interrupted()
+    stop_at_once()
+    if isinstance(code, int):
+        _leave(code)
+    sys.exit(code)
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """The `geval` command within a process that goes on.
 
     Raises:
@@ -38,11 +44,15 @@ def main() -> NoReturn:
     try:
         code: int | str | None = _run_command()
     except SystemExit as end:
-        code = end.code
+        code = _interrupted() if was_lost(end) else end.code
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        code = INTERRUPTED
+        code = _interrupted()
     sys.exit(_code_with_lost_output(code))
+
+
+def _interrupted() -> int:
+    sys.stderr.write(INTERRUPTED_LINE)
+    return INTERRUPTED
 
 
 def _run_command() -> int:
@@ -69,14 +79,20 @@ def _run_command() -> int:
         from geval_cli.cli.problems import print_error
 
         if shows_tracebacks:
-            traceback.print_exc()
+            _print_traceback()
         print_error(error)
         return error.exit_code
     except Exception:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
-        traceback.print_exc()
+        _print_traceback()
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
 
 
 def _check_folder() -> None:
@@ -106,6 +122,9 @@ def _leave(code: int) -> None:
 
     Returns where that would lose something: then Python ends the process in its own way.
     """
+    import atexit
+    import threading
+
     is_watched = sys.gettrace() is not None or sys.getprofile() is not None
     if is_watched or any(not thread.daemon for thread in threading.enumerate()[1:]):
         return
@@ -121,6 +140,8 @@ def _leave(code: int) -> None:
 
 def _collect_garbage_rarely() -> None:
     """Almost nothing here is garbage in a cycle, and looking for it took a tenth of a large run."""
+    import gc
+
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 100)
 
 
