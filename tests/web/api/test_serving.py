@@ -11,7 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ import pytest
 from support.geval_command import clean_environment, run_geval
 from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
-from support.web_server import KEY, judge_environ, running_server
+from support.web_server import KEY, RunningServer, judge_environ, running_server
 
 from geval_cli.cli.serve import ServeOptions, serve
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore, StoredRun
+from geval_cli.web import connections
 from geval_cli.web.settings import ServerSettings
 
 ASKED = {"name": "clarity", "input": "?", "actualOutput": "!", "evaluationSteps": ["Look."]}
@@ -225,6 +226,95 @@ def test_answers_on_an_open_connection_leave_at_once(tmp_path: Path) -> None:
         (connection,) = server.server.server_state.connections
         used = connection.transport.get_extra_info("socket")
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def connected(server: RunningServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.settings.port), timeout=60)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    found = b""
+    while part := connection.recv(4096):
+        found += part
+    return found
+
+
+ASKED_FOR_HEALTH = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1:PORT\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with little patience."""
+    with running_server(tmp_path_factory.mktemp("quick"), head_timeout_s=0.1, body_timeout_s=0.1) as server:
+        yield server
+
+
+class TestSlowRequests:
+    @pytest.mark.parametrize(
+        ("sent", "status"),
+        [
+            (b"", b""),
+            (b"G", b"HTTP/1.1 408"),
+            (b"\r\n", b"HTTP/1.1 408"),
+            (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 408"),
+            (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ", b"HTTP/1.1 408"),
+        ],
+    )
+    def test_half_a_head_is_not_waited_for(self, quick: RunningServer, sent: bytes, status: bytes) -> None:
+        with connected(quick) as connection:
+            connection.sendall(sent)
+            assert read_all(connection)[:12] == status
+
+    def test_a_byte_now_and_then_wins_no_time(self, quick: RunningServer) -> None:
+        sent = 0
+        with connected(quick) as connection, suppress(OSError):  # reset, or a broken pipe
+            for byte in b"GET / HTTP/1.1\r\nx: " + b"a" * 10_000:
+                connection.sendall(bytes([byte]))
+                sent += 1
+                threading.Event().wait(0.005)
+        assert sent < 10_000
+
+    def test_the_second_request_of_a_connection_has_no_more_time(self, quick: RunningServer) -> None:
+        asked = ASKED_FOR_HEALTH.replace(b"PORT", str(quick.settings.port).encode())
+        with connected(quick) as connection:
+            connection.sendall(asked + b"GET / H")
+            said = read_all(connection)
+        assert said.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1 408" in said
+
+    @pytest.mark.parametrize("path", ["/nowhere", "/api/geval"])
+    def test_half_a_body_is_not_waited_for(
+        self, quick: RunningServer, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connections, "_BODY_GRACE_S", 0.1)
+        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{quick.settings.port}\r\ncontent-length: 9\r\n"
+        with connected(quick) as connection:
+            connection.sendall(f"{head}content-type: application/json\r\n\r\n{{".encode())
+            assert read_all(connection).startswith(b"HTTP/1.1 4")
+
+    def test_a_request_that_is_answered_slowly_is_left_alone(
+        self, tmp_path: Path, model: LoopbackServer
+    ) -> None:
+        options = {"head_timeout_s": 0.05, "body_timeout_s": 0.05, "environ": judge_environ(model)}
+        model.hold()
+        with running_server(tmp_path, **options) as server:
+            asking = Asking(f"{server.url}/api/geval", ASKED)
+            model.wait_for_requests(1)
+            threading.Event().wait(0.2)
+            model.release()
+            asking.join(60)
+        assert asking.answer["score"] == 0.9
+
+    def test_so_many_connections_and_no_more(self, tmp_path: Path) -> None:
+        with running_server(tmp_path, max_connections=2) as server, connected(server):
+            with connected(server):
+                while len(server.server.server_state.connections) < 2:
+                    threading.Event().wait(0.005)
+                with connected(server) as third:
+                    assert read_all(third).startswith(b"HTTP/1.1 503")
+            while len(server.server.server_state.connections) > 1:
+                threading.Event().wait(0.005)
+            assert server.get("/healthz").status == 200
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
