@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from geval_cli.config.schema import Scoring
 
@@ -79,6 +80,11 @@ class ServerSettings:
         """Where a browser on this machine finds the server."""
         host = DEFAULT_HOST if self.is_wildcard else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def address_with(secret: str | None, url: str) -> str:
+    """The address of a server at which a browser gets in by `secret`, its token or its ticket."""
+    return f"{url}/?token={quote(secret, safe='')}" if secret else url
 
 
 def is_loopback(host: str) -> bool:

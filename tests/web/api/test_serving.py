@@ -58,24 +58,37 @@ class ServeProcess:
         return self.process.wait(60)
 
 
+class ServedUrl(str):
+    """Where a server is, and the token that it printed."""
+
+    token: str
+
+    __slots__ = ("token",)
+
+
 @contextmanager
 def serving(
     folder: Path, *options: str, command: str = "serve", **environ: str
-) -> Iterator[tuple[ServeProcess, str]]:
+) -> Iterator[tuple[ServeProcess, ServedUrl]]:
     words = [sys.executable, "-m", "geval_cli", command, "--port", "0", *options]
     process = subprocess.Popen(
         words, cwd=folder, env=clean_environment(**environ), stderr=subprocess.PIPE, text=True
     )
     server = ServeProcess(process)
     try:
-        yield server, server.wait_for(r"http://\S+").group()
+        printed = server.wait_for(r"(http://[^/\s]+)(?:/\?token=(\S+))?")
+        url = ServedUrl(printed[1])
+        url.token = printed[2] or ""
+        yield server, url
     finally:
         process.kill()
         process.communicate()
 
 
-def post(url: str, value: object) -> dict[str, object]:
+def post(url: str, value: object, token: str = "") -> dict[str, object]:
     body, headers = json.dumps(value).encode(), {"content-type": "application/json"}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
     with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
         found: dict[str, object] = json.loads(answer.read())
         return found
@@ -107,12 +120,12 @@ def model() -> Iterator[LoopbackServer]:
         yield model
 
 
-def begin_work(folder: Path, model: LoopbackServer, url: str) -> Asking:
+def begin_work(folder: Path, model: LoopbackServer, url: ServedUrl) -> Asking:
     """An evaluation and a run under way, both waiting for `model.release()`."""
     (folder / "suite.yaml").write_text(SLOW_SUITE, encoding="utf-8")
     model.hold()
     asking = Asking(f"{url}/api/geval", ASKED)
-    post(f"{url}/api/runs", {"config": "suite.yaml"})
+    post(f"{url}/api/runs", {"config": "suite.yaml"}, url.token)
     model.wait_for_requests(2)
     return asking
 
@@ -175,7 +188,59 @@ def test_view_opens_the_browser_and_a_missing_key_is_said(tmp_path: Path) -> Non
             assert answer.status == 200
         while not opened.exists() and server.process.poll() is None:
             threading.Event().wait(0.01)
-    assert opened.read_text(encoding="utf-8").strip() == url
+        address = opened.read_text(encoding="utf-8").strip()
+        assert address.startswith(f"{url}/?token=")
+        assert url.token not in address, "a command line can be read by everybody on the machine"
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(address) as page:
+            assert (page.url, page.status) == (f"{url}/", 200)
+        assert status_of(address) == 401, "it opens the pages once"
+
+
+def status_of(address: str, data: bytes | None = None, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, headers), timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+class TestTokenOfAServer:
+    def test_is_made_for_each_start(self, tmp_path: Path, model: LoopbackServer) -> None:
+        with serving(tmp_path, **judge_environ(model)) as (server, url):
+            assert len(url.token) > 40
+            assert "POST /api/geval is open" in server.wait_for("is open.*").string
+            assert status_of(f"{url}/") == status_of(f"{url}/api/runs") == 401
+            assert status_of(f"{url}/api/runs", authorization=f"Bearer {url.token}") == 200
+            assert post(f"{url}/api/geval", ASKED)["score"] == 0.9
+            with serving(tmp_path) as (_, other):
+                assert other.token != url.token
+
+    def test_can_be_done_without(self, tmp_path: Path) -> None:
+        with serving(tmp_path, "--no-token") as (server, url):
+            assert not url.token
+            assert "every user of this machine" in server.wait_for("without a token.*").string
+            assert status_of(f"{url}/") == 200
+
+    def test_of_the_user_is_not_shown_and_holds_everywhere(self, tmp_path: Path) -> None:
+        with serving(tmp_path, GEVAL_SERVER_TOKEN=KEY) as (server, url):
+            assert not url.token
+            asked = json.dumps(ASKED).encode()
+            assert status_of(f"{url}/api/geval", asked, content_type="application/json") == 401
+            assert status_of(f"{url}/?token={KEY}") == 401, "urllib does not bring the cookie back"
+            assert status_of(f"{url}/api/runs", authorization=f"Bearer {KEY}") == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.end()
+            assert server.process.stderr is not None
+            assert KEY not in "".join(server.said) + server.process.stderr.read()
+
+    def test_is_either_given_or_switched_off(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GEVAL_SERVER_TOKEN", "x" * 20)
+        with pytest.raises(UsageError, match="--no-token"):
+            serve(options(tmp_path, has_no_token=True))
+        monkeypatch.delenv("GEVAL_SERVER_TOKEN")
+        with pytest.raises(UsageError, match="needs a token"):
+            serve(options(tmp_path, has_no_token=True, host="0.0.0.0"))
 
 
 def test_the_port_of_the_document_is_the_default() -> None:
