@@ -68,7 +68,7 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
         ConfigError: with every problem of the config.
         UsageError: the file cannot be written, or is the config itself.
     """
-    portable = read_portable_suite(config, env=os.environ, env_file=env_file)
+    portable = read_portable_suite(config, env=os.environ, env_file=env_file).without_secrets()
     _write_portable(portable, portable.to_json(), config, output)
 
 
