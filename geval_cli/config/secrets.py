@@ -82,6 +82,8 @@ _HEADER_PAIR = compile_later(
 )
 _HEADERS_LINE = compile_later(r"""\s*(?:- )?["']?headers["']?\s*:\s*(?:[{&].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
+_VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
+_VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # of a cookie or a scheme with several values; shorter words would be masked everywhere
 
@@ -178,6 +180,28 @@ def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]
 
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
+
+
+def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
+    """The names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret's name."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if key in _VARIABLE_KEYS and isinstance(entry, str):
+                yield entry
+            hides = is_secret or _hides(key, entry, under) or _is_header(key, entry, under)
+            is_reference = under.lower() == "headers" and isinstance(entry, str)
+            yield from secret_variables(entry, is_secret=hides or is_reference, under=key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from secret_variables(item, is_secret=is_secret)
+    elif is_secret and isinstance(value, str):
+        yield from _VARIABLE.findall(value)
+    elif isinstance(value, str):
+        references = [
+            match["value"] for match in _PARAMETER.finditer(value) if is_secret_parameter(match["name"])
+        ]
+        references += [match["value"] for match in _USER_INFO.finditer(value)]
+        yield from (name for text in references for name in _VARIABLE.findall(text))
 
 
 def secret_values(value: JsonValue) -> list[str]:

@@ -17,7 +17,7 @@ from geval_cli.config.load import read_suite
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.schema import PromptSpec
-from geval_cli.config.secrets import mask_config
+from geval_cli.config.secrets import MASK, mask_config, secret_variables
 from geval_cli.config.source_file import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.config.suite import OpenedSuite
 from geval_cli.config.test_source import SuiteTests
@@ -136,10 +136,14 @@ def _secrets(content: Mapping[str, JsonValue], place: Place) -> list[Problem]:
 
 
 def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
-    """All but `env`, and `env` apart: there a value counts by its name only."""
+    """All but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
     rest = mask_config({**content, "env": None})
     assert isinstance(rest, dict)
-    return rest, mask_config(content.get("env"))
+    env = mask_config(content.get("env"))
+    if isinstance(env, dict):
+        keys = env.keys() & set(secret_variables(rest))
+        env = {name: MASK if name in keys else value for name, value in env.items()}
+    return rest, env
 
 
 class _WrittenEnv(EnvValues):
