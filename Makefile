@@ -1,6 +1,8 @@
 # Everything a developer or CI runs. Needs only Python 3.11+ (with pip and venv), make and git.
+# `make test PYTHON=/path/to/python3.13` tries another Python, in an environment of its own.
 PYTHON ?= python3
-VENV := .venv
+VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -33,4 +35,4 @@ bench: $(STAMP)
 	@$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .geval .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf .venv .venv-* .geval .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem, Severity, UsageError
@@ -16,7 +17,9 @@ from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits
+from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import NONE_PROVIDER, build_provider, check_provider, check_ready
+from geval_cli.providers.source import ProviderSource
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.store.cache import ResponseCache
 
@@ -25,10 +28,15 @@ _SHARED_SPECS_KEPT = 64
 
 @dataclass(slots=True)
 class ProviderPool:
-    """Builds each provider once. Belongs to one event loop."""
+    """Builds each provider once. Belongs to one event loop.
+
+    `secrets` are those of all that it has built, and of the environment.
+    """
 
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
+    secrets: Secrets = field(default_factory=Secrets)
+    _values: set[str] = field(default_factory=set, repr=False)
     _built: dict[bytes, Provider] = field(default_factory=dict)
     _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
@@ -40,6 +48,8 @@ class ProviderPool:
         key = spec.fingerprint
         if key not in self._built:
             self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
+            self._values.update(ProviderSource(spec, self.env, self.base_dir).secret_values)
+            self.secrets = Secrets(self._values)
         if len(self._shared) < _SHARED_SPECS_KEPT:
             self._shared[id(spec)] = spec, self._built[key]
         return self._built[key]
@@ -83,7 +93,18 @@ class Judges:
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
         """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
-        return await grade(metric, case, judge, memory=self._memory)
+        found = await grade(metric, case, judge, memory=self._memory)
+        return without_secrets(found, self._pool.secrets)
+
+
+def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
+    """`grade` with no secret in what the judge wrote: a gateway before it may say back what it was sent."""
+    return replace(
+        grade,
+        reason=None if grade.reason is None else secrets.hide(grade.reason),
+        evaluation_steps=tuple(map(secrets.hide, grade.evaluation_steps)),
+        detail=secrets.hide_in(grade.detail),
+    )
 
 
 @asynccontextmanager

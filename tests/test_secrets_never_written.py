@@ -1,6 +1,7 @@
 """Keys wherever a user can put one, a server that breaks in every way and echoes them, and all that geval writes."""
 
 import base64
+import json
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,7 +37,15 @@ ENV_FILE = f"GROQ_API_KEY={planted('env-file')}\nANTHROPIC_API_KEY={planted('ant
 
 def config(server: LoopbackServer) -> dict[str, Any]:
     base_url, retried = server.base_url, {"max_retries": 1}
-    judge = {"id": "openai:judge", "config": {"base_url": base_url, "apiKey": planted("judge"), **retried}}
+    judge = {
+        "id": "openai:judge",
+        "config": {
+            "base_url": base_url,
+            "apiKey": planted("judge"),
+            "headers": {"X-Tenant": planted("tenant")},
+            **retried,
+        },
+    }
     return {
         "env": {"IN_BLOCK": planted("env-block")},
         "prompts": ["say {{ x }}"],
@@ -54,6 +63,10 @@ def config(server: LoopbackServer) -> dict[str, Any]:
                     },
                     **retried,
                 },
+            },
+            {
+                "id": "openai:corp",
+                "config": {"base_url": base_url, "headers": {"X-Corp": planted("corp")}, **retried},
             },
             {
                 "id": "openai:query",
@@ -81,6 +94,7 @@ def config(server: LoopbackServer) -> dict[str, Any]:
             "assert": [
                 {"type": "contains", "value": "fine"},
                 {"type": "g-eval", "criteria": "Good.", "provider": judge},
+                {"type": "webhook", "value": f"{server.url}/hook?key={planted('webhook')}"},
             ]
         },
         "tests": [{"vars": {"x": word}} for word in ("one", "two", "three")],
@@ -103,6 +117,11 @@ class Echo:
         heard = f"{request.path} {dict(request.headers)} {request.body.decode()}"
         echoed = {"x-request-id": request.headers.get("authorization", request.path)}
         good = chat_reply("fine")
+        if request.path.startswith("/hook"):
+            good = Reply(200, {}, {"pass": False, "reason": heard, "score": 0.25})
+        elif "judge" in str(request.body):
+            found = {"score": 7, "reason": f"It is good. {heard}", "steps": [heard]}
+            good = chat_reply(json.dumps(found))
         return [
             Reply(200, echoed, {**good.body, "heard": heard, "id": heard}),
             Reply(500, echoed, {"error": {"message": heard}}),
@@ -131,6 +150,8 @@ def everything_written(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("run", *options, "--max-cost", "1"),
             ("show", "latest", "--verbose"),
             ("list",),
+            ("export", "suite", "config.yaml"),
+            ("export", "suite", "config.yaml", "-o", "suite.json"),
         ]
         env = clean_environment(**ENVIRONMENT)
         finished = [run_geval(*command, cwd=folder, env=env) for command in commands]
@@ -142,7 +163,7 @@ def everything_written(tmp_path_factory: pytest.TempPathFactory) -> str:
         for path in folder.rglob("*")
         if path.is_file() and path.name not in before
     }
-    assert {"plan.json", "requests.jsonl", "results.json"} <= written.keys()
+    assert {"plan.json", "requests.jsonl", "results.json", "suite.json"} <= written.keys()
     assert any(name.endswith("cache.db") for name in written)
     said = [text for item in finished for text in (item.stdout, item.stderr)]
     return "\n".join([*said, *written.values()])
@@ -151,6 +172,8 @@ def everything_written(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_run_saw_faults_and_success(everything_written: str) -> None:
     for words in (
         "fine",
+        "It is good. ",
+        "/hook?key=***",
         "HTTP 500",
         "asked 2 times",
         "not JSON",

@@ -159,7 +159,12 @@ def _validator_class(schema: Schema) -> Any:
 @cache
 def _with_time_limits(draft: Any) -> Any:
     """The draft with regular expressions that give up, since its own would hold up everything else for ever."""
-    limited = {"pattern": _pattern, "patternProperties": _pattern_properties}
+    limited = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties(draft.VALIDATORS.get("additionalProperties")),
+    }
+    limited = {name: check for name, check in limited.items() if name in draft.VALIDATORS}
     return extend(draft, limited)  # type: ignore[no-untyped-call]  # the stubs leave it open
 
 
@@ -175,6 +180,30 @@ def _pattern_properties(
         for pattern, subschema in patterns.items():
             for name in (name for name in value if is_found(pattern, name)):
                 yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(own: Any) -> Any:
+    """The draft's own check, which searches for patterns itself where there are some."""
+
+    def check(validator: Any, wanted: Schema, value: JsonValue, schema: Any) -> Iterator[ValidationError]:
+        patterns = sorted(schema.get("patternProperties", {}))
+        if not patterns or not isinstance(value, dict):
+            yield from own(validator, wanted, value, schema)
+            return
+        known = schema.get("properties", {})
+        others = [
+            name for name in value if name not in known and not any(is_found(text, name) for text in patterns)
+        ]
+        if isinstance(wanted, dict):
+            for name in others:
+                yield from validator.descend(value[name], wanted, path=name)
+        elif not wanted and others:
+            names = ", ".join(map(repr, sorted(others)))
+            verb = "does" if len(others) == 1 else "do"
+            regexes = ", ".join(map(repr, patterns))
+            yield ValidationError(f"{names} {verb} not match any of the regexes: {regexes}")
+
+    return check
 
 
 def _described(error: ValidationError) -> str:

@@ -1,5 +1,7 @@
 """Regular expressions that come from a config and meet outputs that nobody foresaw, under a time limit."""
 
+from collections.abc import Callable
+
 import regex
 
 from geval_cli.errors import CheckTimeoutError
@@ -13,8 +15,17 @@ def is_found(pattern: str, text: str) -> bool:
     Raises:
         CheckTimeoutError: it takes too long to say; some patterns need exponential time on some texts.
     """
+    return _is_match(regex.search, pattern, text)
+
+
+def is_whole(pattern: str, text: str) -> bool:
+    """Whether `pattern` matches all of `text`, in capitals or not. Raises as `is_found`."""
+    return _is_match(regex.fullmatch, pattern, text, regex.IGNORECASE)
+
+
+def _is_match(match: Callable[..., object], pattern: str, text: str, flags: int = 0) -> bool:
     try:
-        return regex.search(pattern, text, timeout=REGEX_TIMEOUT_S, concurrent=True) is not None
+        return match(pattern, text, flags, timeout=REGEX_TIMEOUT_S, concurrent=True) is not None
     except TimeoutError as error:
         message = f"the regular expression took more than {REGEX_TIMEOUT_S:g} s on this output"
         raise CheckTimeoutError(

@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.patterns import is_whole
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import SqlAssertionSpec, SqlRulesSpec
 from geval_cli.config.problems import did_you_mean
@@ -194,7 +195,7 @@ def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
 
 def _allows(rule: str, name: str) -> bool:
     found = name if "::" in rule else name.rpartition("::")[2]
-    return rule.lower() == found.lower() or bool(regex.fullmatch(rule, found, regex.IGNORECASE))
+    return rule.lower() == found.lower() or is_whole(rule, found)
 
 
 def _first_line(error: Exception) -> str:

@@ -5,8 +5,7 @@ No document type is read, so no entity can grow or reach for a file.
 
 import asyncio
 import re
-from collections.abc import Iterator
-from itertools import islice
+import sys
 from typing import NoReturn
 from xml.parsers import expat
 
@@ -18,7 +17,7 @@ from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import XmlAssertionSpec, XmlRulesSpec
 from geval_cli.errors import Problem
 
-_OPENING = re.compile(r"<[^\W\d][^\s<>/]*")
+_OPENING = re.compile(rb"<[A-Za-z_:\x80-\xff][^\s<>/]*")
 _DEEPEST = 200  # elements within one another
 _MOST_TAGS = 100_000  # that are read in search of XML: from each broken element on, the text is read anew
 
@@ -27,22 +26,42 @@ class _RefusedError(Exception):
     """The XML has what is not read here."""
 
 
-class _Elements(Struct):
-    """The paths of all elements that a parser came by."""
+class _RootClosed(Exception):
+    """The first element is complete; what follows it is not to be read. `index` is the parser's at its end tag."""
 
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+
+class _Elements(Struct):
+    """The paths of all elements that a parser came by, and how many tags may still be read."""
+
+    most_tags: int
     paths: set[str] = field(default_factory=set)
     open: list[str] = field(default_factory=list)
-    is_closed: bool = False
+    tags: int = 0
+    has_content: bool = False
 
     def start(self, name: str, _: object) -> None:
+        self._count_tag()
         if len(self.open) == _DEEPEST:
             raise _RefusedError(f"it has more than {_DEEPEST} elements within one another")
+        self.has_content = bool(self.open)
         self.open.append(name)
         self.paths.add(".".join(self.open))
 
     def end(self, _: str) -> None:
+        self._count_tag()
         self.open.pop()
-        self.is_closed = not self.open
+
+    def text(self, _: str) -> None:
+        self.has_content = True
+
+    def _count_tag(self) -> None:
+        self.tags += 1
+        if self.tags > self.most_tags:
+            raise _RefusedError(f"it has more than {self.most_tags} tags")
 
 
 def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
@@ -93,21 +112,23 @@ def _paths_of(text: str) -> set[str]:
         expat.ExpatError: it is not well-formed.
         _RefusedError: it has a document type with contents of its own.
     """
-    elements = _Elements()
+    elements = _Elements(most_tags=sys.maxsize)
     _parser(elements).Parse(text.strip().encode("utf-8", "replace"), True)
     return elements.paths
 
 
 def _paths_in(text: str) -> set[str] | None:
     """The paths of all elements of all XML in a text, None without any; what surrounds it may be anything."""
+    data = text.encode("utf-8", "replace")
     found: set[str] | None = None
     position, tags = 0, 0
     while tags < _MOST_TAGS:
-        opening = _OPENING.search(text, position)
+        opening = _OPENING.search(data, position)
         if opening is None:
             break
-        elements, end, read = _element_at(text, opening.start(), _MOST_TAGS - tags)
-        tags += read
+        elements = _Elements(_MOST_TAGS - tags)
+        end = _end_of_element(data, opening.start(), elements)
+        tags += max(elements.tags, 1)
         if end is None:
             position = opening.end()
         else:
@@ -116,28 +137,32 @@ def _paths_in(text: str) -> set[str] | None:
     return found
 
 
-def _element_at(text: str, start: int, most_tags: int) -> tuple[_Elements, int | None, int]:
-    """The element that begins at `start`, where it ends (None if it is broken), and how many tags were read."""
-    elements = _Elements()
+def _end_of_element(data: bytes, start: int, elements: _Elements) -> int | None:
+    """Where the element that begins at `start` ends; None if it is broken.
+
+    Everything that is left is given to the parser as its last piece, and the parser says itself where the element
+    ends: newer versions of expat put off the reading of a piece until they see more, so whoever feeds them piece by
+    piece cannot tell from their silence what they have read.
+    """
     parser = _parser(elements)
-    read = 0
+
+    def end(name: str) -> None:
+        elements.end(name)
+        if not elements.open:
+            raise _RootClosed(parser.CurrentByteIndex)
+
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = elements.text
     try:
-        for chunk, end in islice(_tag_by_tag(text, start), most_tags):
-            read += 1
-            parser.Parse(chunk, False)
-            if elements.is_closed:
-                return elements, end, read
+        parser.Parse(memoryview(data)[start:], True)
+    except _RootClosed as closed:
+        at = start + closed.index
+        # The parser stands behind `<a/>`, but at the beginning of `</a>`.
+        is_empty_tag = not elements.has_content and data.endswith(b"/>", start, at)
+        return at if is_empty_tag else data.index(b">", at) + 1
     except (expat.ExpatError, _RefusedError):
         pass
-    return elements, None, read
-
-
-def _tag_by_tag(text: str, start: int) -> Iterator[tuple[bytes, int]]:
-    """The text in pieces that end with a `>`, so that nothing after the last tag is read with it."""
-    while start < len(text):
-        end = text.find(">", start) + 1 or len(text)
-        yield text[start:end].encode("utf-8", "replace"), end
-        start = end
+    return None
 
 
 def _parser(elements: _Elements) -> expat.XMLParserType:

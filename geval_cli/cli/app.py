@@ -315,6 +315,7 @@ def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None
         allow_code: options.AllowCode = False,
         cors: options.Origins = None,
         allowed_host: options.Names = None,
+        no_token: options.NoToken = False,
     ) -> None:
         from geval_cli.cli.serve import ServeOptions, serve
 
@@ -332,6 +333,7 @@ def _add_server_command(name: str, summary: str, *, opens_browser: bool) -> None
                 cors or (),
                 allowed_host or (),
                 opens_browser,
+                no_token,
             )
         )
 

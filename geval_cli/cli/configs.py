@@ -15,6 +15,7 @@ from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.store.home import make_private_file
 
 
 def validate_configs(requests: Sequence[RunRequest], *, lists_differences: bool = False) -> ExitCode:
@@ -68,7 +69,7 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
         ConfigError: with every problem of the config.
         UsageError: the file cannot be written, or is the config itself.
     """
-    portable = read_portable_suite(config, env=os.environ, env_file=env_file)
+    portable = read_portable_suite(config, env=os.environ, env_file=env_file).without_secrets()
     _write_portable(portable, portable.to_json(), config, output)
 
 
@@ -84,6 +85,8 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
         raise UsageError(
             f"{output} exists already, and is left as it is", hint="name another file, or add --force"
         )
+    if output is not None and portable.without_secrets().content != portable.content:
+        make_private_file(output)  # what it cannot make, the writing below tells
     _write_portable(portable, portable.to_yaml(), source, output)
 
 

@@ -7,6 +7,9 @@ from types import FrameType
 INTERRUPTED = 130
 """`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
 
+INTERRUPTED_LINE = "interrupted by Ctrl-C\n"
+"""What is said where nothing was under way that says more; nobody is to wonder why a command ended."""
+
 _STDERR = 2
 
 
@@ -22,6 +25,14 @@ def raise_again() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def was_lost(end: SystemExit) -> bool:
+    """Return whether a Ctrl-C ends the command of which typer tells nobody: it only chooses the exit code."""
+    cause: BaseException | None = end
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return end.code == INTERRUPTED and cause is not None
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
-    os.write(_STDERR, b"stopped\n")
+    os.write(_STDERR, INTERRUPTED_LINE.encode())
     os._exit(INTERRUPTED)

@@ -1,34 +1,41 @@
 """Where the process begins and ends: the quick answers, and the boundary that turns errors into exit codes."""
 
-import atexit
-import gc
 import os
 import sys
-import threading
-import traceback
-from typing import NoReturn
 
-from geval_cli.cli.ctrl_c import INTERRUPTED, raise_again, stop_at_once
+from geval_cli.cli.ctrl_c import INTERRUPTED, INTERRUPTED_LINE, raise_again, stop_at_once, was_lost
 from geval_cli.version import __version__
+
+TYPE_CHECKING = (
+    False  # as in `typing`: until `geval` is called, each import is time in which Ctrl-C is Python's
+)
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
+_HELP = {"--help", "-h"}
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
-def geval() -> NoReturn:
+def geval() -> "NoReturn":
     """The `geval` command as a process of its own, which it ends."""
     stop_at_once()
+    code: int | str | None
     try:
         main()
     except SystemExit as end:
-        if isinstance(end.code, int):
-            _leave(end.code)
-        raise
+        code = end.code
+    except KeyboardInterrupt:  # while an error was being told
+        code = _interrupted()
+    stop_at_once()
+    if isinstance(code, int):
+        _leave(code)
+    sys.exit(code)
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """The `geval` command within a process that goes on.
 
     Raises:
@@ -37,11 +44,15 @@ def main() -> NoReturn:
     try:
         code: int | str | None = _run_command()
     except SystemExit as end:
-        code = end.code
+        code = _interrupted() if was_lost(end) else end.code
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        code = INTERRUPTED
+        code = _interrupted()
     sys.exit(_code_with_lost_output(code))
+
+
+def _interrupted() -> int:
+    sys.stderr.write(INTERRUPTED_LINE)
+    return INTERRUPTED
 
 
 def _run_command() -> int:
@@ -62,19 +73,34 @@ def _run_command() -> int:
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
     try:
+        _check_folder()
         app()
     except GevalError as error:
         from geval_cli.cli.problems import print_error
 
         if shows_tracebacks:
-            traceback.print_exc()
+            _print_traceback()
         print_error(error)
         return error.exit_code
     except Exception:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
-        traceback.print_exc()
+        _print_traceback()
         sys.stderr.write("\nthis is a bug in geval; please report it with the lines above\n")
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def _check_folder() -> None:
+    """Raise UsageError where the current folder is gone, before a command stumbles over that in its own way."""
+    if not _HELP & {*sys.argv[1:]} and sys.argv[1:]:
+        from geval_cli.store.home import current_folder
+
+        current_folder()
 
 
 def _code_with_lost_output(code: int | str | None) -> int | str | None:
@@ -96,6 +122,9 @@ def _leave(code: int) -> None:
 
     Returns where that would lose something: then Python ends the process in its own way.
     """
+    import atexit
+    import threading
+
     is_watched = sys.gettrace() is not None or sys.getprofile() is not None
     if is_watched or any(not thread.daemon for thread in threading.enumerate()[1:]):
         return
@@ -111,6 +140,8 @@ def _leave(code: int) -> None:
 
 def _collect_garbage_rarely() -> None:
     """Almost nothing here is garbage in a cycle, and looking for it took a tenth of a large run."""
+    import gc
+
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 100)
 
 

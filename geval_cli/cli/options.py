@@ -155,6 +155,9 @@ Names = Annotated[
     list[str] | None,
     typer.Option("--allowed-host", metavar="NAME", help="A further name of this server; repeatable."),
 ]
+NoToken = Annotated[
+    bool, typer.Option("--no-token", help="Let every user of this machine use pages and runs.")
+]
 Version = Annotated[bool, typer.Option("--version", "-V", help="Show the version.")]
 AsPromptfoo = Annotated[
     bool,

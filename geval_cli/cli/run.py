@@ -32,7 +32,7 @@ from geval_cli.service import (
     run_evaluation,
     take_up,
 )
-from geval_cli.store.home import home_folder
+from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.state import CacheChoice, State, open_state
 
 _RANK = (
@@ -114,7 +114,7 @@ def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
 
 def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
     """What a run writes besides its results and the databases."""
-    folder = home_folder(home, env=os.environ, cwd=Path.cwd())
+    folder = home_folder(home, env=os.environ, cwd=current_folder())
     return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
 
 

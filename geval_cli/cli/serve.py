@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import secrets
 import sys
 import threading
 import webbrowser
@@ -17,6 +18,7 @@ from geval_cli.errors import UsageError
 if TYPE_CHECKING:
     from geval_cli.web.settings import ServerSettings
 
+_TOKEN_BYTES = 32
 _NEEDED = ("fastapi", "uvicorn")
 
 
@@ -35,6 +37,7 @@ class ServeOptions(Struct, frozen=True):
     origins: Sequence[str]
     hosts: Sequence[str]
     opens_browser: bool = False
+    has_no_token: bool = False
 
 
 def serve(options: ServeOptions) -> None:
@@ -48,29 +51,52 @@ def serve(options: ServeOptions) -> None:
     from geval_cli.judging import judge_problems
     from geval_cli.web.api.geval import judge_spec
     from geval_cli.web.server import Server, bind
+    from geval_cli.web.settings import address_with
 
     listening, settings = bind(_settings(options))
     with listening:
+        # A browser's command line can be read by everybody on this machine: what stands there opens the pages once.
+        address = address_with(settings.ticket, settings.url)
         opens = options.opens_browser
-        server = Server(settings, say=_say, on_started=lambda: _open_browser(settings.url) if opens else None)
-        _say(f"geval serves {settings.folder} at {settings.url}  (Ctrl-C ends it)")
+        server = Server(settings, say=_say, on_started=lambda: _open_browser(address) if opens else None)
+        # A token of the user's own is known, and stays out of what may be a log.
+        printed = settings.token if settings.has_open_geval else None
+        _say(f"geval serves {settings.folder} at {address_with(printed, settings.url)}  (Ctrl-C ends it)")
+        _say_who_may_ask(settings)
         for problem in judge_problems(judge_spec(settings), env=server.judge_env, base_dir=settings.folder):
             _say(f"warning: /api/geval cannot judge yet: {problem.message} ({problem.hint})")
         asyncio.run(server.serve([listening]))
 
 
+def _say_who_may_ask(settings: "ServerSettings") -> None:
+    if settings.token is None:
+        _say("without a token every user of this machine can use the server, and your keys through it")
+    elif settings.has_open_geval:
+        _say(
+            "the token in the address opens pages and runs; POST /api/geval is open to every user of this machine"
+        )
+
+
 def _settings(options: ServeOptions) -> "ServerSettings":
     from geval_cli.cli.arguments import parse_scoring
-    from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
+    from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings, is_loopback
 
     if not options.folder.is_dir():
         raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
+    own = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if own and options.has_no_token:
+        hint = f"leave --no-token out, or unset {TOKEN_VARIABLE}"
+        raise UsageError(f"--no-token, and {TOKEN_VARIABLE} is set", hint=hint)
+    is_made = not own and not options.has_no_token and is_loopback(options.host)
+    token = own or (secrets.token_urlsafe(_TOKEN_BYTES) if is_made else None)
     settings = ServerSettings(
         folder=options.folder.resolve(),
         environ=os.environ,
         home=options.home,
         env_file=options.env_file,
-        token=os.environ.get(TOKEN_VARIABLE, "").strip() or None,
+        token=token,
+        ticket=secrets.token_urlsafe(_TOKEN_BYTES) if token else None,
+        has_open_geval=is_made,
         allows_code=options.allow_code,
         grader=options.grader,
         scoring=parse_scoring(options.scoring, options.samples),

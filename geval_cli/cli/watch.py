@@ -1,8 +1,10 @@
 """`geval run --watch`: run again whenever the config, or a file that it names, changes."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,13 +37,17 @@ def watch(
 
     A config that cannot be read does not end it: its problems are shown, and the next change tries again. The files in
     the folders are looked at, at most `files_max`, but not what the runs themselves write: `own` tells the files and
-    folders, asked after each run. Else each run would be the reason for another.
+    folders, asked after each run. Else each run would be the reason for another. What else changes while two runs in a
+    row are under way (the file of a `tee` behind us, a log of the user's own code) is not looked at from then on.
     """
     folders = sorted({config.resolve().parent for config in configs})
+    never_ignored = {config.resolve() for config in configs}
     code = ExitCode.OK
+    ignored: set[Path] = set()
+    written_before: set[Path] = set()
     try:
         while True:
-            before = stamps_of(folders, (), files_max)
+            before = stamps_of(folders, ignored, files_max)
             try:
                 code = run()
             except GevalError as error:
@@ -51,7 +57,12 @@ def watch(
                 return code
             names = ", ".join(inert(str(folder)) for folder in folders)
             sys.stderr.write(f"\nwatching {names}; Ctrl-C ends it\n")
-            ignored = {path.resolve() for path in own()}
+            ignored |= {path.resolve() for path in own()}
+            written = _differing(before, stamps_of(folders, ignored, files_max)) - never_ignored - ignored
+            again, written_before = written & written_before, written
+            if again:
+                sys.stderr.write(f"{_described(sorted(again))} changes with each run and is not watched\n")
+                ignored |= again
             before = {path: stamp for path, stamp in before.items() if path not in ignored}
             changed = _wait_for_change(before, partial(stamps_of, folders, ignored, files_max))
             sys.stderr.write(f"{_described(changed)} changed\n\n")
@@ -65,6 +76,7 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
     found: Stamps = {}
     pending = list(folders)
     skipped = set(ignored)
+    streams = _own_streams()
     while pending and len(found) < files_max:
         try:
             entries = sorted(pending.pop().iterdir())
@@ -75,7 +87,7 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
                 if path.name not in _SKIPPED and path not in skipped:
                     pending.append(path)
             elif path not in skipped and not _is_passing(path.name):
-                stamp = _stamp(path)
+                stamp = _stamp(path, streams)
                 if stamp is not None:
                     found[path] = stamp
     return found
@@ -86,12 +98,28 @@ def _is_passing(name: str) -> bool:
     return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE))
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _own_streams() -> set[tuple[int, int]]:
+    """The files that stdout and stderr are written to (`geval run --watch > FILE`), by device and number."""
+    found = set()
+    for number in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(number)
+            found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _stamp(path: Path, streams: set[tuple[int, int]]) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:
         return None
+    if (status.st_dev, status.st_ino) in streams:
+        return None
     return status.st_mtime_ns, status.st_size
+
+
+def _differing(before: Stamps, now: Stamps) -> set[Path]:
+    return {path for path in {*before, *now} if before.get(path) != now.get(path)}
 
 
 def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
@@ -102,7 +130,7 @@ def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
             time.sleep(_QUIET_S)
             settled = look()
             if settled == now:
-                return sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+                return sorted(_differing(before, now))
         time.sleep(_POLL_S)
 
 

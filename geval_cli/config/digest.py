@@ -60,7 +60,8 @@ def digest_of(parts: Mapping[str, JsonValue]) -> str:
 
 def _masked(key: str, value: JsonValue) -> JsonValue:
     """A part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
-    return mask_config(value) if key == "env" else mask_config({key: value})
+    part = value if key == "env" else {key: value}
+    return mask_config(part, hides_headers=False)
 
 
 def _hash(value: JsonValue) -> str:
@@ -69,7 +70,7 @@ def _hash(value: JsonValue) -> str:
 
 def _one_by_one(rows: Iterable[JsonValue], digest: "hashlib._Hash") -> Iterator[JsonValue]:
     for row in rows:
-        digest.update(_canonical(mask_config(row)))
+        digest.update(_canonical(mask_config(row, hides_headers=False)))
         yield row
 
 

@@ -1,6 +1,7 @@
 """Problems as the user reads them: place, source line, caret, hint, notes. Plain text; colours belong to the CLI."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -44,17 +45,28 @@ def render_problem(problem: Problem, *, read_line: LineReader | None = None) -> 
     width = max(_MIN_GUTTER, len(str(location.line)))
     path = f"   {location.key_path}" if location.key_path else ""
     lines.append(f"{' ' * (width - 1)}--> {location}{path}")
-    source = (read_line or _FileLines())(location) if location.length else None
+    reader = read_line or _FileLines()
+    source = reader(location) if location.length else None
     notes = problem.notes
     if source is None:
         notes = (problem.hint, *notes) if problem.hint else notes
     else:
-        shown, caret = draw_source_line(source, column=location.column, length=location.length)
+        shown, caret = draw_source_line(
+            source, column=location.column, length=location.length, above=_lines_above(location, reader)
+        )
         lines.append(f"{' ' * width} |")
         lines.append(f"{location.line:>{width}} | {shown}".rstrip())
         lines.append(f"{' ' * width} | {caret} {problem.hint}".rstrip())
     lines += [f"{' ' * width} = {note}" for note in notes]
     return _CONTROL.sub("�", "\n".join(lines))
+
+
+def _lines_above(location: Location, read_line: LineReader) -> Iterator[str]:
+    for number in range(location.line - 1, 0, -1):
+        line = read_line(replace(location, line=number))
+        if line is None:
+            return
+        yield line
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:

@@ -1,7 +1,8 @@
 """What must never be shown or kept: keys and passwords, found by the name they stand under, by their place or form."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from urllib.parse import unquote
 
 from geval_cli.patterns import compile_later
@@ -56,7 +57,33 @@ _BARE = compile_later(
     r"|\bAKIA[0-9A-Z]{16}\b|\bxox[abprs]-[\w-]{10,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?<=[Bb]earer )(?=\S*(?:[0-9A-Z_+/=*-]|\.\w))[\w.~+/=*-]{6,}|(?<=[Bb]asic )(?=\S*[0-9=+/])[\w+/=-]{8,}"
 )
+_PLAIN_HEADERS = frozenset(
+    {
+        "accept", "accept-charset", "accept-encoding", "accept-language", "anthropic-beta", "anthropic-version",
+        "cache-control", "connection", "content-encoding", "content-language", "content-type", "host", "http-referer",
+        "openai-beta", "openai-organization", "openai-project", "origin", "pragma", "prefer", "referer", "user-agent",
+        "x-title",
+    }
+)  # fmt: skip
+_ORDINARY = compile_later(
+    r"true|false|yes|no|on|off|null|none|auto|default|v?\d{1,5}(?:\.\d+)*|\d{4}-\d\d-\d\d(?:-preview)?"
+    r"|[a-z]{2}(?:-[A-Z]{2})?|(?:application|audio|image|multipart|text|\*)/[\w.+*-]+(?:\s*;.*)?",
+    re.IGNORECASE,
+)
+_WORD_ALONE = compile_later(r"[A-Za-z][a-z]{0,7}")
+_MIN_HEADER = 6
+"""Shorter values of headers with plain names are masked in their place, not wherever they occur in a text."""
+
+_MOST_HEADERS = 200  # lines between `headers:` and one of them
+
+_HEADERS_BLOCK = compile_later(r"""(?<![\w.-])headers["']?\s*:\s*\{(?P<inside>(?:\{\{.*?\}\}|[^{}])*)""")
+_HEADER_PAIR = compile_later(
+    rf"""(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*:\s*(?P<value>{_QUOTED}|(?:{_PLACE}|[^,{{}}\s])(?:{_PLACE}|[^,{{}}])*)"""
+)
+_HEADERS_LINE = compile_later(r"""\s*(?:- )?["']?headers["']?\s*:\s*(?:[{&].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})
+_VARIABLE_KEYS = frozenset({"api_key_env", "apiKeyEnvar"})
+_VARIABLE = compile_later(r"\benv\.(\w+)")
 _PROVIDER_KEYS = frozenset({"providers", "provider"})
 _MIN_PART = 8  # of a cookie or a scheme with several values; shorter words would be masked everywhere
 
@@ -103,9 +130,78 @@ def mask_bare(text: str) -> str:
     return _BARE.sub(MASK, text)
 
 
-def mask_config(value: JsonValue) -> JsonValue:
-    """A config as data without its secrets. The variables of tests are kept, whatever they are called."""
-    return _masked(value, is_secret=False, may_be_free=True)
+def mask_config(value: JsonValue, *, hides_headers: bool = True) -> JsonValue:
+    """A config as data without its secrets. The variables of tests are kept, whatever they are called.
+
+    Without `hides_headers`, headers with plain names keep their values: for digests, which know no other rule.
+    """
+    return _masked(value, is_secret=False, may_be_free=True, hides_headers=hides_headers)
+
+
+def is_plain_header(name: str, value: JsonValue) -> bool:
+    """Return whether a header holds nothing that could be a secret, by its name or its value.
+
+    Any other header of a config may be what a company's gateway knows its users by, whatever it is called.
+    """
+    if is_secret_parameter(name):
+        return False
+    text = str(value).strip()
+    return name.lower() in _PLAIN_HEADERS or not text or _ORDINARY.fullmatch(text) is not None
+
+
+def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
+    """What must not be shown of headers with plain names: values that no other text holds by chance."""
+    for name, value in headers.items():
+        text = str(value).strip()
+        if is_secret_parameter(name) or is_plain_header(name, text) or _is_reference(text):
+            continue
+        if len(text) >= _MIN_HEADER and not _WORD_ALONE.fullmatch(text):
+            yield text
+            parts = re.split(r"[\s;,=\"']+", text)
+            yield from (part for part in parts if len(part) >= _MIN_PART and re.search(r"\d", part))
+
+
+def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
+    """The value in a source line that stands under `headers:`. `before` are the lines above it, the nearest first."""
+    depth = _depth(line)
+    if not depth or not (pair := _HEADER_PAIR.match(line, depth)):
+        return []
+    for above in islice(before, _MOST_HEADERS):
+        if above.strip() and _depth(above) < depth:
+            is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
+            is_header = _HEADERS_LINE.fullmatch(above.rstrip()) is not None
+            return (
+                [pair.span("value")]
+                if is_header and not is_plain and not _is_reference(pair["value"])
+                else []
+            )
+    return []
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
+    """The names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret's name."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if key in _VARIABLE_KEYS and isinstance(entry, str):
+                yield entry
+            hides = is_secret or _hides(key, entry, under) or _is_header(key, entry, under)
+            is_reference = under.lower() == "headers" and isinstance(entry, str)
+            yield from secret_variables(entry, is_secret=hides or is_reference, under=key)
+    elif isinstance(value, list):
+        for item in value:
+            yield from secret_variables(item, is_secret=is_secret)
+    elif is_secret and isinstance(value, str):
+        yield from _VARIABLE.findall(value)
+    elif isinstance(value, str):
+        references = [
+            match["value"] for match in _PARAMETER.finditer(value) if is_secret_parameter(match["name"])
+        ]
+        references += [match["value"] for match in _USER_INFO.finditer(value)]
+        yield from (name for text in references for name in _VARIABLE.findall(text))
 
 
 def secret_values(value: JsonValue) -> list[str]:
@@ -116,21 +212,29 @@ def secret_values(value: JsonValue) -> list[str]:
     return list(dict.fromkeys(_values(value, is_secret=False)))
 
 
-def _masked(value: JsonValue, *, is_secret: bool, may_be_free: bool, under: str = "") -> JsonValue:
+def _masked(
+    value: JsonValue, *, is_secret: bool, may_be_free: bool, under: str = "", hides_headers: bool = True
+) -> JsonValue:
     if isinstance(value, dict):
         return {
             key: entry
             if may_be_free and key in _FREE_TEXT_KEYS
             else _masked(
                 entry,
-                is_secret=_hides(key, entry, under) or is_secret,
+                is_secret=is_secret
+                or _hides(key, entry, under)
+                or (hides_headers and not may_be_free and _is_header(key, entry, under)),
                 may_be_free=may_be_free and key not in _PROVIDER_KEYS,
                 under=key,
+                hides_headers=hides_headers,
             )
             for key, entry in value.items()
         }
     if isinstance(value, list):
-        return [_masked(item, is_secret=is_secret, may_be_free=may_be_free) for item in value]
+        return [
+            _masked(item, is_secret=is_secret, may_be_free=may_be_free, hides_headers=hides_headers)
+            for item in value
+        ]
     if is_secret and value is not None and not isinstance(value, bool) and not _is_reference(str(value)):
         return MASK
     if not isinstance(value, str):
@@ -143,6 +247,8 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
     if isinstance(value, dict):
         for key, entry in value.items():
             yield from _values(entry, is_secret=_hides(key, entry, under) or is_secret, under=key)
+        if under.lower() == "headers":
+            yield from header_values(value)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _values(item, is_secret=is_secret)
@@ -154,6 +260,12 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
     elif isinstance(value, str):
         for start, end in secret_spans(value):
             yield from _values(value[start:end].strip("\"'"), is_secret=True)
+
+
+def _is_header(key: str, entry: JsonValue, under: str) -> bool:
+    return (
+        under.lower() == "headers" and not isinstance(entry, dict | list) and not is_plain_header(key, entry)
+    )
 
 
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
@@ -189,6 +301,8 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
     for flag in _FLAG.finditer(text):
         if is_secret_name(flag["name"]) and not _is_reference(flag["value"]):
             yield flag.span("value")
+    if "headers" in text:
+        yield from _headers_in(text)
     position = 0
     while match := _NAMED.search(text, position):
         position = match.end()
@@ -200,6 +314,15 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
             position = value.end()
             if not _is_reference(value.group()):
                 yield value.span()
+
+
+def _headers_in(text: str) -> Iterator[tuple[int, int]]:
+    """Values of headers that are written in one line: `headers: {X-Corp: ...}`."""
+    for block in _HEADERS_BLOCK.finditer(text):
+        for pair in _HEADER_PAIR.finditer(text, *block.span("inside")):
+            is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))
+            if not is_plain and not _is_reference(pair["value"]):
+                yield pair.span("value")
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

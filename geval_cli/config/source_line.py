@@ -1,9 +1,10 @@
 """One source line as a terminal shows it, with the caret line under it: tabs, wide characters, secrets, long lines."""
 
 import unicodedata
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from geval_cli.config.secrets import MASK, secret_spans
+from geval_cli.config.secrets import MASK, header_line_spans, secret_spans
 
 _TAB_WIDTH = 4
 _MAX_WIDTH = 100
@@ -20,15 +21,16 @@ class _Cell(NamedTuple):
     width: int
 
 
-def draw_source_line(line: str, *, column: int, length: int) -> tuple[str, str]:
+def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str] = ()) -> tuple[str, str]:
     """The line as it is to be shown, and a line of carets to stand under it.
 
     Args:
         line: as it stands in the file.
         column: the first character to point at, from 1; may lie just behind the end.
         length: how many characters to point at.
+        above: the lines above it, the nearest first; they say what is a header.
     """
-    cells = _cells(line)
+    cells = _cells(line, [*secret_spans(line), *header_line_spans(above, line)])
     start = min(max(column - 1, 0), len(cells))
     end = min(start + length, len(cells))
     first, last = _window(cells, start, end)
@@ -42,14 +44,14 @@ def draw_source_line(line: str, *, column: int, length: int) -> tuple[str, str]:
     return shown, " " * before + "^" * max(1, under)
 
 
-def _cells(line: str) -> list[_Cell]:
+def _cells(line: str, hidden: Iterable[tuple[int, int]]) -> list[_Cell]:
     cells: list[_Cell] = []
     column = 0
     for character in line:
         cell = _cell(character, column)
         cells.append(cell)
         column += cell.width
-    for start, end in secret_spans(line):
+    for start, end in hidden:
         cells[start:end] = [_Cell(MASK, len(MASK)), *[_Cell("", 0)] * (end - start - 1)]
     return cells
 

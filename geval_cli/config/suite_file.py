@@ -17,7 +17,7 @@ from geval_cli.config.load import read_suite
 from geval_cli.config.place import Place
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.schema import PromptSpec
-from geval_cli.config.secrets import mask_config
+from geval_cli.config.secrets import MASK, mask_config, secret_variables
 from geval_cli.config.source_file import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.config.suite import OpenedSuite
 from geval_cli.config.test_source import SuiteTests
@@ -33,6 +33,12 @@ class PortableSuite(Struct, frozen=True):
 
     content: Mapping[str, JsonValue]
     warnings: tuple[Problem, ...] = ()
+
+    def without_secrets(self) -> "PortableSuite":
+        """The suite with `***` in the place of each key and password, for a file that is passed on."""
+        rest, env = _without_secrets(self.content)
+        content = {key: env if key == "env" else rest[key] for key in self.content}
+        return PortableSuite(content, self.warnings)
 
     def to_json(self) -> str:
         """The suite as JSON text."""
@@ -123,11 +129,21 @@ def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...]) -> list[JsonValue]
 
 
 def _secrets(content: Mapping[str, JsonValue], place: Place) -> list[Problem]:
-    parts = [{**content, "env": None}, content.get("env")]  # apart, an env value counts by its name only
-    if mask_config(parts) == parts:
+    if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
         return []
-    hint = "name an environment variable instead (`api_key_env`) before you pass the file on"
+    hint = "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
     return [Problem("the suite holds a key or a password", place.value(), hint, severity=Severity.WARNING)]
+
+
+def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
+    """All but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
+    rest = mask_config({**content, "env": None})
+    assert isinstance(rest, dict)
+    env = mask_config(content.get("env"))
+    if isinstance(env, dict):
+        keys = env.keys() & set(secret_variables(rest))
+        env = {name: MASK if name in keys else value for name, value in env.items()}
+    return rest, env
 
 
 class _WrittenEnv(EnvValues):

@@ -118,7 +118,9 @@ class EndpointProvider:
             usage=usage,
             latency_ms=reply.latency_ms,
             dropped=self.dropped(request),
-            model=model if isinstance(model, str) else None,
-            request_id=request_id_of(reply, context) or str(named.get(self.id_key) or "")[:_ID_CHARS] or None,
+            model=endpoint.secrets.hide(model) if isinstance(model, str) else None,
+            request_id=request_id_of(reply, context)
+            or endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS]
+            or None,
             exhausted_s=self._transport.exhausted_s(reply, usage),
         )

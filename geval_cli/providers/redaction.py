@@ -3,10 +3,11 @@
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
 from geval_cli.config.secrets import MASK, is_secret_parameter, mask_bare
+from geval_cli.records import JsonValue
 
 EXCERPT_CHARS = 2_000
 """How much of a server's answer an error carries."""
@@ -31,9 +32,23 @@ class Secrets:
 
     def redact(self, text: str) -> str:
         """`text` with every known secret, and everything that looks like a key, masked."""
+        return mask_bare(self.hide(text))
+
+    def hide(self, text: str) -> str:
+        """`text` with every known secret masked, and nothing else: for prose, which may well speak of keys."""
         for value in self._values:
             text = text.replace(value, MASK)
-        return mask_bare(text)
+        return text
+
+    def hide_in(self, value: JsonValue) -> JsonValue:
+        """JSON data with every known secret masked in its texts; what holds none is given back as it is."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            return {key: self.hide_in(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.hide_in(item) for item in value]
+        return value
 
     def excerpt(self, text: str) -> str:
         """The redacted beginning of `text`, at most `EXCERPT_CHARS` long."""

@@ -25,7 +25,7 @@ def url_problem(url: str) -> str:
 
 
 async def ask_webhook(url: str, payload: Mapping[str, Any]) -> JsonValue:
-    """What the server at `url` answers when it is sent `payload`, both JSON.
+    """What the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
 
     Raises:
         ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
@@ -37,4 +37,4 @@ async def ask_webhook(url: str, payload: Mapping[str, Any]) -> JsonValue:
         answer, _ = await transport.post_json(HttpCall(url, timeout_s=WEBHOOK_TIMEOUT_S), payload, context)
     finally:
         await transport.aclose()
-    return answer
+    return context.secrets.hide_in(answer)  # its words are shown, and it may say back its own address

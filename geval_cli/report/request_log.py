@@ -19,6 +19,7 @@ from geval_cli.report.json_text import json_text
 from geval_cli.report.numbers import format_duration, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import output_error
+from geval_cli.store.home import close_to_others
 
 _OWNER_ONLY = 0o600
 _LINE_WIDTH = 400
@@ -42,6 +43,7 @@ class RequestLogFile:
     def __enter__(self) -> Self:
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _OWNER_ONLY)
+            close_to_others(self._path)  # one of an earlier run may be open to them
             self._file = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8", newline="\n")
         except OSError as error:
             raise output_error(self._path, error, advice="name a file that can be written to") from error

@@ -10,6 +10,7 @@ from typing import Self
 
 from geval_cli.errors import OutputError
 
+_OWNER_ONLY, _BY_UMASK = 0o600, 0o666
 _ADVICE = "the results are kept: `geval show RUN -o FILE` writes them again"
 _HINTS = {
     errno.ENOSPC: "free some space, then write it again with `geval show RUN -o FILE`",
@@ -47,10 +48,14 @@ class SafeFile:
 
     def __enter__(self) -> Self:
         try:
-            self._file = self._temporary.open("w", encoding="utf-8", newline="\n")
+            self._file = open(self._temporary, "w", encoding="utf-8", newline="\n", opener=self._opener)
         except OSError as error:
             raise output_error(self._path, error) from error
         return self
+
+    def _opener(self, path: str, flags: int) -> int:
+        """For the owner alone where a file is replaced, which may be one: it gets that one's mode at the end."""
+        return os.open(path, flags, _OWNER_ONLY if self._target.exists() else _BY_UMASK)
 
     def write(self, text: str) -> None:
         """Add text."""

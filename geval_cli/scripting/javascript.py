@@ -1,20 +1,19 @@
-"""JavaScript in an engine inside this process (QuickJS), with limits and without access to anything.
+"""JavaScript in an engine (QuickJS) in a process of its own, with limits and without access to anything.
 
-Each call has an engine of its own, which lives and dies in one thread. The package is the extra `js`.
+Each call has an engine of its own; a thread waits for the process that it lives in. The package is the extra `js`.
 """
 
 import asyncio
+import atexit
 import json
+import os
 import queue
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import cache, lru_cache
-from importlib import import_module
+from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,11 +21,17 @@ from msgspec import Struct, field
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError
-from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
+from geval_cli.scripting.javascript_process import JavaScriptProcess
+from geval_cli.scripting.javascript_worker import Limits, evaluate
+from geval_cli.scripting.script_errors import (
+    ScriptCrashError,
+    ScriptError,
+    ScriptLimitError,
+    ScriptTimeoutError,
+)
 
 INSTALL_HINT = "pip install 'geval-cli[js]'"
 
-_STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
 _STRINGS_AND_COMMENTS = compile_later(
     r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
@@ -35,11 +40,6 @@ _MODULES = compile_later(
     r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
     re.MULTILINE,
 )
-_PLATFORM = compile_later(
-    r"\b(?:Buffer|Intl|TextDecoder|TextEncoder|URL|URLSearchParams|structuredClone|localeCompare"
-    r"|toLocale(?:Date|Time)?String)\b"
-)
-"""What only code that names something of platform.js pays for."""
 
 
 class JavaScriptLimits(Struct, frozen=True):
@@ -51,6 +51,7 @@ class JavaScriptLimits(Struct, frozen=True):
 
 
 _LIMITS = JavaScriptLimits()
+_NOW = threading.Lock()
 
 
 class Entry(StrEnum):
@@ -77,7 +78,8 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
         hint = "write it without modules, or in Python"
         raise CodeError(f"{code.name} asks for a module, and none can be loaded", hint=hint)
     try:
-        _evaluate("check", _job(code, dict.fromkeys(names)), _LIMITS)
+        # Nothing runs, so nothing can take long, and no process need be started for it.
+        _value_in(evaluate("check", _job(code, dict.fromkeys(names)), _of(_LIMITS)), _LIMITS)
     except ScriptError as error:
         line = error.line if isinstance(error, _JavaScriptError) else None
         raise CodeError(f"{code.name} cannot be compiled: {error}", line=line) from error
@@ -91,14 +93,37 @@ def call_javascript_now(
     entry: Entry = Entry.FUNCTION,
 ) -> JsonValue:
     """What `JavaScriptEngine.call` returns, for callers that cannot wait any other way than by standing still."""
-    result = _outcome(_job(code, arguments, entry), limits)
+    job = _job(code, arguments, entry)
+    with _NOW:
+        process = _process_for_now(os.getpid())
+        alarm = threading.Timer(limits.wall_s, process.kill)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            result = _outcome(process, job, limits)
+        finally:
+            alarm.cancel()
+            if process.is_ended:
+                process.close()
+                _process_for_now.cache_clear()
+    if process.is_ended and isinstance(result, ScriptCrashError):
+        raise ScriptTimeoutError(f"{code.name} took longer than {limits.wall_s:g} s")
     if isinstance(result, ScriptError):
         raise result
     return result
 
 
+@lru_cache(1)
+def _process_for_now(owner: int) -> JavaScriptProcess:
+    """The process of `call_javascript_now`. A forked process is another `owner`: it must not write into our pipe."""
+    del owner
+    process = JavaScriptProcess()
+    atexit.register(process.close)
+    return process
+
+
 class JavaScriptEngine(Struct):
-    """Runs code, up to `size` calls at a time, each in a thread of its own. Belongs to one event loop."""
+    """Runs code, up to `size` calls at a time, each in a process of its own. Belongs to one event loop."""
 
     limits: JavaScriptLimits = _LIMITS
     size: int = 2
@@ -127,12 +152,12 @@ class JavaScriptEngine(Struct):
             thread = self._idle.pop() if self._idle else _Thread()
             try:
                 async with asyncio.timeout(self.limits.wall_s):
-                    result = await thread.run(lambda: _outcome(job, self.limits))
+                    result = await thread.run(lambda process: _outcome(process, job, self.limits))
             except TimeoutError as error:
-                thread.end()  # it is given up: native code cannot be stopped from outside
+                thread.kill()
                 raise ScriptTimeoutError(f"{code.name} took longer than {self.limits.wall_s:g} s") from error
             except BaseException:
-                thread.end()
+                thread.kill()
                 raise
             self._idle.append(thread)
         if isinstance(result, ScriptError):
@@ -140,7 +165,7 @@ class JavaScriptEngine(Struct):
         return result
 
     def close(self) -> None:
-        """End the threads. Safe to call twice."""
+        """End the processes, and the threads that wait for them. Safe to call twice."""
         while self._idle:
             self._idle.pop().end()
 
@@ -154,13 +179,14 @@ class _JavaScriptError(ScriptError):
 
 
 class _Thread:
-    """Does one thing at a time away from the event loop. A daemon, so that stuck code keeps no program from ending."""
+    """Waits for one process away from the event loop. A daemon, so that stuck code keeps no program from ending."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._process = JavaScriptProcess()
         threading.Thread(target=self._serve, name="javascript", daemon=True).start()
 
-    async def run(self, work: Callable[[], Any]) -> Any:
+    async def run(self, work: Callable[[JavaScriptProcess], Any]) -> Any:
         """What `work` returns; it must not raise."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -170,7 +196,7 @@ class _Thread:
                 done.set_result(result)
 
         def do() -> None:
-            result = work()
+            result = work(self._process)
             try:
                 loop.call_soon_threadsafe(tell, result)
             except RuntimeError:
@@ -180,12 +206,18 @@ class _Thread:
         return await done
 
     def end(self) -> None:
-        """Take nothing more."""
+        """Take nothing more, and end the process when what is under way is done."""
         self._work.put(None)
+
+    def kill(self) -> None:
+        """End the process at once, whatever it does."""
+        self._process.kill()
+        self.end()
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+        self._process.close()
 
 
 def _job(code: Code, arguments: Mapping[str, JsonValue], entry: Entry = Entry.FUNCTION) -> str:
@@ -200,34 +232,29 @@ def _job(code: Code, arguments: Mapping[str, JsonValue], entry: Entry = Entry.FU
     return json.dumps(job)
 
 
-def _outcome(job: str, limits: JavaScriptLimits) -> JsonValue | ScriptError:
-    """The result or the error as a value: an exception's traceback would carry the engine into another thread."""
+def _outcome(process: JavaScriptProcess, job: str, limits: JavaScriptLimits) -> JsonValue | ScriptError:
+    """The result or the error as a value: an exception's traceback would carry this thread's frames into another."""
     try:
-        return _evaluate("run", job, limits)
+        return _value_in(process.ask(job, _of(limits)), limits)
     except ScriptError as error:
         return error.with_traceback(None)
     except (ValueError, RecursionError, MemoryError) as error:
         return ScriptError(f"its result cannot be read: {error}")
 
 
-def _evaluate(function: str, job: str, limits: JavaScriptLimits) -> JsonValue:
-    engine: Any = import_module("_quickjs")
-    context = engine.Context()
-    context.set_memory_limit(limits.memory_bytes)
-    context.set_time_limit(limits.time_s)
-    context.set_max_stack_size(_STACK_BYTES)
-    ends = time.monotonic() + limits.wall_s
-    try:
-        context.eval(_own_code("runtime.js"))
-        context.eval(_own_code("platform.js") if _PLATFORM.search(job) else "delete globalThis.refuse")
-        context.set("job", job)
-        context.eval(f"{function}(job)")
-        while context.get("outcome") is None and context.execute_pending_job():
-            if time.monotonic() > ends:
-                raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
-        text = context.get("outcome")
-    except engine.JSException as error:
-        raise _engine_error(str(error), limits) from None
+def _of(limits: JavaScriptLimits) -> Limits:
+    return Limits(limits.memory_bytes, limits.time_s, limits.wall_s)
+
+
+def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> JsonValue:
+    """What the engine's answer holds. Raises ScriptError where that is an error."""
+    if "late" in answer:
+        raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
+    if "unreadable" in answer:
+        raise ScriptError(f"its result cannot be read: {answer['unreadable']}")
+    if "failure" in answer:
+        raise _engine_error(answer["failure"] or "", limits)
+    text = answer["outcome"]
     if text is None:
         raise ScriptError("it returned a promise that is never settled")
     return _read(json.loads(text))
@@ -266,8 +293,3 @@ def _without_halves(text: str) -> str:
     value = json.loads(text)
     written = json.dumps(value, ensure_ascii=False)
     return _LONE_SURROGATE.sub("\ufffd", written)
-
-
-@cache
-def _own_code(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

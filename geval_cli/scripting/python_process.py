@@ -16,6 +16,7 @@ _WORKER = Path(__file__).with_name("python_worker.py")
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 _STDERR_LINES = 20
 _LAST_WORDS_S = 0.5
+_SHOWN_BYTES = 500
 
 
 class PythonProcess:
@@ -32,6 +33,7 @@ class PythonProcess:
         self._child: asyncio.subprocess.Process | None = None
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._listening: asyncio.Task[None] | None = None
+        self._calls = 0
         self._busy = asyncio.Lock()
 
     async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
@@ -40,7 +42,7 @@ class PythonProcess:
         The time runs from when the call's turn comes.
 
         Raises:
-            ScriptError: the function raised, does not exist, or returned what is no JSON.
+            ScriptError: the function raised, does not exist, returned what is no JSON, or wrote into the channel.
             ScriptCrashError: the process ended.
             ScriptTimeoutError: no answer within `timeout_s`.
         """
@@ -65,18 +67,36 @@ class PythonProcess:
 
     async def _exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
         child = self._child or await self._start()
+        self._calls += 1
         assert child.stdin is not None
         assert child.stdout is not None
         with suppress(ConnectionError):
-            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.write(json.dumps({**request, "id": self._calls}).encode() + b"\n")
             await child.stdin.drain()
         line = b""
-        with suppress(ConnectionError):
-            line = await child.stdout.readline()
+        try:
+            with suppress(ConnectionError):
+                line = await child.stdout.readline()
+        except ValueError as error:  # asyncio's word for a line above the limit
+            size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
+            raise ScriptError(f"{self._name} gave back more than {size}, which is not read") from error
         if not line.endswith(b"\n"):
             raise await self._crash(child)
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return self._read(line)
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        """The answer in a line. The code shares a process with what answers, so the line may be of its making."""
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
+        is_ours = isinstance(answer, dict) and answer.get("id") == self._calls
+        if is_ours and ("result" in answer or isinstance(answer.get("error"), str)):
+            return dict(answer)
+        message = (
+            f"{self._name} wrote into the channel that its answer comes through, so that it cannot be read"
+        )
+        raise ScriptError(message, detail=line[:_SHOWN_BYTES].decode("utf-8", "replace"))
 
     async def _start(self) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE

@@ -12,9 +12,18 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_OWNER = os.getpid()
+_HIGH = 700  # below 1024, the number of files that systems allow at least
 
 
 def main() -> None:
@@ -31,15 +40,18 @@ async def _serve(path: Path, requests: TextIO, answers: TextIO) -> None:
     module: ModuleType | None = None
     for line in requests:
         request = json.loads(line)
+        number = request["id"]
         if module is None:
             # Gathered, so that whatever the user's code raises comes back as a value.
             (loaded,) = await asyncio.gather(_load(path), return_exceptions=True)
             if isinstance(loaded, BaseException):
-                _send(answers, _failure(loaded))
+                _send(answers, number, _failure(loaded))
                 continue
             module = loaded
         outcome: Any = (await asyncio.gather(_call(module, request), return_exceptions=True))[0]
-        _send(answers, _failure(outcome) if isinstance(outcome, BaseException) else {"result": outcome})
+        _send(
+            answers, number, _failure(outcome) if isinstance(outcome, BaseException) else {"result": outcome}
+        )
 
 
 async def _load(path: Path) -> ModuleType:
@@ -78,20 +90,34 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
 
 
-def _send(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
+def _send(answers: TextIO, number: int, answer: dict[str, Any]) -> None:
+    if os.getpid() != _OWNER:  # a fork that the user's code made and let return: its parent answers
+        os._exit(0)
+    answers.write(json.dumps({"id": number, **answer}) + "\n")
     answers.flush()
 
 
 def _private_pipes() -> tuple[TextIO, TextIO]:
-    """The protocol's two pipes; stdin and stdout are turned to nothing and to stderr, also for C code and children."""
-    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """The protocol's two pipes, where code that goes through the first descriptors does not meet them.
+
+    Stdin and stdout are turned to nothing and to stderr, also for C code and children. Forks let go of the pipes, so
+    that the end of this process is seen at the other end.
+    """
+    channel = [_moved_up(0), _moved_up(1)]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.close(nothing)
     os.dup2(2, 1)
-    return requests, answers
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, number) for number in channel])
+    return os.fdopen(channel[0], "r", encoding="utf-8"), os.fdopen(channel[1], "w", encoding="utf-8")
+
+
+def _moved_up(descriptor: int) -> int:
+    """A copy that programs do not inherit, with a high number where the system has one free."""
+    if fcntl is not None:
+        with suppress(OSError):
+            return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    return os.dup(descriptor)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,11 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import BoundModel, Gateway, Oversight
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judging import ProviderPool
+from geval_cli.providers.redaction import Secrets
 from geval_cli.records import (
+    AssertionResult,
     CaseResult,
+    ErrorInfo,
     ModelRequest,
     ModelResponse,
     RunRecord,
@@ -180,7 +183,7 @@ async def _run_jobs(
 
             async def execute(job: Job) -> CaseResult | None:
                 try:
-                    results = await desk.run(job)
+                    results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
                 except BudgetError as error:
                     if stop.reason is not StopReason.BUDGET:
                         events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
@@ -194,6 +197,33 @@ async def _run_jobs(
             await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop)
     finally:
         events.end()
+
+
+def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
+    """The result with no secret in what judges, webhooks and code say: what is sent to them may come back.
+
+    The model's own answer stays as it is.
+    """
+    if not result.assertions:
+        return result
+    return replace(result, assertions=tuple(_safe_assertion(item, secrets) for item in result.assertions))
+
+
+def _safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
+    error = found.error
+    return replace(
+        found,
+        reason=None if found.reason is None else secrets.hide(found.reason),
+        error=None if error is None else _safe_error(error, secrets),
+        detail=secrets.hide_in(found.detail),
+        assertions=tuple(_safe_assertion(item, secrets) for item in found.assertions),
+    )
+
+
+def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
+    """The error with no secret in any of its texts."""
+    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
+    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
 
 
 def _request_limit(prepared: PreparedRun) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import StoreError
-from geval_cli.store.home import make_folder
+from geval_cli.store.home import close_to_others, make_folder, make_private_file
 from geval_cli.store.migrations import Schema
 
 BUSY_TIMEOUT_S = 15.0
@@ -252,6 +252,9 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 
 
 def _prepare(path: Path, schema: Schema) -> None:
+    make_private_file(path)  # what SQLite makes beside it gets its mode
+    for ending in _COMPANIONS:
+        close_to_others(Path(f"{path}{ending}"))
     with contextlib.closing(_open(path)) as connection:
         # Before anything is changed, WAL included: the file may not be ours.
         if _applied(connection, path, schema) == len(schema.migrations):
@@ -313,6 +316,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def _replace_damaged(path: Path, schema: Schema) -> tuple[str, ...]:
     """Move the damaged file aside and make a new one; of several processes that find the damage, one does."""
+    make_private_file(Path(f"{path}.repair"))
     lock = sqlite3.connect(f"{path}.repair", timeout=BUSY_TIMEOUT_S, isolation_level=None)
     with contextlib.closing(lock):
         lock.execute("BEGIN EXCLUSIVE")

@@ -1,13 +1,33 @@
 """The folder that geval keeps its state in: which one it is, and making it."""
 
 import contextlib
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from geval_cli.errors import StoreError
+from geval_cli.errors import StoreError, UsageError
 
 HOME_VARIABLE = "GEVAL_HOME"
 DEFAULT_HOME = ".geval"
+
+_OWNER_FILE, _OWNER_FOLDER, _OTHERS = 0o600, 0o700, 0o077
+_IGNORED = "*\n"
+
+
+def current_folder() -> Path:
+    """Return the folder that the process works in.
+
+    Raises:
+        UsageError: it was removed, or may not be entered any more.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"the current folder is gone: {reason}", hint="change into a folder that exists, then try again"
+        ) from error
 
 
 def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
@@ -35,15 +55,19 @@ def make_shared_folder(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Create `folder` if it is not there, with a .gitignore so that no state is committed by accident.
 
-    A folder that was there before is left as it is: a cache that a team commits has no .gitignore on purpose.
+    Only its owner may look into it: prompts and answers are private. A folder that was there before is left as it is,
+    unless it has that file: a cache that a team commits has no .gitignore on purpose.
 
     Raises:
         StoreError: it cannot be created, or something else has its name.
     """
     if folder.is_dir():
+        if _is_ours(folder):
+            close_to_others(folder)
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(_OWNER_FOLDER)
         _write_gitignore(folder)
     except OSError as error:
         raise StoreError(
@@ -53,10 +77,45 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+def make_private_file(path: Path) -> None:
+    """Create `path` empty for its owner alone; take from others what they may do with one that is there.
+
+    What stands in the way is told by whoever opens it then.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_FILE))
+    except FileExistsError:
+        close_to_others(path)
+    except OSError:
+        return
+
+
+def close_to_others(path: Path) -> None:
+    """Take from everybody but the owner what they may do with a file or folder of the user's own, where possible.
+
+    In a folder with the setgid bit it is left as it is: that is how people share one with a group.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        is_shared = (status.st_mode | path.parent.stat().st_mode) & stat.S_ISGID
+        if mode & _OTHERS and status.st_uid == os.geteuid() and not is_shared:
+            path.chmod(mode & ~_OTHERS)
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return (folder / ".gitignore").read_text(encoding="utf-8") == _IGNORED
+    except (OSError, ValueError):
+        return False
+
+
 def _write_gitignore(folder: Path) -> None:
     path = folder / ".gitignore"
     try:
-        path.write_text("*\n", encoding="utf-8")
+        path.write_text(_IGNORED, encoding="utf-8")
     except (
         OSError
     ):  # on a full disk; a folder that stays without it would be taken for one that was there before

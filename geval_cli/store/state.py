@@ -11,7 +11,7 @@ from msgspec import Struct
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
 from geval_cli.store.database import is_unwritable
-from geval_cli.store.home import home_folder, make_shared_folder
+from geval_cli.store.home import current_folder, home_folder, make_shared_folder
 from geval_cli.store.runs import RunStore
 
 
@@ -59,7 +59,7 @@ def open_state(
         UsageError: the cache alone is to answer, and there is none.
         StoreError: the cache alone is to answer, and cannot be read.
     """
-    folder = home_folder(home, env=environ, cwd=Path.cwd())
+    folder = home_folder(home, env=environ, cwd=current_folder())
     with ExitStack() as stack:
         answers, cache_warnings = _opened_cache(cache, folder, stack)
         runs, runs_warnings, keeps_runs = _opened(RunStore, folder, stack, "the results of this run")
@@ -76,7 +76,7 @@ def open_cache(
         UsageError: there is none.
         StoreError: it cannot be used.
     """
-    where = folder or home_folder(home, env=environ, cwd=Path.cwd())
+    where = folder or home_folder(home, env=environ, cwd=current_folder())
     _check_exists(where)
     with ExitStack() as stack:
         try:
@@ -97,7 +97,7 @@ def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStor
         UsageError: nothing was ever stored there.
         StoreError: the database cannot be read.
     """
-    folder = home_folder(home, env=environ, cwd=Path.cwd())
+    folder = home_folder(home, env=environ, cwd=current_folder())
     if not RunStore.exists(folder):
         raise UsageError(
             f"no run is stored in {folder}", hint="`geval run CONFIG` makes one; --home names another folder"

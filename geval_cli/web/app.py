@@ -79,7 +79,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.settings, app.state.evaluations = settings, evaluations
     app.state.saving = asyncio.Lock()
     add_problem_handlers(app)
-    describe_api(app, needs_token=settings.token is not None)
+    describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     app.include_router(api_router)
     app.include_router(editor_router)
     app.include_router(pages_router)
@@ -115,5 +115,5 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
             )
         )
     if settings.token is not None:
-        found.append(Middleware(TokenCheck, token=settings.token))
+        found.append(Middleware(TokenCheck, settings=settings))
     return [*found, Middleware(BodyGuard, settings=settings)]

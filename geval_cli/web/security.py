@@ -4,9 +4,13 @@ All of this is ASGI middleware, so that it holds for every address, also for one
 """
 
 import base64
+import hashlib
 import hmac
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from geval_cli.web.problems_json import problem_response
@@ -15,6 +19,10 @@ from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
 OPEN_PATHS = frozenset({"/healthz"})
 """What needs no token: it tells nobody anything but that the server is there."""
 
+OPEN_OPERATIONS = frozenset({("POST", "/api/geval")})
+"""What needs none either on a server that only this machine reaches and that was given no token."""
+
+_PARAMETER = "token"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _HTTP_PORT = 80
 
@@ -49,25 +57,72 @@ class HostAndOrigin:
 
 
 class TokenCheck:
-    """Demands the token, as `Authorization: Bearer TOKEN`, or from browsers as the password of Basic authentication."""
+    """Demands the token: as `Authorization: Bearer TOKEN`, as the password of Basic authentication, or as a cookie.
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    A browser gets the cookie for the token in an address (`/?token=TOKEN`), from which a redirect removes it.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        assert settings.token is not None
         self._app = app
-        self._token = token.encode("utf-8", "surrogateescape")
+        self._token = settings.token.encode("utf-8", "surrogateescape")
+        self._ticket = (settings.ticket or "").encode()
+        self._open_operations = OPEN_OPERATIONS if settings.has_open_geval else frozenset()
+        # Browsers send a host's cookies to all of its ports, so the name tells servers apart. The value is not the
+        # token itself, since that may hold what no cookie can.
+        self._cookie_name = f"geval-{settings.port}"
+        self._cookie = hmac.new(self._token, b"geval's cookie", hashlib.sha256).hexdigest().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = _given_token(Headers(scope=scope).get("authorization", ""))
-            if not hmac.compare_digest(given, self._token):
-                response = problem_response(
-                    401,
-                    "this server wants its token",
-                    hint=f"send `Authorization: Bearer TOKEN`; TOKEN is {TOKEN_VARIABLE} of the server",
-                    headers={"www-authenticate": _challenge(scope["path"])},
-                )
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        answer = self._answer(scope) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """What is answered instead of what was asked for; None for those who may ask."""
+        if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
+            return None
+        if self._takes_token_of(scope):
+            return self._let_in(scope)
+        if self._has_token(Headers(scope=scope)):
+            return None
+        return problem_response(
+            401,
+            "this server wants its token",
+            hint="open the address that the server printed when it started, or send `Authorization: Bearer TOKEN`; "
+            f"TOKEN is {TOKEN_VARIABLE} of the server, or stands in that address",
+            headers={"www-authenticate": _challenge(scope["path"])},
+        )
+
+    def _has_token(self, headers: Headers) -> bool:
+        cookie = cookie_parser(headers.get("cookie", "")).get(self._cookie_name, "")
+        given = _given_token(headers.get("authorization", ""))
+        # Both are compared, so that the time tells nothing either.
+        is_cookie = hmac.compare_digest(cookie.encode("utf-8", "replace"), self._cookie)
+        return hmac.compare_digest(given, self._token) or is_cookie
+
+    def _takes_token_of(self, scope: Scope) -> bool:
+        """Whether the address of a page holds the token, or the ticket, which is then used up."""
+        if scope["method"] != "GET" or scope["path"].startswith("/api/"):
+            return False
+        given = dict(_query(scope)).get(_PARAMETER, "").encode("utf-8", "surrogateescape")
+        if hmac.compare_digest(given, self._token):
+            return True
+        is_ticket = bool(self._ticket) and hmac.compare_digest(given, self._ticket)
+        if is_ticket:
+            self._ticket = b""
+        return is_ticket
+
+    def _let_in(self, scope: Scope) -> Response:
+        query = urlencode([(name, value) for name, value in _query(scope) if name != _PARAMETER])
+        # One slash: two would name another server.
+        address = f"/{quote(scope['path'].lstrip('/'))}" + (f"?{query}" if query else "")
+        cookie = f"{self._cookie_name}={self._cookie.decode()}; Path=/; HttpOnly; SameSite=Strict"
+        return Response(status_code=303, headers={"location": address, "set-cookie": cookie})
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    text = scope["query_string"].decode("latin-1")
+    return parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
 
 
 def _challenge(path: str) -> str:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from geval_cli.errors import UsageError
+from geval_cli.store.home import current_folder
 from geval_cli.web.refusals import RefusedError
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -37,5 +39,8 @@ def _is_file(path: Path) -> bool:
 
 def _from_here(path: Path) -> Path:
     """As a user who stands in the current folder would write it, so that all runs of a config carry one path."""
-    here = Path.cwd().resolve()
+    try:
+        here = current_folder()
+    except UsageError:  # it was removed while the server runs
+        return path
     return Path(os.path.relpath(path, here)) if path.is_relative_to(here) else path

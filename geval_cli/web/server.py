@@ -10,6 +10,7 @@ import uvicorn
 
 from geval_cli.errors import UsageError
 from geval_cli.web.app import create_app, judge_environment
+from geval_cli.web.connections import bounded_protocol
 from geval_cli.web.settings import ServerSettings
 
 _BACKLOG = 1024
@@ -64,8 +65,8 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             backlog=_BACKLOG,
             ws="none",
+            http=bounded_protocol(settings),
             timeout_keep_alive=30,
-            h11_max_incomplete_event_size=64 * 1024,
         )
         super().__init__(config)
         self._steps = 0

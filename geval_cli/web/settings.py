@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from geval_cli.config.schema import Scoring
 
@@ -23,12 +24,16 @@ class ServerSettings:
         home: where runs and cache are kept; None for GEVAL_HOME or `.geval`.
         environ: keys and base URLs; what the process was started with.
         token: whoever has it may use the server; None where everybody on this machine may.
+        ticket: opens the pages once, as the token does; for addresses that others on this machine may see.
+        has_open_geval: whether `POST /api/geval` needs no token.
         allows_code: whether configs may be run that run code of their own.
         grader: who judges; None for the default judge.
         allowed_origins: other web origins whose pages may use the API.
         allowed_hosts: further names of this server, as they stand in `Host` without the port.
         max_evaluations: outputs that are judged or wait for it at a time; one more is told to come again.
         max_runs: runs under way at a time.
+        head_timeout_s: in which a request's line and headers must arrive.
+        max_connections: that are open at a time; one more is closed at once.
     """
 
     folder: Path
@@ -36,6 +41,8 @@ class ServerSettings:
     home: Path | None = None
     env_file: Path | None = None
     token: str | None = field(default=None, repr=False)
+    ticket: str | None = field(default=None, repr=False)
+    has_open_geval: bool = False
     allows_code: bool = False
     grader: str | None = None
     scoring: Scoring | None = None
@@ -50,6 +57,8 @@ class ServerSettings:
     max_evaluations: int = 256
     max_concurrency: int = 100
     max_runs: int = 4
+    head_timeout_s: float = 15.0
+    max_connections: int = 512
 
     @property
     def is_loopback(self) -> bool:
@@ -71,6 +80,11 @@ class ServerSettings:
         """Where a browser on this machine finds the server."""
         host = DEFAULT_HOST if self.is_wildcard else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+def address_with(secret: str | None, url: str) -> str:
+    """The address of a server at which a browser gets in by `secret`, its token or its ticket."""
+    return f"{url}/?token={quote(secret, safe='')}" if secret else url
 
 
 def is_loopback(host: str) -> bool:

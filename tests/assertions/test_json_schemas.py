@@ -3,9 +3,11 @@ from typing import Any
 
 import pytest
 
+from geval_cli.assertions import patterns
 from geval_cli.assertions.json_schemas import schema_errors, schema_problems
 from geval_cli.config.place import Place
 from geval_cli.config.yaml_source import read_yaml
+from geval_cli.errors import CheckTimeoutError
 
 
 def messages(schema: Any) -> list[str]:
@@ -98,3 +100,49 @@ def test_a_value_that_is_nested_too_deeply_for_a_recursive_schema_is_not_valid()
     value = json.loads('{"next": ' * 400 + "1" + "}" * 400)
     errors = schema_errors(value, {"properties": {"next": {"$ref": "#"}}})
     assert errors == ["$: it is nested too deeply to be validated"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"additionalProperties": False, "patternProperties": {"^(a|aa)+$": {}}},
+        {"patternProperties": {"^(a|aa)+$": {}}, "additionalProperties": {"type": "string"}},
+        {"additionalProperties": {"additionalProperties": False, "patternProperties": {"(a|aa)+$": {}}}},
+        {"propertyNames": {"pattern": "^(a|aa)+$"}},
+    ],
+)
+def test_a_pattern_for_names_that_never_ends_is_stopped(schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "REGEX_TIMEOUT_S", 0.1)
+    name = "a" * 60 + "!"
+    with pytest.raises(CheckTimeoutError):
+        schema_errors({name: {name: 1}}, schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        ({"additionalProperties": False, "patternProperties": {"^x": {}}}, {"x1": 1}, []),
+        (
+            {
+                "additionalProperties": False,
+                "patternProperties": {"^x": {}, "^w": {}},
+                "properties": {"a": {}},
+            },
+            {"a": 1, "c": 2, "b": 3},
+            ["$: 'b', 'c' do not match any of the regexes: '^w', '^x'"],
+        ),
+        (
+            {"additionalProperties": {"type": "string"}, "patternProperties": {"^x": {}}},
+            {"x": 1, "b": 3},
+            ["$.b: 3 is not of type 'string'"],
+        ),
+        ({"additionalProperties": True, "patternProperties": {"^x": {}}}, {"b": 3}, []),
+        (
+            {"additionalProperties": False},
+            {"b": 3},
+            ["$: Additional properties are not allowed ('b' was unexpected)"],
+        ),
+    ],
+)
+def test_properties_beyond_those_named(schema: Any, value: Any, expected: list[str]) -> None:
+    assert schema_errors(value, schema) == expected

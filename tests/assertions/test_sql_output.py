@@ -1,7 +1,9 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
+from geval_cli.assertions import patterns
 from geval_cli.config.assertion_schema import SqlRulesSpec
+from geval_cli.errors import CheckTimeoutError
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,10 @@ def test_an_unknown_kind_of_database_and_a_broken_pattern_are_problems() -> None
 def test_nothing_is_written_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     passes("is-sql", "Show me the money")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_rule_that_never_ends_on_a_name_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "REGEX_TIMEOUT_S", 0.1)
+    rules = SqlRulesSpec(allowed_tables=("(select|update)::(.*)::(a|aa)+$",))
+    with pytest.raises(CheckTimeoutError):
+        judged("is-sql", f"SELECT * FROM {'a' * 60}_", value=rules)

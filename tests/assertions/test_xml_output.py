@@ -26,6 +26,16 @@ from geval_cli.config.assertion_schema import XmlRulesSpec
         ("contains-xml", "a < b and c > d", {}, False),
         ("contains-xml", "", {}, False),
         ("contains-xml", "<a title='x > y'>1</a>", {}, True),
+        ("contains-xml", "<a title='x > y'/> and <b/>", {"value": ("a", "b")}, True),
+        ("contains-xml", "<a/></b><c></c>", {"value": ("a", "c")}, True),
+        ("contains-xml", "<a>x/></a><b>1</b>", {"value": ("a", "b")}, True),
+        ("contains-xml", "<a><b/></a ><c\n>1</c>", {"value": ("a.b", "c")}, True),
+        ("contains-xml", "<a title='é > 日'>😀</a> é <b/>", {"value": ("a", "b")}, True),
+        ("contains-xml", "<a><![CDATA[</a>]]></a><b/>", {"value": ("a", "b")}, True),
+        ("contains-xml", "<a><!-- > </a> --></a><b/>", {"value": ("a", "b")}, True),
+        ("contains-xml", "<ä>1</ä>", {"value": "ä"}, True),
+        ("contains-xml", "<a title='never closed>1</a>", {}, False),
+        ("contains-xml", "<a>1</a", {}, False),
     ],
 )
 def test_verdicts(kind: str, output: object, keys: dict[str, object], expected: bool) -> None:
@@ -50,3 +60,7 @@ def test_thousands_of_open_tags_are_read_in_bounded_time() -> None:
 
 def test_a_broken_template_in_the_name_of_an_element_is_a_problem() -> None:
     assert problems("is-xml", value="{{x")[0].message.startswith("broken template")
+
+
+def test_many_elements_beside_one_another_are_read_in_bounded_time() -> None:
+    assert passes("contains-xml", "<a>1</a><b>" * 5_000, value="a")

@@ -8,6 +8,7 @@ from geval_cli.config.secrets import (
     mask_text,
     secret_values,
 )
+from geval_cli.config.source_line import draw_source_line
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,98 @@ def test_secret_values_are_found_whole_and_in_parts() -> None:
     )
     assert {"me:pw99", "pw99", "ghi", "Bearer abc", "abc", "0123456789"} <= set(found)
     assert {"blue", "1", "5"}.isdisjoint(found)
+
+
+HEADERS: list[tuple[str, object, bool]] = [
+    ("X-Corp", "c0rp-secret-value", True),
+    ("X-Corp", "hunter22", True),
+    ("X-Team", "blue", True),
+    ("X-Trace", 123456789, True),
+    ("X-Api-Key", "on", True),
+    ("Content-Type", "application/json", False),
+    ("X-Accept", "text/plain; charset=utf-8", False),
+    ("X-Debug", "true", False),
+    ("X-Debug", True, False),
+    ("X-Retries", 3, False),
+    ("X-Version", "2024-10-21", False),
+    ("X-Version", "v1.2.3", False),
+    ("X-Locale", "en-GB", False),
+    ("anthropic-beta", "prompt-caching-2024-07-31", False),
+    ("User-Agent", "our tests/1.0", False),
+    ("X-Corp", "{{ env.CORP }}", False),
+    ("X-Corp", "Bearer {{ env.CORP }}", False),
+    ("X-Corp", "", False),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "is_hidden"), HEADERS)
+@pytest.mark.parametrize("key", ["providers", "provider"])
+def test_headers_of_a_provider_are_hidden_in_their_place(
+    name: str, value: object, is_hidden: bool, key: str
+) -> None:
+    shown = {"config": {"headers": {name: "***" if is_hidden and not isinstance(value, bool) else value}}}
+    assert mask_config({key: [{"config": {"headers": {name: value}}}]}) == {key: [shown]}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("name", "value", "is_hidden"), HEADERS)
+@pytest.mark.parametrize(
+    ("before", "written"),
+    [
+        ("", "    headers: {{{}: {}}}"),
+        ("", '{{"headers": {{"a": "true", "{}": "{}"}}}}'),
+        ("    headers:", "      {}: {}"),
+        ("    headers:\n\n      Accept: x\n", "      {}: '{}'"),
+        ('  "headers": {', '     "{}": "{}",'),
+    ],
+)
+def test_headers_are_hidden_in_the_source_line_of_a_problem(
+    name: str, value: object, is_hidden: bool, before: str, written: str
+) -> None:
+    line = written.format(name, value)
+    shown, _ = draw_source_line(line, column=1, length=1, above=reversed(before.split("\n")))
+    assert ("***" in shown) is is_hidden
+    assert (str(value) in shown) is not is_hidden
+
+
+def test_what_stands_beside_headers_is_not_hidden() -> None:
+    for line, before in (
+        ("    model: some-model-4711", ["    headers:"]),
+        ("      topic: some-topic-4711", ["    body:", "    headers:"]),
+        ("tests: some-tests-4711", ["    headers:"]),
+    ):
+        assert draw_source_line(line, column=1, length=1, above=before)[0] == line
+    schema = {"tests": [{"assert": [{"type": "is-json", "value": {"headers": {"type": "object-4711"}}}]}]}
+    assert mask_config(schema) == schema  # type: ignore[arg-type]
+
+
+def test_of_headers_only_what_no_text_holds_by_chance_is_hidden_everywhere() -> None:
+    headers = {
+        "X-Corp": "c0rp-value",
+        "X-Both": "id=4711471147; team=search",
+        "X-Team": "platform",
+        "X-Short": "a1b2c",
+        "X-Debug": "true",
+        "Accept": "application/json",
+    }
+    found = set(secret_values({"headers": headers}))
+    assert found == {"c0rp-value", "id=4711471147; team=search", "4711471147"}
+
+
+def test_a_digest_knows_only_keys_by_their_names() -> None:
+    config = {"providers": [{"config": {"headers": {"X-Corp": "c0rp-value", "X-Api-Key": "k"}}}]}
+    assert mask_config(config, hides_headers=False) == {  # type: ignore[arg-type]
+        "providers": [{"config": {"headers": {"X-Corp": "c0rp-value", "X-Api-Key": "***"}}}]
+    }
+
+
+def test_everything_nested_under_a_secret_name_is_a_secret() -> None:
+    nested = {"auth": {"user": "first-value", "more": [{"deep": "second-value", "n": 12345678, "on": True}]}}
+    assert {"first-value", "second-value", "12345678"} <= set(secret_values(nested))  # type: ignore[arg-type]
+    assert mask_config({"providers": [{"config": nested}]}) == {  # type: ignore[dict-item]
+        "providers": [
+            {"config": {"auth": {"user": "***", "more": [{"deep": "***", "n": "***", "on": True}]}}}
+        ]
+    }
 
 
 @pytest.mark.parametrize(

@@ -260,3 +260,32 @@ def test_a_promptfoo_config_is_not_exported_and_the_message_says_why(tmp_path: P
     (problem,) = caught.value.problems
     assert problem.message.startswith("a config in promptfoo's dialect cannot be exported")
     assert "`geval run` takes it as it is" in problem.hint
+
+
+def test_an_exported_file_holds_no_key_and_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        """
+env: {LANGUAGE: German, MINE: key-of-mine, CORP: key-of-corp, URL: key-of-url, SOME_API_KEY: key-of-some}
+prompts: [x]
+providers:
+  - id: openai:m
+    config:
+      apiKey: key-in-config
+      base_url: http://127.0.0.1/v1?token={{ env.URL }}
+      api_key_env: MINE
+      headers: {X-Corp: key-in-header, X-Other: "{{ env.CORP }}", Accept: application/json}
+tests: [{}]
+""",
+        encoding="utf-8",
+    )
+    portable = read_portable_suite(config, env=ENV)
+    assert [problem.message for problem in portable.warnings] == ["the suite holds a key or a password"]
+    exported = portable.without_secrets().content
+    assert "key-" not in str(exported)
+    assert exported["env"] == {
+        "LANGUAGE": "German", "MINE": "***", "CORP": "***", "URL": "***", "SOME_API_KEY": "***"
+    }  # fmt: skip
+    headers = exported["providers"][0]["config"]["headers"]
+    assert headers == {"X-Corp": "***", "X-Other": "{{ env.CORP }}", "Accept": "application/json"}
+    assert "key-in-header" in portable.to_yaml(), "an import into one's own config keeps them"

@@ -95,3 +95,11 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
 def test_a_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert isinstance(failure("./no-such-program", tmp_path), ProviderRequestError)
     assert isinstance(failure(f"{PYTHON} -c pass", tmp_path, "nul \0 byte"), ProviderRequestError)
+
+
+def test_what_a_program_leaves_behind_with_its_output_open_holds_nothing_up(tmp_path: Path) -> None:
+    """In a session of its own, so that it is not killed together with the program."""
+    code = "import subprocess; subprocess.Popen(['sleep', '40'], start_new_session=True)"
+    assert isinstance(
+        failure(f"{PYTHON} -c {shlex.quote(code)}", tmp_path, timeout_s=1), ProviderTimeoutError
+    )

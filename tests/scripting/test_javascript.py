@@ -8,7 +8,12 @@ from support.calls import run
 
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError, Language
-from geval_cli.scripting.javascript import JavaScriptEngine, JavaScriptLimits, check_javascript
+from geval_cli.scripting.javascript import (
+    JavaScriptEngine,
+    JavaScriptLimits,
+    call_javascript_now,
+    check_javascript,
+)
 from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
 
 NAMES = ("output", "context")
@@ -151,12 +156,33 @@ def test_the_engine_knows_no_way_out(engine: JavaScriptEngine) -> None:
         "/(a+)+$/.test('a'.repeat(40) + 'b')",
         "Promise.resolve().then(() => { while (true) {} })",
         "Array.prototype.indexOf.call({ length: 2 ** 53 - 1 }, 1)",
+        "/^(a+)+$/.test('a'.repeat(40) + '!')",
+        "'a'.repeat(4e6).indexOf('a'.repeat(1e6) + 'b')",
+        "'a'.repeat(5e6).replace(/(?=a)/g, '') + 'a'.repeat(4e6).lastIndexOf('a'.repeat(1e6) + 'b')",
+        "[...Array(2e5).keys()].sort((x, y) => { while (true) {} })",
+        "JSON.stringify({ get x() { while (true) {} } })",
+        "JSON.stringify({ toJSON() { while (true) {} } })",
+        "`${{ toString() { while (true) {} } }}`",
+        "({ pass: true, get score() { while (true) {} } })",
+        "new Proxy({}, { ownKeys() { while (true) {} } })",
+        "Array.from({ get length() { while (true) {} } })",
+        "output.replace(/l/g, () => { while (true) {} })",
+        "Promise.reject({ get message() { while (true) {} } })",
+        "for (;;) { try { while (true) {} } catch { continue } }",
     ],
 )
 def test_endless_code_is_stopped(engine: JavaScriptEngine, text: str) -> None:
     with pytest.raises(ScriptTimeoutError):
         result(engine, snippet(text))
     assert result(engine, snippet("1")) == 1
+
+
+def test_code_for_which_others_stand_still_has_the_same_limits() -> None:
+    slow = snippet("'a'.repeat(4e6).indexOf('a'.repeat(1e6) + 'b')")
+    for limits in (JavaScriptLimits(time_s=0.1), JavaScriptLimits(wall_s=0.3)):
+        with pytest.raises(ScriptTimeoutError):
+            call_javascript_now(slow, {}, limits)
+        assert call_javascript_now(snippet("7"), {}, limits) == 7
 
 
 def test_promises_without_end_are_given_up() -> None:

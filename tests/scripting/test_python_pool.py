@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
+from geval_cli.scripting import python_process
 from geval_cli.scripting.python_pool import PythonPool
-from geval_cli.scripting.script_errors import ScriptCrashError
+from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError
 
 CODE = """
 import os, pathlib, time
@@ -98,3 +99,115 @@ def test_a_crash_hits_its_own_call_only(file: Path) -> None:
     crashed, *answers = run(body())
     assert isinstance(crashed, ScriptCrashError)
     assert all(isinstance(answer, list) for answer in answers)
+
+
+WRITERS = """
+import os, subprocess, sys
+
+def to_all(line):
+    for number in range(1024):
+        try:
+            os.write(number, line.encode())
+        except OSError:
+            pass
+    return 1
+
+def to_stdout(text):
+    print(text)
+    sys.__stdout__.write(text)
+    os.write(1, text.encode())
+    os.system("echo banner")
+    subprocess.run([sys.executable, "-c", "print('banner')"])
+    sys.stdin.read()
+    return 2
+
+def good():
+    return 3
+
+def close_all():
+    os.closerange(3, 4096)
+    return 4
+
+def fork_and_return():
+    os.fork()
+    return 5
+
+def fork_and_stay(program):
+    if os.fork() == 0:
+        os.setsid()
+        os.execvp(program[0], program)
+    os._exit(0)
+
+def leave():
+    sys.exit()
+
+def start_what_stays(program):
+    subprocess.Popen(program, start_new_session=True)
+    return 6
+
+def long(size):
+    return "x" * size
+"""
+STAYS = ["sleep", "40"]
+
+
+def called(file: Path, *calls: tuple[object, ...]) -> list[object]:
+    """What each call gives, or the error that it raises; `good` is called after each."""
+
+    async def body() -> list[object]:
+        pool = PythonPool(file, size=1)
+        found: list[object] = []
+        try:
+            for function, *arguments in calls:
+                outcomes = await asyncio.gather(
+                    pool.call(str(function), arguments, timeout_s=60), return_exceptions=True
+                )
+                found += outcomes
+                assert await pool.call("good", [], timeout_s=60) == 3
+        finally:
+            await asyncio.wait_for(pool.aclose(), 20)
+        return found
+
+    return run(body())
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Path:
+    path = tmp_path / "writers.py"
+    path.write_text(WRITERS, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{}\n", "[]\n", "null\n", "garbage\n", "garbage", "\n", '{"error": 3}\n', '{"result": 1}\n', "[" * 9999],
+)
+def test_what_code_writes_into_the_channel_is_an_error_of_its_call(writers: Path, line: str) -> None:
+    (error,) = called(writers, ("to_all", line))
+    assert isinstance(error, ScriptError)
+    assert "cannot be read" in str(error)
+
+
+def test_what_code_and_its_programs_print_is_no_answer(writers: Path) -> None:
+    assert called(writers, ("to_stdout", '{"result": 7}\n'), ("to_stdout", "banner")) == [2, 2]
+
+
+def test_code_that_closes_everything_ends_as_a_crash_or_an_answer(writers: Path) -> None:
+    (found,) = called(writers, ("close_all",))
+    assert isinstance(found, ScriptCrashError) or found == 4
+
+
+def test_a_fork_of_the_code_neither_answers_nor_keeps_the_channel_open(writers: Path) -> None:
+    forked, stayed, left, started = called(
+        writers, ("fork_and_return",), ("fork_and_stay", STAYS), ("leave",), ("start_what_stays", STAYS)
+    )
+    assert (forked, started) == (5, 6)
+    assert isinstance(stayed, ScriptCrashError)
+    assert isinstance(left, ScriptError)
+
+
+def test_an_answer_that_is_too_long_is_an_error(writers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_process, "_MAX_LINE_BYTES", 1000)
+    (error,) = called(writers, ("long", 5_000))
+    assert isinstance(error, ScriptError)
+    assert "more than" in str(error)

@@ -25,6 +25,7 @@ FLAGS = (
 )
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE_MS = 60_000
+_TOKEN = "token-of-the-pages-0123456789"
 
 
 def skip_without_browser(reason: str) -> NoReturn:
@@ -55,8 +56,8 @@ def open_browser() -> Iterator[Any]:
 
 @contextmanager
 def serve(folder: Path, **settings: Any) -> Iterator[str]:
-    """A running server over `folder`, whose state is in `folder/.geval`; its address."""
-    options = {"environ": {}, "home": folder / ".geval", "port": 0, **settings}
+    """A running server over `folder`, with a token, whose state is in `folder/.geval`; its address."""
+    options = {"environ": {}, "home": folder / ".geval", "port": 0, "token": _TOKEN, **settings}
     listening, bound = bind(ServerSettings(folder.resolve(), **options))
     with listening:
         server = Server(bound)
@@ -103,6 +104,9 @@ def open_window(browser: Any, **context: Any) -> Iterator[Any]:
 @contextmanager
 def watch(page: Any, address: str) -> Iterator[Visit]:
     """A visit in an open window; at the end it is checked that nobody else was asked and nothing was wrong."""
+    if address.startswith("http") and not page.context.cookies(address):
+        page.goto(f"{address}/?token={_TOKEN}")
+        assert "token" not in page.url, "the token stays in the address"
     found = Visit(page, address)
     listeners = {
         "request": lambda request: found.requests.append(request.url),

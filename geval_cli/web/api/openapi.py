@@ -1,5 +1,6 @@
 """The OpenAPI document: what FastAPI finds, and what it cannot know."""
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _OPEN_OPERATIONS = frozenset({"health"})
 
 
-def describe_api(app: FastAPI, *, needs_token: bool) -> None:
+def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = False) -> None:
     """Have `app` describe itself, with how it says problems and, if there is one, the token."""
 
     def openapi() -> dict[str, Any]:
@@ -22,7 +23,7 @@ def describe_api(app: FastAPI, *, needs_token: bool) -> None:
             _add_problem_schemas(found)
             _add_record_schemas(found)
             if needs_token:
-                _add_token(found)
+                _add_token(found, _OPEN_OPERATIONS | ({"geval"} if has_open_geval else set()))
             app.openapi_schema = found
         return app.openapi_schema
 
@@ -57,8 +58,8 @@ def _add_record_schemas(document: dict[str, Any]) -> None:
     document["components"]["schemas"].update(schemas)
 
 
-def _add_token(document: dict[str, Any]) -> None:
+def _add_token(document: dict[str, Any], open_operations: AbstractSet[str]) -> None:
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for operation in (item for path in document["paths"].values() for item in path.values()):
-        if operation.get("operationId") not in _OPEN_OPERATIONS:
+        if operation.get("operationId") not in open_operations:
             operation["security"] = [{"token": []}]

@@ -1,6 +1,7 @@
 import base64
 import http.client
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 import pytest
 from support.web_server import HttpAnswer, RunningServer, running_server
+
+from geval_cli.web import editor, pages
+from geval_cli.web.api import routes as api_routes
 
 TOKEN = "a-long-token-for-tests-0123456789"
 MINIMAL = {"name": "clarity", "input": "What is 2 + 2?", "actualOutput": "It is 4."}
@@ -165,6 +169,127 @@ class TestToken:
         assert document["paths"]["/api/geval"]["post"]["security"] == [{"token": []}]
         assert "security" not in document["paths"]["/healthz"]["get"]
         assert "securitySchemes" not in server.get("/openapi.json").json["components"]
+
+
+def ask(server: RunningServer, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
+    """The answer itself, redirects not followed; all of it is read."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+def cookie_of(answer: http.client.HTTPResponse) -> str:
+    return str(answer.getheader("set-cookie")).partition(";")[0]
+
+
+class TestCookie:
+    @pytest.mark.parametrize(
+        ("path", "then"),
+        [
+            ("/?token={token}", "/"),
+            ("/?status=failed&token={token}&q=a%20b", "/?status=failed&q=a+b"),
+            ("/runs/x%20y?token={token}", "/runs/x%20y"),
+            ("//evil.example/?token={token}", "/evil.example/"),
+            ("/%5Cevil.example/?token={token}", "/%5Cevil.example/"),
+        ],
+    )
+    def test_is_given_for_the_token_in_an_address(self, guarded: RunningServer, path: str, then: str) -> None:
+        answer = ask(guarded, "GET", path.format(token=TOKEN))
+        assert answer.status == 303
+        assert answer.getheader("location") == then
+        given = str(answer.getheader("set-cookie"))
+        assert given.startswith(f"geval-{guarded.settings.port}=")
+        assert given.endswith("; Path=/; HttpOnly; SameSite=Strict")
+        assert TOKEN not in given
+        assert answer.getheader("referrer-policy") == "no-referrer"
+        assert answer.getheader("cache-control") == "no-store"
+
+    @pytest.mark.parametrize(
+        "path", ["/", "/docs", "/openapi.json", "/api/runs", "/suites", "/static/style.css"]
+    )
+    def test_opens_everything(self, guarded: RunningServer, path: str) -> None:
+        cookie = cookie_of(ask(guarded, "GET", f"/?token={TOKEN}"))
+        assert ask(guarded, "GET", path, cookie=f"a=b; {cookie}").status == 200
+        assert ask(guarded, "GET", path, cookie=cookie[:-1]).status == 401
+        assert ask(guarded, "GET", path, cookie=cookie.replace("geval-", "geval-1")).status == 401
+        assert ask(guarded, "GET", path, cookie=cookie, origin="https://evil.example").status == 403
+
+    @pytest.mark.parametrize("path", ["/?token=", "/?token=wrong", "/?token=%ff", "/api/runs?token={token}"])
+    def test_is_given_for_nothing_else(self, guarded: RunningServer, path: str) -> None:
+        answer = ask(guarded, "GET", path.format(token=TOKEN))
+        assert answer.status == 401
+        assert answer.getheader("set-cookie") is None
+
+    def test_of_another_server_opens_nothing(self, guarded: RunningServer, tmp_path: Path) -> None:
+        cookie = cookie_of(ask(guarded, "GET", f"/?token={TOKEN}"))
+        with running_server(tmp_path, token=f"{TOKEN}2") as other:
+            value = cookie.partition("=")[2]
+            assert ask(other, "GET", "/", cookie=f"geval-{other.settings.port}={value}").status == 401
+
+    def test_is_given_once_for_a_ticket(self, tmp_path: Path) -> None:
+        with running_server(tmp_path, token=TOKEN, ticket="once") as server:
+            assert ask(server, "GET", "/?token=once", cookie="").status == 303
+            assert ask(server, "GET", "/?token=once").status == 401
+            assert ask(server, "GET", f"/?token={TOKEN}").status == 303
+        with running_server(tmp_path, token=TOKEN) as server:
+            assert ask(server, "GET", "/?token=").status == 401
+
+
+def paths_and_methods() -> set[tuple[str, str]]:
+    """All that the application answers to, the names in its paths filled in."""
+    found = {("GET", "/static/style.css"), ("GET", "/openapi.json")}
+    for router in (api_routes.router, editor.router, pages.router):
+        pending = list(router.routes)
+        while pending:
+            route: Any = pending.pop()
+            inner = getattr(route, "original_router", None)
+            if inner is not None:
+                pending += inner.routes
+            else:
+                found |= {(method, re.sub(r"\{[^}]*\}", "x", route.path)) for method in route.methods}
+    return found
+
+
+class TestEvaluationsWithoutToken:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+        """As `geval serve` starts without a token of the user's."""
+        folder = tmp_path_factory.mktemp("opened")
+        with running_server(folder, token=TOKEN, has_open_geval=True) as server:
+            yield server
+
+    def test_may_be_asked_for(self, opened: RunningServer) -> None:
+        assert opened.post("/api/geval", {}).status == 422
+        assert opened.post("/api/geval", MINIMAL, origin="https://evil.example").status == 403
+        assert opened.post("/api/geval?details=true", {}).status == 422
+
+    def test_are_all_that_is_open(self, opened: RunningServer) -> None:
+        known = paths_and_methods()
+        assert len(known) > 15
+        statuses = {item: ask(opened, *item).status for item in known}
+        unguarded = {item for item, status in statuses.items() if status != 401}
+        assert unguarded == {("GET", "/healthz"), ("POST", "/api/geval")}
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [("GET", "/api/geval"), ("POST", "/api/geval/"), ("POST", "//api/geval"), ("POST", "/api/runs")],
+    )
+    def test_are_open_under_their_own_address_only(
+        self, opened: RunningServer, method: str, path: str
+    ) -> None:
+        assert ask(opened, method, path).status == 401
+
+    def test_are_described_as_open(self, opened: RunningServer) -> None:
+        document = opened.get("/openapi.json", authorization=f"Bearer {TOKEN}").json
+        assert "security" not in document["paths"]["/api/geval"]["post"]
+        assert document["paths"]["/api/runs"]["post"]["security"] == [{"token": []}]
+
+    def test_are_not_open_where_the_user_gave_a_token(self, guarded: RunningServer) -> None:
+        assert ask(guarded, "POST", "/api/geval").status == 401
 
 
 class TestBody:

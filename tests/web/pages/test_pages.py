@@ -61,7 +61,7 @@ def text_of(page: str) -> str:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with serve(tmp_path) as address:
+    with serve(tmp_path, token=None) as address:
         yield Site(tmp_path, address)
 
 
@@ -201,7 +201,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One judged run: test one is good, two is poor, three cannot be answered."""
     folder = tmp_path_factory.mktemp("judged")
     store_judged_run(folder, good=("one",))
-    with serve(folder) as address:
+    with serve(folder, token=None) as address:
         yield Site(folder, address)
 
 

@@ -1,0 +1,88 @@
+"""The process that runs JavaScript: one JSON request a line in, one JSON answer a line out; geval is not imported.
+
+Native code of the engine (a search in a huge text, a sort) cannot be interrupted from within, so this process can be
+killed, by the system's own clock when the code has used up its processor time, or by whoever waits for an answer.
+"""
+
+import json
+import re
+import signal
+import sys
+import time
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
+_PLATFORM = re.compile(
+    r"\b(?:Buffer|Intl|TextDecoder|TextEncoder|URL|URLSearchParams|structuredClone|localeCompare"
+    r"|toLocale(?:Date|Time)?String)\b"
+)
+"""What only code that names something of platform.js pays for."""
+
+_GRACE_S = 0.25  # in which the engine itself notices that the time is over, and can say so
+
+
+class Limits(NamedTuple):
+    """What one call may use; as `JavaScriptLimits`."""
+
+    memory_bytes: int
+    time_s: float
+    wall_s: float
+
+
+def evaluate(function: str, job: str, limits: Limits) -> dict[str, str | None]:
+    """Call `function` of the runtime with `job` in a new engine.
+
+    Returns:
+        `outcome` (None: a promise that is never settled), or `failure` in the engine's words, or `late`.
+    """
+    engine: Any = import_module("_quickjs")
+    context = engine.Context()
+    context.set_memory_limit(limits.memory_bytes)
+    context.set_time_limit(limits.time_s)
+    context.set_max_stack_size(_STACK_BYTES)
+    ends = time.monotonic() + limits.wall_s
+    try:
+        context.eval(_own_code("runtime.js"))
+        context.eval(_own_code("platform.js") if _PLATFORM.search(job) else "delete globalThis.refuse")
+        context.set("job", job)
+        context.eval(f"{function}(job)")
+        while context.get("outcome") is None and context.execute_pending_job():
+            if time.monotonic() > ends:
+                return {"late": ""}
+        return {"outcome": context.get("outcome")}
+    except engine.JSException as error:
+        return {"failure": str(error)}
+
+
+def main() -> None:
+    """Answer until stdin ends. The engine's package is in the folder that the command line names."""
+    sys.path.append(sys.argv[1])
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        limits = Limits(*request["limits"])
+        _die_after(limits.time_s + _GRACE_S)
+        try:
+            answer = evaluate("run", request["job"], limits)
+        except (ValueError, RecursionError, MemoryError) as error:
+            answer = {"unreadable": str(error)}
+        _die_after(0)
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _die_after(seconds: float) -> None:
+    """Have the system end this process after so much processor time; 0 for never."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+@cache
+def _own_code(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
