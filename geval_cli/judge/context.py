@@ -14,7 +14,7 @@ _BEFORE, _AFTER = 240, 160
 
 _FOREIGN = compile_later(
     r"\b(?:examples?|e\.g\.|for instance|would|could|might|if|looks? like|tr(?:y|ies|ied|ying)|attempt\w*|claim\w*|"
-    r"inject\w*|quot\w*|instruct(?:s|ed|ing)|demand\w*|tells?|asks|says?|said|writes|wrote|pretend\w*|embed\w*|"
+    r"inject\w*|quot\w*|instruct(?:s|ed|ing)|demand\w*|tells?|asks|says?|said|stat(?:es|ed)|declar\w+|assert\w*|insist\w*|writes|wrote|pretend\w*|embed\w*|"
     r"(?:output|response|text|answer|summary|it|which|that) (?:itself )?(?:contain|includ|insert|reads?|ends?)\w*|"
     r"not|cannot|never|instead of|ideal|perfect|beispiel|ejemplo|exemple)\b|n['’]t\b",
     re.IGNORECASE,
@@ -29,7 +29,10 @@ _FINAL = compile_later(
 def is_introduced_as_foreign(text: str, start: int) -> bool:
     """Whether what begins at `start` is led in as an example, a quotation or a supposition."""
     lead = _lead(text, start)
-    return _FOREIGN.search(lead) is not None and _OWN.search(lead) is None
+    foreign, own = (
+        max((match.start() for match in cue.finditer(lead)), default=-1) for cue in (_FOREIGN, _OWN)
+    )
+    return foreign > own
 
 
 def is_introduced_as_final(text: str, start: int) -> bool:
@@ -100,7 +103,7 @@ _LATE_CONDITION = compile_later(
     r"\b(?:when|once|until|with (?:more|better|an?|some)|except)\b", re.IGNORECASE
 )
 _REPORTED = compile_later(
-    r"(?<!I )(?<!I'd )(?<!I would )(?<!can )\b(?:claim(?:s|ed|ing)?|says?|said|saying|stat(?:es|ed|ing)|assert\w*|insist\w*|"
+    r"(?<!I )(?<!I'd )(?<!I’d )(?<!would )(?<!can )\b(?:claim(?:s|ed|ing)?|says?|said|saying|stat(?:es|ed|ing)|assert\w*|insist\w*|"
     r"demand\w*|instruct\w*|asks?|asked|asking|tells?|told|request\w*|wants?|wanted|pretend\w*|tr(?:y|ies|ied|ying)|"
     r"attempt\w*|order(?:s|ed)|command\w*|inject\w*|declar\w*|announc\w*|boast\w*|proclaim\w*|self-\w+|"
     r"example|e\.g\.|for instance|such as|quot\w+|according to|where|as if|as though)\b",
@@ -111,6 +114,12 @@ _OTHERS = compile_later(
     r"annotators?|magazine|newspaper|fans|players?|teams?|team|voters|students?|you|someone|others?|colleagues?|"
     r"initial(?:ly)?|first|previous(?:ly)?|earlier|prior|original(?:ly)?|formerly|draft|provisional|tentative)"
     r"(?:[ \t](?:has|have|had|would|also|only|might|could|itself|then|I|was|is))?[ \t]{0,3}\Z",
+    re.IGNORECASE,
+)
+_OTHERS_RATED = compile_later(
+    r"\b(?:critics?|reviewers?|articles?|authors?|users?|customers?|they|he|she|people|readers?|experts?|humans?|annotators?|"
+    r"magazine|newspaper|fans|viewers|guests|voters|students?)[ \t](?:\w{1,12}[ \t])?"
+    r"(?:gave|gives?|rate[sd]?|scored?|award(?:s|ed)?|grade[sd]?|give)\b",
     re.IGNORECASE,
 )
 _END_OF_SCALE = compile_later(
@@ -132,16 +141,14 @@ _DENIED_AFTER = compile_later(
     re.IGNORECASE,
 )
 _EXTREME = compile_later(
-    r"[*_]{0,3}[ \t]{0,3}[(=:\u2013-][ \t]{0,3}(?:(?:the|very|is|being)[ \t])?(?:worst|best|lowest|highest|minimum|maximum)\b",
+    r"[*_]{0,3}[ \t]{1,3}(?:being|as the|meaning the)\b|[*_]{0,3}[ \t]{0,3}[(=:\u2013-][ \t]{0,3}(?:(?:the|very|is|being)[ \t])?(?:worst|best|lowest|highest|minimum|maximum)\b",
     re.IGNORECASE,
 )
 _QUOTED = compile_later(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」"
     r"|(?<![\w'])'[^'\n]{1,200}'(?!\w)|(?<![\w‘])‘[^’\n]{1,200}’(?!\w)|(?<!`)`[^`\n]{1,200}`(?!`)"
 )
-_ALONE_IN_QUOTES = compile_later(
-    rf"[\"“„«「'‘`]\s?(?:\w{{1,20}}\s?[:=]\s?)?{RATING}[.!]?\s?[\"”“»」'’`]", re.IGNORECASE
-)
+_ALONE_IN_QUOTES = compile_later(rf"[\"“„«「'‘`]\s?{RATING}[.!]?\s?[\"”“»」'’`]", re.IGNORECASE)
 
 
 def quoted_spans(text: str) -> list[tuple[int, int]]:
@@ -161,7 +168,7 @@ def is_end_of_scale(text: str, start: int, end: int) -> bool:
     )
 
 
-_WHERE = compile_later(r"\b(?:where|with)[ \t](?:an?[ \t])?\Z", re.IGNORECASE)
+_WHERE = compile_later(r"\bwhere[ \t](?:an?[ \t])?\Z", re.IGNORECASE)
 
 
 def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int) -> bool:
@@ -185,6 +192,7 @@ def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int)
     return not (
         _DENIED_AFTER.match(after)
         or _OTHERS.search(segment)
+        or _OTHERS_RATED.search(segment)
         or _REPORTED.search(_clause(segment, is_reported=True))
         or _is_denied(segment, lead)
         or _is_supposed(segment, lead, after)
@@ -211,18 +219,25 @@ _DENIED_VERB = compile_later(r"\b(?:prevent|keep|kept|stop|hold|refus|avoid)\w*\
 
 def _is_supposed(segment: str, lead: str, after: str) -> bool:
     clause = _clause(segment)
-    if _SUPPOSED.search(clause) or _SUPPOSED.search(lead):
+    if _SUPPOSED.search(clause) or _SUPPOSED.search(lead) or _PURPOSE.search(clause + lead):
         return True
     turn = _TURN.search(after)
     rest = after[: turn.start()] if turn else after
     if _CONDITION.search(segment) or _CONDITION.search(lead):
         return _FORCED.search(segment) is None
     has_modal = _MODAL.search(clause + lead) is not None
+    if has_modal and _UNREAL.match(segment):
+        return True
     return _CONDITION.search(rest) is not None or (
         has_modal and _LATE_CONDITION.match(rest.lstrip()) is not None
     )
 
 
+_PURPOSE = compile_later(
+    r"(?<!have )(?<!had )(?<!need )(?<!going )(?<!like )(?<!choose )\bto (?:be|get|earn|reach|receive|achieve|deserve|merit|score|make)\b",
+    re.IGNORECASE,
+)
+_UNREAL = compile_later(r"\s*(?:with|without|had|were|given (?:more|better))\b", re.IGNORECASE)
 _FORCED = compile_later(r"\bif (?:I|asked|forced|one) ", re.IGNORECASE)
 
 

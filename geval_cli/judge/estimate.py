@@ -197,9 +197,7 @@ async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> 
     )
 
 
-def _read_all(
-    question: Question, response: ModelResponse
-) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
+def _read_all(question: Question, response: ModelResponse) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
     """The samples that can be read, and what is wrong with the others, by their place in the response."""
     replies: list[ParsedReply] = []
     problems: dict[int, JudgeError] = {}

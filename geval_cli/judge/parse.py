@@ -162,6 +162,7 @@ class _Verdict(Struct, frozen=True):
     rating: Stated
     reason: str | None
     rank: Rank
+    from_object: bool = False
 
 
 def _parse(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: bool) -> ParsedReply:
@@ -186,7 +187,7 @@ def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: b
     reply = Reply.of(prose, score_range, name)
     reason = _prose_reason(answer)
     if from_object is not None:
-        verdict = _Verdict(from_object.rating, from_object.reason, "structure")
+        verdict = _Verdict(from_object.rating, from_object.reason, "structure", from_object=True)
     elif form_line := _agreed(read_form_line(reply), score_range):
         verdict = _Verdict(form_line, reason, "structure")
     elif verdict_line := _agreed(read_verdict_lines(reply), score_range):
@@ -195,8 +196,8 @@ def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: b
         verdict = _Verdict(sentence, reason, "prose")
     else:
         raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
-    if is_cut_off and verdict.rating.end == len(text.rstrip()):
-        _check_end(verdict, text, score_range)
+    if is_cut_off:
+        _check_end(verdict, text, score_range, is_form=name is not None)
     if verdict.rating.out_of is None and (most := other_scale(reply.text, score_range)) is not None:
         asked = f"{format_number(score_range[0])} to {format_number(score_range[1])}"
         raise JudgeRangeError(
@@ -218,10 +219,21 @@ def _agreed(ratings: list[Stated], score_range: ScoreRange) -> Stated | None:
     return max(counted, key=lambda rating: rating.out_of is not None, default=None)
 
 
-def _check_end(verdict: _Verdict, text: str, score_range: ScoreRange) -> None:
-    """Refuse a number at which a token limit ended the reply, unless it is all of it and no digit could follow."""
-    is_open = 0 < verdict.rating.value * 10 <= score_range[1] or score_range[1] - score_range[0] < 2  # noqa: PLR2004
-    if is_open or len(text.strip()) > verdict.rating.end - verdict.rating.start:
+_OPEN_END = compile_later(r"[^\n]{0,16}\Z")
+_CLOSED = compile_later(r"\s*[)\]*_\"}>]*(?:[.!]\s+\S|\n|[,;]\s\w)")
+
+
+def _check_end(verdict: _Verdict, text: str, score_range: ScoreRange, *, is_form: bool) -> None:
+    """Refuse a number at which a token limit ended the reply.
+
+    It may stand when the form asks for it alone, it is all of the reply, and no digit could follow.
+    """
+    rating = verdict.rating
+    behind = text[rating.end :]
+    if verdict.from_object or _OPEN_END.match(behind) is None or _CLOSED.match(behind):
+        return
+    is_open = 0 < rating.value * 10 <= score_range[1] or score_range[1] - score_range[0] < 2  # noqa: PLR2004
+    if is_open or not is_form or len(text.strip()) > rating.end - rating.start:
         raise JudgeParseError("the judge's reply breaks off in the middle of the score", raw_text=text)
 
 

@@ -41,7 +41,7 @@ _NOUNS = (
     r"점수|평점|등급|wynik|ocena|punktacja|beoordeling|cijfer|poäng|betyg|karakter|vurdering|puan|điểm|skor|nilai|"
     r"hodnocení|skóre|arvosana|pontszám|értékelés|scor|punctaj|βαθμολογία|ציון|الدرجة|التقييم|स्कोर|अंक|คะแนน"
 )
-_STATES = r"(?:[:=：|]|->|=>|→|⇒|[-\u2013\u2014](?=[ \t])|\b(?:is|ist|est|es|è|é)\b|为|是|は|(?<=[\u3040-\u9fff])[ \t](?=[0-9]))"
+_STATES = r"(?:[:=：|]|->|=>|→|⇒|[-\u2013\u2014](?=[ \t])|\b(?:is|ist|est|es|è|é)\b:?|为|是|は|(?<=[\u3040-\u9fff])[ \t](?=[0-9]))"
 _ABOUT = r"(?:[ \t](?:for|of|on|in|der|de|des|du|del|für|pour|para)[ \t](?P<about>[^:=：|\n0-9.!?]{1,60}?))?"
 _BRACKET = r"(?:(?P<bracket>\([^()\n]{0,40}\)|\[[^\[\]\n]{0,40}\]))?"
 _CLOSING_MARKS = r"[*_\"'`”)\]}|$]"
@@ -88,10 +88,11 @@ _BOXED = compile_later(
     rf"\\boxed\s?\{{\s{{0,3}}(?:\\text\{{)?(?:score[:=]\s?)?{RATING}\s{{0,3}}\}}", re.IGNORECASE
 )
 _DOUBLE_BRACKETS = compile_later(rf"\[\[\s?{RATING}\s?\]\]", re.IGNORECASE)
-_LONE_NUMBER = compile_later(
-    rf"[ \t]{{0,9}}(?:(?:[-*•>]|#{{1,6}})[ \t])?{MARKUP}{_FILLER}{{0,2}}{RATING}[.!]?{MARKUP}[ \t\r]{{0,9}}\Z",
-    re.IGNORECASE,
+_LONE = (
+    rf"[ \t]{{0,9}}(?:(?:[-*•>]|#{{1,6}})[ \t])?{MARKUP}{_FILLER}{{0,2}}{RATING}[.!]?{MARKUP}[ \t\r]{{0,9}}"
 )
+_LONE_NUMBER = compile_later(rf"\s{{0,9}}{_LONE}\s{{0,9}}", re.IGNORECASE)
+_LONE_NUMBERS = compile_later(rf"^{_LONE}$", _FLAGS)
 _IS_FINAL = compile_later(
     rf"(?:^|\W|(?<=[{_CJK}]))(?:{_FINAL_WORDS})|gesamt|\bend(?:note|ergebnis)", re.IGNORECASE
 )
@@ -126,7 +127,7 @@ _NOT_A_NOUN = (
     r"primarily|only|it|this|the|i|also|too|within|where|were|until|requires?|needs?|seems?|feels?|isn|wasn|will|"
     r"out|of|per|claim\w*|stands?|denotes?|describes?|implies|overall)\b)[a-z])"
 )
-_LINK = r"(?:[:=：]|\b(?:is|of|was|as|at|would be|should be|will be|to be|stands at|comes (?:out )?(?:to|at|as)|becomes)(?![a-z]))"
+_LINK = r"(?:[:=：]|\b(?:is:?|of|was|as|at|would be|should be|will be|to be|stands at|comes (?:out )?(?:to|at|as)|becomes)(?![a-z]))"
 _BEFORE_A_RATING = rf"[ \t]{{0,3}}{_FILLER}{{0,3}}{MARKUP}"
 _VERBAL = compile_later(
     rf"\b(?P<label>{_VERB})(?:(?:{_WORD}){{0,9}}?[ \t]{{1,3}}{_LEADS_IN})?[ \t]{{1,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
@@ -134,7 +135,7 @@ _VERBAL = compile_later(
 )
 _EQUATED = compile_later(
     r"\b(?P<label>it|this|that|summary|output|response|answer|text|reply|dialogue|(?<=so )|me)"
-    rf"(?:['’]s|[ \t](?:is|was)|:)[ \t]{{1,3}}{_FILLER}{{0,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
+    rf"(?:['’]s|(?<=this)[ \t]would[ \t]be|[ \t](?:is|was)|:)[ \t]{{1,3}}{_FILLER}{{0,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
 _FRACTION = compile_later(
@@ -266,16 +267,13 @@ def _is_another_s(reply: Reply, match: re.Match[str]) -> bool:
 
 
 def _lone_numbers(text: str) -> Iterator[Stated]:
-    """The numbers alone on the first and on the last line that is not blank."""
-    first_start = len(text) - len(text.lstrip())
-    last_end = len(text.rstrip())
-    first_end = text.find("\n", first_start)
-    last_start = max(text.rfind("\n", first_start, last_end) + 1, first_start)
-    spans = {(first_start, last_end if first_end == -1 else min(first_end, last_end)), (last_start, last_end)}
-    for start, end in spans:
-        if 0 < end - start <= _LONGEST_LINE and (match := _LONE_NUMBER.match(text, start, end)):
-            if not is_introduced_as_foreign(text, start):
-                yield stated(match)
+    """The numbers alone on a line, if the first or the last line that is not blank is one of them."""
+    found = list(_LONE_NUMBERS.finditer(text))
+    if not found or len(found) > _MOST_STATEMENTS:
+        return
+    is_first, is_last = not text[: found[0].start()].strip(), not text[found[-1].end() :].strip()
+    if is_first or is_last:
+        yield from (stated(match) for match in found if not is_introduced_as_foreign(text, match.start()))
 
 
 _TABLE_RULE = compile_later(r"^[ \t]{0,9}\|?[ \t]{0,9}:?-{2,}+[-:| \t]{0,200}+$", re.MULTILINE)
@@ -364,8 +362,14 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
         or ends_a_span(text, rating.start)
         or is_end_of_scale(text, rating.start, rating.end)
         or reply.is_about_another(about or (_FOR.match(behind) or [None])[0])
+        or (_stands_first(text, match.start()) and is_introduced_as_foreign(text, match.start()))
         or not is_meant(text, match, is_noun=is_noun, number_end=match.end())
     )
+
+
+def _stands_first(text: str, start: int) -> bool:
+    """Whether a line, or what a colon leads in, begins at `start`."""
+    return text[max(0, start - 30) : start].rstrip(" \t*_`\"'")[-1:] in ("", "\n", ":", "：")
 
 
 _FOR = compile_later(

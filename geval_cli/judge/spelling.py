@@ -15,7 +15,7 @@ _WORDS = "|".join(_WORD_NUMBERS)
 _LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 _DIGITS = r"[0-9]{1,15}(?:\.[0-9]{1,15}|,[0-9]{1,2})?"
 _NUMBER = (
-    rf"(?P<number>(?<!{_LETTER})(?<![.,])[-+\u2212]?(?:{_DIGITS}|\.[0-9]{{1,15}})(?!{_LETTER}|[.,][0-9]))"
+    rf"(?P<number>(?<!{_LETTER})(?<![.,/])[-+\u2212]?(?:{_DIGITS}|\.[0-9]{{1,15}})(?!{_LETTER}|[.,][0-9]))"
 )
 _WORD = rf"(?P<word>(?<!\w)(?:{_WORDS})\b(?! of the\b))"
 
@@ -40,12 +40,12 @@ _AND_ANOTHER = (
     r"[ \t]{0,3}(?:(?:to|and|or|through|bis|oder|und|ou|o|y|et)\b|[-\u2013\u2014~\u301c\uff5e])[ \t]{0,3}"
     rf"(?:(?:an?|maybe|even|perhaps)[ \t])?{MARKUP}(?:[0-9]|(?:{_WORDS})\b)"
 )
-RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}){OUT_OF}(?!{_AND_ANOTHER})"
+RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}){OUT_OF}(?!{_AND_ANOTHER}|[ \t]?/)"
 """A number or a number word, and the maximum behind it; the first of two numbers is no rating."""
 
 SPAN = rf"(?:{_DIGITS}|(?:{_WORDS})\b)(?:[ \t]{{0,3}}/[ \t]{{0,3}}[0-9]{{1,4}})?{_AND_ANOTHER}"
 _SPAN_BEFORE = compile_later(
-    rf"(?:[0-9]|\b(?:{_WORDS}))[ \t]{{0,3}}(?:\b(?:to|and|or|through)\b|[-\u2013\u2014~\u301c\uff5e])[ \t]{{0,3}}\Z",
+    rf"(?:[0-9]|\b(?:{_WORDS}))[ \t]{{0,3}}(?:\b(?:to|and|or|through)\b|[-\u2013\u2014~\u301c\uff5e])[ \t]{{0,3}}(?:(?:an?|maybe|even|perhaps)[ \t])?\Z",
     re.IGNORECASE,
 )
 
@@ -83,7 +83,7 @@ def number_of(spelling: str) -> float:
 
 def ends_a_span(text: str, start: int) -> bool:
     """Whether the number at `start` is the second of two: the 8 of "7 or 8"."""
-    return _SPAN_BEFORE.search(text[max(0, start - 12) : start]) is not None
+    return _SPAN_BEFORE.search(text[max(0, start - 30) : start]) is not None
 
 
 def check_scale(rating: Stated, score_range: ScoreRange, text: str) -> None:

@@ -20,7 +20,7 @@ _FINAL_KEYS = frozenset({"finalscore", "overallscore", "finalrating", "overallra
 _SCORE_KEY = frozenset({"score"})
 _OTHER_KEYS = frozenset(
     {"rating", "grade", "mark", "totalscore", "scorevalue", "verdict", "answer"}
-    | {"punktzahl", "bewertung", "note", "nota", "puntuación", "puntuacion", "calificación", "calificacion"}
+    | {"punktzahl", "bewertung", "nota", "puntuación", "puntuacion", "calificación", "calificacion"}
     | {
         "punteggio",
         "pontuação",
