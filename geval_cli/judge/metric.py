@@ -17,7 +17,7 @@ Estimator = Literal["logprobs", "samples", "single", "mixed"]
 """How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
 
 ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
-"""What a rating was read from: the JSON or form line asked for, a line that states it, a sentence; of samples how many."""
+"""What a rating was read from: what was asked for, a line that states it, a sentence; of samples how many."""
 
 Explain = Literal["failed", "passed", "always", "never"]
 """When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""

@@ -1,6 +1,6 @@
 """Reads a verdict from a reply that is not the JSON asked for: from a line that states it, else from a sentence.
 
-A line that states it is `Final score: 7`, in any dress and in many languages. Of sentences only one rating may be meant.
+A line that states it is `Final score: 7`, in any dress and many languages. Of sentences only one rating may be meant.
 """
 
 import re
@@ -26,41 +26,57 @@ _FLAGS = re.IGNORECASE | re.MULTILINE
 # -- the words of a verdict line ------------------------------------------------------------------------------------
 
 _FINAL_WORDS = (
-    r"final|overall|total|revised|corrected|updated|definitive|concluding|finale?s?|globale?|insgesamt|gesamt|endgültige|"
+    r"final|overall|total|revised|corrected|updated|definitive|concluding|finale?s?|globale?|insgesamt|"
+    r"gesamt|endgültige|"
     r"abschließende|итоговая|общая|最终|最終|总|總|综合|総合|최종|종합"
 )
 _QUALIFIERS = (
-    rf"{_FINAL_WORDS}|the|my|your|our|assigned|given|evaluation|quality|numerical|numeric|actual|resulting|suggested|"
+    rf"{_FINAL_WORDS}|the|my|your|our|assigned|given|evaluation|quality|numerical|numeric|actual|resulting|"
+    rf"suggested|"
     r"single|meine|die|la|le|el|il|mi|ma|mon"
 )
 _NOUNS = (
-    r"scores?|ratings?|grade|marks?|verdict|answer|result|evaluation|assessment|judge?ment|decision|conclusion|points|"
-    r"punktzahl|punkte|bewertung|wertung|note|gesamtnote|gesamtbewertung|gesamtpunktzahl|endnote|endergebnis|ergebnis|"
-    r"puntuaci[oó]n|puntaje|calificaci[oó]n|nota|valoraci[oó]n|évaluation|punteggio|voto|valutazione|pontuaç[aã]o|"
+    r"scores?|ratings?|grade|marks?|verdict|answer|result|evaluation|assessment|quality|judge?ment|decision|"
+    r"conclusion|points|"
+    r"punktzahl|punkte|bewertung|wertung|note|gesamtnote|gesamtbewertung|gesamtpunktzahl|endnote|"
+    r"endergebnis|ergebnis|"
+    r"puntuaci[oó]n|puntaje|calificaci[oó]n|nota|valoraci[oó]n|évaluation|punteggio|voto|valutazione|"
+    r"pontuaç[aã]o|"
     r"pontuacao|avaliação|classificação|оценка|балл|баллы|рейтинг|评分|評分|分数|分數|得分|评级|评价|スコア|評価|点数|得点|評点|採点|"
     r"점수|평점|등급|wynik|ocena|punktacja|beoordeling|cijfer|poäng|betyg|karakter|vurdering|puan|điểm|skor|nilai|"
     r"hodnocení|skóre|arvosana|pontszám|értékelés|scor|punctaj|βαθμολογία|ציון|الدرجة|التقييم|स्कोर|अंक|คะแนน"
 )
-_STATES = r"(?:[:=：|]|->|=>|→|⇒|[-\u2013\u2014](?=[ \t])|\b(?:is|ist|est|es|è|é)\b:?|为|是|は|(?<=[\u3040-\u9fff])[ \t](?=[0-9]))"
-_ABOUT = r"(?:[ \t](?:for|of|on|in|der|de|des|du|del|für|pour|para)[ \t](?P<about>[^:=：|\n0-9.!?]{1,60}?))?"
+_STATES = (
+    r"(?:[:=\uff1a|]|->|=>|→|⇒|[-\u2013\u2014](?=[ \t])|"
+    r"\b(?:is|ist|est|es|è|é)\b:?|为|是|は|(?<=[\u3040-\u9fff])[ \t](?=[0-9]))"
+)
+_ABOUT = (
+    r"(?:[ \t](?:for|of|on|in|der|de|des|du|del|für|pour|para)[ \t](?P<about>[^:=\uff1a|\n0-9.!?]{1,60}?))?"
+)
 _BRACKET = r"(?:(?P<bracket>\([^()\n]{0,40}\)|\[[^\[\]\n]{0,40}\]))?"
 _CLOSING_MARKS = r"[*_\"'`”)\]}|$]"
 _REMARK = (
-    r"(?:\Z|[\r\n<\ue001]|[.!](?!\w)|[,;。，；、)\]](?![0-9])|[-\u2013\u2014(#~|]|//|\b(?:because|since|as|due|but|given|based|"
+    r"(?:\Z|[\r\n<\ue001]|[.!](?!\w)|[,;。\uff0c\uff1b、)\]](?![0-9])|[-\u2013\u2014(#~|]|//|\b(?:because|"
+    r"since|as|due|but|given|based|"
     r"weil|da|denn|porque|parce|car|perché|потому)\b)"
 )
 _THEN_A_REMARK = rf"(?={_CLOSING_MARKS}{{0,6}}[.!]?{_CLOSING_MARKS}{{0,4}}[ \t]{{0,5}}{_REMARK})"
 _THEN_THE_END_OF_LINE = rf"(?={_CLOSING_MARKS}{{0,6}}[.!]?{_CLOSING_MARKS}{{0,4}}[ \t]{{0,5}}(?:\r?\n|\Z))"
 _LINE_START = (
-    r"(?:^|(?<=[.!?;:)]) {1,4}|(?<=[。！？]))"
-    r"[ \t]{0,12}(?:(?:[-*•+|\u2013]|#{1,6})[ \t]{0,4}){0,2}(?:[0-9]{1,2}[.)][ \t]{1,4})?[*_`'\"“]{0,4}[ \t]{0,2}"
+    r"(?:^|(?<=[.!?;:)]) {1,4}|(?<=[。\uff01\uff1f]))"
+    r"[ \t]{0,12}(?:(?:[-*•+|\u2013]|"
+    r"#{1,6})[ \t]{0,4}){0,2}(?:[0-9]{1,2}[.)][ \t]{1,4})?[*_`'\"“]{0,4}[ \t]{0,2}"
 )
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _QUALIFIED = rf"(?:(?:{_QUALIFIERS})(?:[ \t_-]{{1,3}}|(?=[{_CJK}]))){{0,4}}"
-_LABEL = rf"(?:{_QUALIFIED}(?:{_NOUNS})(?:[ \t](?:{_FINAL_WORDS}))?|(?:the[ \t])?(?:final|overall|total|insgesamt|gesamt))"
+_LABEL = (
+    rf"(?:{_QUALIFIED}(?:{_NOUNS})(?:[ \t](?:{_FINAL_WORDS}))?"
+    r"|(?:the[ \t])?(?:final|overall|total|insgesamt|gesamt))"
+)
 _FILLER = (
-    r"(?:(?:an?|about|only|just|therefore|thus|hence|then|probably|likely|still|at|as|is|around|approximately|roughly|"
-    r"perhaps|solid|clear|ein|eine|un|une|una)[ \t]{1,3})"
+    r"(?:(?:an?|about|only|just|therefore|thus|hence|then|probably|likely|still|at|as|is|around|"
+    r"approximately|roughly|"
+    r"perhaps|solid|clear|ein|eine|un|une|una)[ \t]{1,3}|[~≈][ \t]?)"
 )
 _BREAK = r"[ \t]{0,9}\r?\n\s{0,9}(?:[-*>][ \t])?"
 
@@ -71,7 +87,12 @@ def _line(label: str, rating: str) -> re.Pattern[str]:
     return compile_later(rf"{head}{rating}", _FLAGS)
 
 
-_ON_THE_LINE = rf"{_STATES}{MARKUP}[ \t]{{0,9}}{_FILLER}{{0,2}}{MARKUP}{RATING}{_THEN_A_REMARK}"
+_IN_WORDS = (
+    r"(?:(?:very[ \t])?(?:poor|bad|weak|low|fair|average|medium|moderate|mediocre|acceptable|adequate|"
+    r"satisfactory|good|high|"
+    r"strong|excellent)[ \t]{0,2}[(:,-]?[ \t]{0,2})?"
+)
+_ON_THE_LINE = rf"{_STATES}{MARKUP}[ \t]{{0,9}}{_FILLER}{{0,2}}{_IN_WORDS}{MARKUP}{RATING}{_THEN_A_REMARK}"
 _BELOW_THE_LINE = rf"{_STATES}?{MARKUP}{_BREAK}{MARKUP}{RATING}{_THEN_THE_END_OF_LINE}"
 _VAGUE = (
     rf"{_STATES}{MARKUP}[ \t]{{0,9}}{_FILLER}{{0,2}}(?:between[ \t]|entre[ \t]|zwischen[ \t])?{MARKUP}{SPAN}"
@@ -97,37 +118,54 @@ _IS_FINAL = compile_later(
     rf"(?:^|\W|(?<=[{_CJK}]))(?:{_FINAL_WORDS})|gesamt|\bend(?:note|ergebnis)", re.IGNORECASE
 )
 _BRACKET_MAXIMUM = compile_later(
-    r"(?:out of|/|of|von|sur|max(?:imum)?:?|[-\u2013\u2014]|to)\s{0,3}(?P<most>[0-9]{1,9}(?:\.[0-9]{1,6})?)\W{0,3}\Z",
+    r"(?:out of|/|of|von|sur|max(?:imum)?:?|[-\u2013\u2014]|"
+    r"to)\s{0,3}(?P<most>[0-9]{1,9}(?:\.[0-9]{1,6})?)\W{0,3}\Z",
     re.IGNORECASE,
 )
 _ASPECT = compile_later(
-    r"\b(?:fluency|coherence|consistency|relevance|engagingness|groundedness|naturalness|accuracy|grammar|style|clarity|"
-    r"tone|conciseness|completeness|correctness|informativeness|readability|factuality|faithfulness|understandability)\b",
+    r"\b(?:fluency|coherence|consistency|relevance|engagingness|groundedness|naturalness|accuracy|grammar|"
+    r"style|clarity|"
+    r"tone|conciseness|completeness|correctness|informativeness|readability|factuality|faithfulness|"
+    r"understandability)\b",
     re.IGNORECASE,
 )
 
 # -- the words of a verdict in a sentence ---------------------------------------------------------------------------
 
 _VERB = (
-    r"(?:g[ia]ves?|giving|given|rates?|rated|rating|assign(?:s|ed|ing)?|award(?:s|ed|ing)?|scor(?:e|es|ed|ing)|grad(?:e|es|ed|ing)|"
-    r"gets?|getting|got|receiv(?:e|es|ed|ing)|deserv(?:e|es|ed|ing)|earn(?:s|ed|ing)?|merit(?:s|ed|ing)?|warrant(?:s|ed|ing)?|"
-    r"makes?|making|put|mark|marks|say|go(?:ing)? with|choose|pick|select|settl(?:e|ing) (?:on|for)|rank|land(?:s|ing)? (?:on|at)|"
-    r"judge|evaluat(?:e|es|ed)|assess(?:es|ed)?|lead(?:s|ing)? to|result(?:s|ing)? in|bring(?:s|ing)?|justif(?:y|ies|ying))"
+    r"(?:g[ia]ves?|giving|given|rates?|rated|rating|assign(?:s|ed|ing)?|award(?:s|ed|ing)?|scor(?:e|es|ed|"
+    r"ing)|grad(?:e|es|ed|ing)|"
+    r"gets?|getting|got|receiv(?:e|es|ed|ing)|deserv(?:e|es|ed|ing)|earn(?:s|ed|ing)?|merit(?:s|ed|ing)?|"
+    r"warrant(?:s|ed|ing)?|"
+    r"makes?|making|put|mark|marks|say|go(?:ing)? with|choose|pick|select|settl(?:e|ing) (?:on|for)|rank|"
+    r"land(?:s|ing)? (?:on|at)|"
+    r"judge|evaluat(?:e|es|ed)|assess(?:es|ed)?|lead(?:s|ing)? to|result(?:s|ing)? in|worth|bring(?:s|ing)?|"
+    r"justif(?:y|ies|ying))"
 )
 _LEADS_IN = (
-    r"(?:an?|as|at|it|this|that|only|just|around|about|roughly|approximately|low|high|solid|strong|perfect|mere|full|weak|"
-    r"lowest|highest|possible|summary|response|output|answer|text|reply|(?:overall |final )?(?:score|rating|grade|mark)s?(?: of)?)"
+    r"(?:an?|as|at|it|this|that|only|just|around|about|roughly|approximately|low|high|solid|strong|perfect|"
+    r"mere|full|weak|"
+    r"lowest|highest|possible|summary|response|output|answer|text|reply|(?:overall |final )?(?:score|rating|"
+    r"grade|mark)s?(?: of)?)"
 )
-_WORD = r"[ \t]{1,3}[a-z'’-]{1,20}"
+_WORD = r"[ \t]{1,3}[a-z'\u2019-]{1,20}"
 _NOT_A_NOUN = (
-    r"(?![\w-]*[a-z])(?![*_\"'”)]{0,4}[ \t]{1,3}(?!(?:because|since|as|due|for|in|on|overall|with|given|based|and|but|which|that|"
-    r"when|while|at|to|from|out|is|was|would|could|should|can|cannot|may|might|means?|meant|indicat\w+|represent\w*|"
-    r"correspond\w*|reflect\w*|suggest\w*|if|unless|though|although|however|stars?|points?|marks?|rating|score|here|"
-    r"instead|rather|than|therefore|thus|so|by|being|meaning|or|not|according|considering|along|regarding|mainly|mostly|"
-    r"primarily|only|it|this|the|i|also|too|within|where|were|until|requires?|needs?|seems?|feels?|isn|wasn|will|"
+    r"(?![\w-]*[a-z])(?![*_\"'”)]{0,4}[ \t]{1,3}(?!(?:because|since|as|due|for|in|on|overall|with|given|"
+    r"based|and|but|which|that|"
+    r"when|while|at|to|from|out|is|was|would|could|should|can|cannot|may|might|means?|meant|indicat\w+|"
+    r"represent\w*|"
+    r"correspond\w*|reflect\w*|suggest\w*|if|unless|though|although|however|stars?|points?|marks?|rating|"
+    r"score|here|"
+    r"instead|rather|than|therefore|thus|so|by|being|meaning|or|not|according|considering|along|regarding|"
+    r"mainly|mostly|"
+    r"primarily|only|it|this|the|i|also|too|within|where|were|until|requires?|needs?|seems?|feels?|isn|wasn|"
+    r"will|"
     r"out|of|per|claim\w*|stands?|denotes?|describes?|implies|overall)\b)[a-z])"
 )
-_LINK = r"(?:[:=：]|\b(?:is:?|of|was|as|at|would be|should be|will be|to be|stands at|comes (?:out )?(?:to|at|as)|becomes)(?![a-z]))"
+_LINK = (
+    r"(?:[:=\uff1a]|"
+    r"\b(?:is:?|of|was|as|at|would be|should be|will be|to be|stands at|comes (?:out )?(?:to|at|as)|becomes)(?![a-z]))"
+)
 _BEFORE_A_RATING = rf"[ \t]{{0,3}}{_FILLER}{{0,3}}{MARKUP}"
 _VERBAL = compile_later(
     rf"\b(?P<label>{_VERB})(?:(?:{_WORD}){{0,9}}?[ \t]{{1,3}}{_LEADS_IN})?[ \t]{{1,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
@@ -135,15 +173,18 @@ _VERBAL = compile_later(
 )
 _EQUATED = compile_later(
     r"\b(?P<label>it|this|that|summary|output|response|answer|text|reply|dialogue|(?<=so )|me)"
-    rf"(?:['’]s|(?<=this)[ \t]would[ \t]be|[ \t](?:is|was)|:)[ \t]{{1,3}}{_FILLER}{{0,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
+    rf"(?:['\u2019]s|(?<=this)[ \t]would[ \t]be|[ \t](?:is|was)|"
+    rf":)[ \t]{{1,3}}{_FILLER}{{0,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
 _FRACTION = compile_later(
-    rf"(?=[-+\u22120-9.,a-z]{{1,20}}[*_`)\]]{{0,3}}[ \t]{{0,5}}(?:/|out[ \t]of\b|(?:points?|stars?|marks?)[ \t]out)){RATING}{_NOT_A_NOUN}",
+    rf"(?=[-+\u22120-9.,a-z]{{1,20}}[*_`)\]]{{0,3}}[ \t]{{0,5}}(?:/|out[ \t]of\b|(?:points?|stars?|"
+    rf"marks?)[ \t]out)){RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
 _ANOTHER = compile_later(
-    rf"(?:,|\band|\bbut|\bor|;|\ba)[ \t]{{1,3}}(?:only[ \t]|rather[ \t]|just[ \t])?an?[ \t]{MARKUP}{RATING}{_NOT_A_NOUN}",
+    rf"(?:^|[,;.:!?]|\b(?:and|but|or|so|hence|thus|think|believe|that))[ \t]{{0,3}}(?:(?:only|rather|just|"
+    rf"maybe|perhaps|possibly|even)[ \t])?\ban?[ \t]{MARKUP}{RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
 _CLOSING = compile_later(
@@ -157,9 +198,12 @@ _AFTER_THE_SCALE = compile_later(
     rf"\ue001[)\]]?[ \t]{{0,3}}[:=,]{_BEFORE_A_RATING}{RATING}{_NOT_A_NOUN}", re.IGNORECASE
 )
 _OTHER_SCALE = compile_later(
-    r"\b(?:scale|range)[ \t](?:of|from)[ \t]{1,3}-?[0-9]{1,9}(?:\.[0-9]{1,6})?[ \t]{0,3}(?:to|and|[-\u2013\u2014])[ \t]{0,3}"
-    r"(?P<most>[0-9]{1,9}(?:\.[0-9]{1,6})?)",
-    re.IGNORECASE,
+    r"\b(?:scale|range)[ \t](?:of|from)[ \t]{1,3}-?[0-9]{1,9}(?:\.[0-9]{1,6})?[ \t]{0,3}(?:to|and|"
+    r"[-\u2013\u2014])[ \t]{0,3}"
+    r"(?P<most>[0-9]{1,9}(?:\.[0-9]{1,6})?)"
+    r"|^\W{0,4}(?:out of|max(?:imum)?(?:[ \t](?:score|rating|points?|"
+    r"possible))?)\W{0,5}(?P<top>[0-9]{1,9})\W{0,4}$",
+    _FLAGS,
 )
 
 
@@ -193,7 +237,8 @@ def _own_scale(score_range: ScoreRange) -> re.Pattern[str]:
     low, high = (rf"{re.escape(format_number(end))}(?:\.0)?" for end in score_range)
     explained = r"(?:[ \t]?\([^()\n0-9]{1,60}\)|[ \t]?[=:][ \t]?[a-z]{1,20}(?: [a-z]{1,20})?)?"
     return re.compile(
-        rf"(?<![\w.,/+-]){low}{explained},?[ \t]{{0,3}}(?:to|and|through|bis|a|à|[-\u2013\u2014~]|\.{{2,3}}|…)[ \t]{{0,3}}"
+        rf"(?<![\w.,/+-]){low}{explained},?[ \t]{{0,3}}(?:to|and|through|bis|a|à|[-\u2013\u2014~]|\.{{2,3}}|"
+        rf"…)[ \t]{{0,3}}"
         rf"(?:an?[ \t])?{high}(?!\w|[.,/][0-9]|[ \t]?%){explained}",
         re.IGNORECASE,
     )
@@ -201,7 +246,7 @@ def _own_scale(score_range: ScoreRange) -> re.Pattern[str]:
 
 def other_scale(text: str, score_range: ScoreRange) -> float | None:
     """The maximum of a scale that a reply names, if it is not the one asked for and is the only one named."""
-    tops = {number_of(match["most"]) for match in _OTHER_SCALE.finditer(text)}
+    tops = {number_of(match["most"] or match["top"]) for match in _OTHER_SCALE.finditer(text)}
     return None if len(tops) != 1 or score_range[1] in tops else tops.pop()
 
 
@@ -306,7 +351,8 @@ def _in_tables(text: str) -> Iterator[Stated]:
 def _keyed(name: str | None) -> re.Pattern[str]:
     own = f"|{re.escape(name)}" if name else ""
     return re.compile(
-        rf"(?<![a-z])(?P<final>(?:{_FINAL_WORDS})[ \t_]{{1,2}})?(?P<label>score|rating|grade|mark|verdict|assessment|evaluation{own})s?"
+        rf"(?<![a-z])(?P<final>(?:{_FINAL_WORDS})[ \t_]{{1,2}})?(?P<label>score|rating|grade|mark|verdict|"
+        rf"assessment|evaluation{own})s?"
         rf"(?P<about>[ \t][^.\n:=,;0-9!?|]{{1,60}}?)?{MARKUP}[ \t]{{0,5}}{_BRACKET}{MARKUP}[ \t]{{0,3}}"
         rf"{_LINK}{_BEFORE_A_RATING}{RATING}{_NOT_A_NOUN}",
         re.IGNORECASE,
@@ -360,7 +406,8 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
     return not (
         reply.is_quoted(rating.start)
         or ends_a_span(text, rating.start)
-        or is_end_of_scale(text, rating.start, rating.end)
+        or (is_noun and not _IS.search(match[0]) and is_end_of_scale(text, rating.start, rating.end))
+        or reply.is_about_another(_word_before(text, match))
         or reply.is_about_another(about or (_FOR.match(behind) or [None])[0])
         or (_stands_first(text, match.start()) and is_introduced_as_foreign(text, match.start()))
         or not is_meant(text, match, is_noun=is_noun, number_end=match.end())
@@ -369,9 +416,19 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
 
 def _stands_first(text: str, start: int) -> bool:
     """Whether a line, or what a colon leads in, begins at `start`."""
-    return text[max(0, start - 30) : start].rstrip(" \t*_`\"'")[-1:] in ("", "\n", ":", "：")
+    return text[max(0, start - 30) : start].rstrip(" \t*_`\"'")[-1:] in ("", "\n", ":", "\uff1a")
 
 
+def _word_before(text: str, match: re.Match[str]) -> str | None:
+    """The word before the noun that a rating is said of: `fluency` of `the fluency score is 4`."""
+    if "about" not in match.groupdict():
+        return None
+    word = _WORD_BEFORE.search(text, max(0, match.start() - 20), match.start())
+    return None if word is None else word[0]
+
+
+_WORD_BEFORE = compile_later(r"[a-z]{4,20}[ \t]{1,2}\Z", re.IGNORECASE)
+_IS = compile_later(r"[:=]|\bis\b")
 _FOR = compile_later(
     r"[*_\"]{0,3}[ \t]{1,3}(?:for|in|on|in terms of|regarding)[ \t](?:the[ \t]|its[ \t])?[a-z]{4,20}",
     re.IGNORECASE,

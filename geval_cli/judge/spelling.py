@@ -19,14 +19,17 @@ _NUMBER = (
 )
 _WORD = rf"(?P<word>(?<!\w)(?:{_WORDS})\b(?! of the\b))"
 
-MARKUP = r"""[\\"'*_`”“()\[\]<>${}]{0,8}"""
+# Signs of emphasis and quotation; `<` and `$` only in pairs, since "<7" is less than 7.
+MARKUP = r"""(?:[\\"'*_`”“()\[\]{}]|<(?=-?[0-9.]{1,5}>)|(?<=[0-9])>|\$(?=[^$\n]{1,12}\$)|(?<=[0-9}])\$|</?(?:b|"
+    r"strong|em|i|u)>){0,8}"""
 _UNIT = r"(?:points?|marks?|stars?|punkten?|puntos?|pontos?|punti|分|点|점)"
 _OF = r"(?:/|out[ \t]of|of|von|sur|sobre|de|su|em|из|van|av)"
 _MOST = rf"(?P<out_of>[0-9]{{1,9}}(?:\.[0-9]{{1,6}})?|{_WORDS})(?!{_LETTER}|[.,/][0-9])"
 _SCALE = (
     r"(?:on|in|using|within)[ \t]{1,3}(?:an?|the|our)[ \t]{1,3}(?:"
     r"(?P<points>[0-9]{1,4}|" + _WORDS + r")[- ]points?[ \t]{1,3}scale"
-    r"|scale[ \t]{1,3}(?:of[ \t]|from[ \t])?[ \t]{0,3}-?[0-9.]{1,9}[ \t]{0,3}(?:to|and|[-\u2013\u2014])[ \t]{0,3}"
+    r"|scale[ \t]{1,3}(?:of[ \t]|from[ \t])?[ \t]{0,3}-?[0-9.]{1,9}[ \t]{0,3}(?:to|and|"
+    r"[-\u2013\u2014])[ \t]{0,3}"
     r"(?P<scale>[0-9]{1,9}(?:\.[0-9]{1,6})?)(?![\w]))"
 )
 OUT_OF = (
@@ -40,12 +43,17 @@ _AND_ANOTHER = (
     r"[ \t]{0,3}(?:(?:to|and|or|through|bis|oder|und|ou|o|y|et)\b|[-\u2013\u2014~\u301c\uff5e])[ \t]{0,3}"
     rf"(?:(?:an?|maybe|even|perhaps)[ \t])?{MARKUP}(?:[0-9]|(?:{_WORDS})\b)"
 )
-RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}){OUT_OF}(?!{_AND_ANOTHER}|[ \t]?/)"
+_IN_A_SUM = (
+    r"[ \t]{0,3}(?:[-=]>|→|[+\u00d7\u00f7½¼¾]|[=*][ \t]?[0-9]|\b(?:plus|minus|times|and a half)\b)"
+    r"|[ \t]{1,3}[0-9]|,[ \t]{0,2}[0-9]{1,2}(?!\w)|[ \t]?/"
+)
+RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}|[+½¼¾]){OUT_OF}(?!{_AND_ANOTHER}|{_IN_A_SUM})"
 """A number or a number word, and the maximum behind it; the first of two numbers is no rating."""
 
 SPAN = rf"(?:{_DIGITS}|(?:{_WORDS})\b)(?:[ \t]{{0,3}}/[ \t]{{0,3}}[0-9]{{1,4}})?{_AND_ANOTHER}"
 _SPAN_BEFORE = compile_later(
-    rf"(?:[0-9]|\b(?:{_WORDS}))[ \t]{{0,3}}(?:\b(?:to|and|or|through)\b|[-\u2013\u2014~\u301c\uff5e])[ \t]{{0,3}}(?:(?:an?|maybe|even|perhaps)[ \t])?\Z",
+    rf"(?:[0-9]|\b(?:{_WORDS}))[ \t]{{0,3}}(?:\b(?:to|and|or|through)\b|"
+    rf"[-\u2013\u2014~\u301c\uff5e])[ \t]{{0,3}}(?:(?:an?|maybe|even|perhaps)[ \t])?\Z",
     re.IGNORECASE,
 )
 

@@ -48,7 +48,7 @@ def test_a_reply_gives_its_rating_or_an_error(group, reply, wanted):
 
 def value_of(spelling):
     words = {"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "true": 1}
-    spelling = spelling.strip("[]\"' ").lower().replace(",", ".").replace("−", "-")
+    spelling = spelling.strip("[]\"' ").lower().replace(",", ".").replace("\u2212", "-")
     return words[spelling] if spelling in words else float(spelling)
 
 
