@@ -215,7 +215,9 @@ def early_questions(
 
 
 def score_threshold(spec: AssertionSpec) -> float | None:
-    """The lowest score that passes, as written; a limit on another scale (milliseconds, dollars) is none."""
+    """The lowest score that passes, as written, and 1 in strict mode; a limit on another scale (dollars) is none."""
+    if getattr(spec, "strict_mode", False):
+        return 1.0
     return None if isinstance(spec, _HAS_LIMIT) else getattr(spec, "threshold", None)
 
 

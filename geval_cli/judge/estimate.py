@@ -1,7 +1,8 @@
 """The estimators: a rating from token probabilities, from samples, or from a single reply (GEVAL.md, section 2)."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from msgspec import Struct, field
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
-from geval_cli.judge.metric import Estimator, Metric, ScoreRange, format_number
+from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
 from geval_cli.judge.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.prompt import Yardstick
 from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
@@ -51,16 +52,17 @@ class Question(Struct, frozen=True):
     def _max_tokens(self) -> int | None:
         return FORM_MAX_TOKENS if self.yardstick.is_form else None
 
-    def read(self, text: str) -> ParsedReply:
+    def read(self, choice: Choice) -> ParsedReply:
         """The verdict of a reply.
 
         Raises:
-            JudgeError: there is none, or it lies outside the range.
+            JudgeError: there is none, there are different ones, or it lies outside the range.
         """
-        yardstick = self.yardstick
-        if yardstick.is_form:
-            return parse_form_rating(text, score_range=yardstick.score_range, name=yardstick.label)
-        return parse_rating(text, score_range=yardstick.score_range)
+        score_range, ends_early = self.yardstick.score_range, is_cut_off(choice)
+        if self.yardstick.is_form:
+            name = self.yardstick.label
+            return parse_form_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)
+        return parse_rating(choice.text, score_range=score_range, is_cut_off=ends_early)
 
 
 @cache
@@ -71,11 +73,12 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
 
 
 class Estimate(Struct, frozen=True):
-    """A rating, how it came about, and what is known of its distribution. `fallback` as in `Grade`."""
+    """A rating, how it came about, and what is known of its distribution. `fallback`, `read_from` as in `Grade`."""
 
     rating: float
     reason: str | None
     estimator: Estimator
+    read_from: ReadFrom
     distribution: Distribution = field(default_factory=Distribution)
     valid: int | None = None
     requested: int | None = None
@@ -128,8 +131,8 @@ async def estimate_rating(question: Question, metric: Metric, calls: JudgeCalls)
 
 
 async def _by_single_reply(question: Question, calls: JudgeCalls) -> Estimate:
-    reply = await calls.read(question.request(calls), lambda choice: question.read(choice.text))
-    return Estimate(reply.rating, reply.reason, "single")
+    reply = await calls.read(question.request(calls), question.read)
+    return Estimate(reply.rating, reply.reason, "single", reply.read_from)
 
 
 async def _by_logprobs(question: Question, calls: JudgeCalls) -> Estimate:
@@ -147,7 +150,8 @@ async def _by_logprobs_or_single_reply(question: Question, calls: JudgeCalls) ->
     if weighed.is_sure:
         return _weighted(weighed)
     fallback = f"{weighed.shortcoming}: one rating was taken as it is"
-    return Estimate(weighed.reply.rating, weighed.reply.reason, "single", fallback=fallback)
+    reply = weighed.reply
+    return Estimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
 
 
 async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
@@ -170,37 +174,48 @@ async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: Jud
 
 async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
     request = question.samples_request(calls, metric.samples)
+    needed = max(1, math.ceil(round(metric.min_valid * metric.samples, 9)))
     response = await calls.ask(request)
     replies, problems = _read_all(question, response)
-    roomier = request if replies else calls.give_room(request, response.choices)
+    roomier = request if len(replies) >= needed else calls.give_room(request, response.choices)
     if roomier is not request:
-        replies, problems = _read_all(question, await calls.ask(roomier))
-    if not replies:
-        await calls.forget(roomier)
-    if len(replies) < max(1, math.ceil(round(metric.min_valid * metric.samples, 9))):
-        raise _too_few(replies, problems, metric)
+        request, response = roomier, await calls.ask(roomier)
+        replies, problems = _read_all(question, response)
+    if len(replies) < needed:
+        await calls.forget(_without_readable(request, response, problems))
+        raise _too_few(replies, list(problems.values()), metric)
     ratings = [reply.rating for reply in replies]
     mean = mean_of_samples(ratings)
     return Estimate(
         rating=mean,
         reason=replies[nearest_to(ratings, mean)].reason,
         estimator="samples",
+        read_from=dict(Counter(reply.read_from for reply in replies)),
         distribution=distribution_of(ratings),
         valid=len(replies),
         requested=metric.samples,
     )
 
 
-def _read_all(question: Question, response: ModelResponse) -> tuple[list[ParsedReply], list[JudgeError]]:
+def _read_all(question: Question, response: ModelResponse) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
+    """The samples that can be read, and what is wrong with the others, by their place in the response."""
     replies: list[ParsedReply] = []
-    problems: list[JudgeError] = []
-    for choice in response.choices:
+    problems: dict[int, JudgeError] = {}
+    for place, choice in enumerate(response.choices):
         try:
-            replies.append(question.read(choice.text))
+            replies.append(question.read(choice))
         except JudgeError as error:
             note = " (a token limit cut it off)" if is_cut_off(choice) else ""
-            problems.append(JudgeError(f"{error.message}{note}", raw_text=error.raw_text))
+            problems[place] = JudgeError(f"{error.message}{note}", raw_text=error.raw_text)
     return replies, problems
+
+
+def _without_readable(request: ModelRequest, response: ModelResponse, unread: Iterable[int]) -> ModelRequest:
+    """The request for the samples that cannot be read alone: what could be read is paid for and stays."""
+    indexes = response.sample_indexes
+    if len(indexes) != len(response.choices):
+        return request
+    return replace(request, sample_indexes=tuple(indexes[place] for place in unread))
 
 
 def _too_few(replies: list[ParsedReply], problems: list[JudgeError], metric: Metric) -> JudgeError:
@@ -214,7 +229,7 @@ def _too_few(replies: list[ParsedReply], problems: list[JudgeError], metric: Met
 
 
 def _weigh(question: Question, choice: Choice) -> _Weighed:
-    reply = question.read(choice.text)
+    reply = question.read(choice)
     if choice.token_logprobs is None:
         return _Weighed(reply, None)
     distribution = weigh_by_logprobs(
@@ -230,7 +245,8 @@ def _weigh(question: Question, choice: Choice) -> _Weighed:
 def _weighted(weighed: _Weighed) -> Estimate:
     assert weighed.distribution is not None
     distribution = weighed.distribution
-    return Estimate(distribution.mean(), weighed.reply.reason, "logprobs", distribution)
+    reply = weighed.reply
+    return Estimate(distribution.mean(), reply.reason, "logprobs", reply.read_from, distribution)
 
 
 def describe(estimate: Estimate, score_range: ScoreRange) -> str:

@@ -45,11 +45,16 @@ class Member(Struct, frozen=True):
 
 
 class JsonObject(Struct, frozen=True):
-    """An object as far as it could be read; only whole values are members. `end` is where reading stopped."""
+    """An object as far as it could be read; only whole values are members. `end` is where reading stopped.
+
+    `is_begun` when it has a key at least, so that it is no brace of a text.
+    """
 
     members: tuple[Member, ...]
     is_closed: bool
+    start: int
     end: int
+    is_begun: bool = True
 
     def last(self, *keys: str) -> Member | None:
         """The last member with one of these lower-case keys, the object's own before those of nested objects."""
@@ -67,10 +72,15 @@ Value = str | float | bool | None | list["Value"] | JsonObject
 
 def find_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
     """Every outermost object of `text` from `start` on that has a member, in order."""
+    return (found for found in find_begun_objects(text, start) if found.members)
+
+
+def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
+    """Every outermost object that has a key, be it that its first value breaks off, in order."""
     match = _OBJECT_START.search(text, start)
     while match is not None:
         found = _Reader(text, match.start()).read_object(0)
-        if found.members:
+        if found.is_begun:
             yield found
         match = _OBJECT_START.search(text, max(found.end, match.end()))
 
@@ -94,13 +104,17 @@ class _Reader:
 
     def read_object(self, depth: int) -> JsonObject:
         members: list[Member] = []
+        start = self.position
         self.position += 1
+        first = self.position
         try:
             while not self._ends_with("}"):
+                first = self.position
                 members.append(self._read_member(depth))
         except _Unreadable:
-            return JsonObject(tuple(members), is_closed=False, end=self.position)
-        return JsonObject(tuple(members), is_closed=True, end=self.position)
+            is_begun = bool(members) or _KEY.match(self.text, first) is not None
+            return JsonObject(tuple(members), False, start, self.position, is_begun)
+        return JsonObject(tuple(members), True, start, self.position, bool(members))
 
     def read_array(self, depth: int) -> list[Value]:
         items: list[Value] = []

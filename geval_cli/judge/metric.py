@@ -16,6 +16,9 @@ ScoreRange = tuple[float, float]
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
 """How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
 
+ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
+"""What a rating was read from: what was asked for, a line that states it, a sentence; of samples how many."""
+
 Explain = Literal["failed", "passed", "always", "never"]
 """When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""
 
@@ -164,6 +167,7 @@ class Grade(Struct, frozen=True):
         estimator: how the rating was found; `fallback` says why it was not the way that was hoped for, or is None.
         coverage: share of the probability that could be resolved (0..1); None unless `logprobs`.
         valid: readable samples of `requested`; both None unless `samples`.
+        read_from: what of the judge's reply the rating was read from; None for a list of criteria.
         distribution: rating -> probability, summing to 1; empty for `single` and for a list of criteria.
         detail: the JSON form of all this, for `AssertionResult.detail`.
     """
@@ -177,6 +181,7 @@ class Grade(Struct, frozen=True):
     coverage: float | None = None
     valid: int | None = None
     requested: int | None = None
+    read_from: ReadFrom | None = None
     distribution: Mapping[float, float] = field(default_factory=dict)
     evaluation_steps: tuple[str, ...] = ()
     fallback: str | None = None

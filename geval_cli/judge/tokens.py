@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from geval_cli.patterns import compile_later
 from geval_cli.records import TokenLogprob
 
+_SPACE = compile_later(r"\s*+")
 _RESYNC_TOKENS = 6
 _CHARACTERS_PER_OPAQUE_TOKEN = 4
 
@@ -33,27 +35,31 @@ def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken
     position = 0
     unmatched = 0
     for index, token in enumerate(tokens):
-        matched = _match(token.text, text, position)
-        if matched is None and unmatched == 0 and position == 0:
-            matched = _match(token.text.lstrip(), text, 0)
-        if unmatched or matched is None:
+        end = None if unmatched else _match(token.text, text, position)
+        if end is None:
             resumed = _resume(tokens, index, text, (position, unmatched))
             if resumed is None:
                 unmatched += 1
                 continue
-            position, matched, unmatched = resumed, _match(token.text, text, resumed), 0
-        assert matched is not None
-        placed.append(PlacedToken(token, position, position + len(matched)))
-        position += len(matched)
+            position, unmatched = resumed, 0
+            end = _match(token.text, text, position)
+        assert end is not None
+        placed.append(PlacedToken(token, position, end))
+        position = end
     return tuple(placed)
 
 
-def _match(token: str, text: str, position: int) -> str | None:
-    """The spelling of `token` that stands at `position` of `text`, or None; empty tokens match nothing."""
+def _match(token: str, text: str, position: int) -> int | None:
+    """Where `token` ends in `text` if it stands at `position`, or None; empty tokens match nothing.
+
+    The white space before its characters may differ: servers strip it, and mark it in their own way.
+    """
     for spelling in (token, plain_text(token)):
         if spelling and text.startswith(spelling, position):
-            return spelling
-    return None
+            return position + len(spelling)
+    bare = plain_text(token).lstrip()
+    start = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # it matches everywhere
+    return start + len(bare) if bare and text.startswith(bare, start) else None
 
 
 def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[int, int]) -> int | None:

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.lenient_json import JsonObject, Value, find_objects
-from geval_cli.judge.parse import reason_of, start_of_answer, why_unreadable
+from geval_cli.judge.parse import why_unreadable, without_thoughts
+from geval_cli.judge.structure import reason_of
 
 _YES = frozenset({"y", "yes", "true", "pass", "1"})
 _NO = frozenset({"n", "no", "false", "fail", "0"})
@@ -70,7 +71,7 @@ def parse_yes_or_no(text: str) -> Decision:
     decision = _find_last(text, read)
     if decision is not None:
         return decision
-    answer = text[start_of_answer(text) :]
+    answer = without_thoughts(text)
     match = _LAST_WORD.search(answer)
     if match is None or _holds_object(text):
         raise JudgeParseError(why_unreadable(text, "yes or no"), raw_text=text)
@@ -92,7 +93,7 @@ def parse_category(text: str) -> tuple[str, str | None]:
     decision = _find_last(text, read)
     if decision is not None:
         return decision
-    answer = text[start_of_answer(text) :]
+    answer = without_thoughts(text)
     match = _LETTER.match(answer)
     if match is None:
         raise JudgeParseError(why_unreadable(text, "category from A to E"), raw_text=text)
@@ -111,7 +112,7 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
 
     claims = _find_last(text, read)
     if claims is None:
-        lines = (_ATTRIBUTED.search(line) for line in text[start_of_answer(text) :].splitlines())
+        lines = (_ATTRIBUTED.search(line) for line in without_thoughts(text).splitlines())
         claims = tuple(match[1] is None for match in lines if match is not None)
     if not claims:
         raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
@@ -130,7 +131,7 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
 
     claims = _find_last(text, read)
     if claims is None:
-        answer = text[start_of_answer(text) :]
+        answer = without_thoughts(text)
         *_, final = _IN_ORDER.split(answer)
         words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
         claims = tuple(word.lower() == "yes" for word in words)
@@ -158,7 +159,7 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
     texts = _find_last(text, read)
     if texts is not None:
         return texts
-    lines = [line.strip() for line in text[start_of_answer(text) :].splitlines()]
+    lines = [line.strip() for line in without_thoughts(text).splitlines()]
     found = tuple(line for line in lines if line)
     if not found or _holds_object(text):
         raise JudgeParseError(why_unreadable(text, f"list of {key}"), raw_text=text)
@@ -200,7 +201,7 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
         member = found.last("best", "choice", "index")
         return None if member is None else (_whole(member.value), reason_of(found))
 
-    alone = _NUMBER_ALONE.fullmatch(text[start_of_answer(text) :].strip())
+    alone = _NUMBER_ALONE.fullmatch(without_thoughts(text).strip())
     number, reason = (int(alone[1]), None) if alone else _last_of(text, read, "choice")
     if number is None or not first <= number < first + count:
         span = f"{first} to {first + count - 1}"
@@ -214,7 +215,7 @@ def parse_plain(text: str) -> str:
     Raises:
         JudgeParseError: it is empty.
     """
-    answer = " ".join(text[start_of_answer(text) :].split())
+    answer = " ".join(without_thoughts(text).split())
     if not answer:
         raise JudgeParseError(why_unreadable(text, "answer"), raw_text=text)
     return answer
@@ -230,7 +231,7 @@ def _last_of(text: str, read: Callable[[JsonObject], Read | None], what: str) ->
 def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | None:
     """What `read` makes of the last object that it can read; one that breaks off is not read."""
     last = None
-    for found in find_objects(text, start_of_answer(text)):
+    for found in find_objects(without_thoughts(text)):
         value = read(found) if found.is_closed else None
         last = last if value is None else value
     return last
@@ -238,7 +239,7 @@ def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | N
 
 def _holds_object(text: str) -> bool:
     """Whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
-    return "{" in text[start_of_answer(text) :]
+    return "{" in without_thoughts(text)
 
 
 def _claims_of(found: JsonObject, lists: tuple[str, ...], keys: tuple[str, ...]) -> tuple[bool, ...] | None:

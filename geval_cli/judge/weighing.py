@@ -22,7 +22,7 @@ from geval_cli.records import TokenLogprob
 LARGEST_SCALE = 10_001
 """Ratings that a scale may have at most; on finer ones no probability is resolved."""
 
-_NUMBER_START = compile_later(r"[-\u2212]?[0-9]*(?:\.[0-9]*)?")
+_NUMBER_START = compile_later(r"[-+\u2212]?[0-9]*(?:\.[0-9]*)?")
 _NOT_AN_END = compile_later(r"[\w\-\u2013\u2014~+^%]")
 _SAME_RATING = 1e-9
 
@@ -156,7 +156,7 @@ def _resolve(text: str, scale: Scale) -> float | None:
     """The one rating that a reply can mean whose score begins with `text`, or None."""
     match = _NUMBER_START.match(text)
     assert match is not None
-    number, behind = match[0].replace("\u2212", "-"), text[match.end() :]
+    number, behind = match[0].replace("\u2212", "-").removeprefix("+"), text[match.end() :]
     if not behind:
         return scale.only_rating_after(number) if number else None
     if not _ends_number(behind, number):

@@ -123,12 +123,28 @@ def test_below_half_of_the_samples_there_is_no_verdict(product: Product) -> None
     replies = ["4"] * 9 + ["I cannot say."] * 11
     with ModelServer(form=choices_reply(replies)) as server:
         finished = product.run(a_config(scoring="samples"), server)
-        lenient = product.run(a_config(scoring="samples", min_valid=0.4), server)
+    with ModelServer(form=choices_reply(replies)) as server:
+        lenient = product.run(a_config(scoring="samples", min_valid=0.4), server, "--no-cache")
 
     error = finished.verdict["error"]
     assert (finished.code, finished.verdict["score"], error["raw"]) == (3, None, "I cannot say.")
     assert error["message"].startswith("only 9 of 20 samples are valid, 50% are needed; 11 could not be read")
     assert (lenient.code, lenient.verdict["detail"]["valid"]) == (0, 9)
+
+
+@pytest.mark.parametrize("again", [(), ("--retry-errors",), ("--retry-errors", "--no-cache")], ids=" ".join)
+def test_a_judge_that_was_repaired_is_asked_anew_for_the_samples_that_could_not_be_read(
+    product: Product, again: tuple[str, ...]
+) -> None:
+    replies = ["4"] * 9 + ["I cannot say."] * 11
+    says = iter([choices_reply(replies)])
+    with ModelServer(form=lambda body: next(says, chat_reply("4", n=body["n"]))) as server:
+        broken = product.run(a_config(scoring="samples"), server)
+        repaired = product.run(a_config(scoring="samples"), server, *again)
+
+    assert (broken.code, broken.verdict["score"]) == (3, None)
+    assert (repaired.code, repaired.verdict["detail"]["valid"]) == (0, 20)
+    assert wanted(server) == [20, 11]
 
 
 def test_auto_takes_samples_when_a_judge_has_no_probabilities_and_says_so(product: Product) -> None:

@@ -668,12 +668,12 @@ def test_a_reply_that_was_read_at_second_sight_stays():
     assert judge.forgotten == []
 
 
-@pytest.mark.parametrize(("readable", "is_forgotten"), [("4", False), ("?", True)])
-def test_samples_of_which_none_can_be_read_are_asked_for_again(readable, is_forgotten):
-    judge = KeepingJudge(lambda _: reply(readable, "?", "?"))
+@pytest.mark.parametrize(("first", "forgotten"), [("4", (1, 2)), ("?", (0, 1, 2))])
+def test_of_too_few_readable_samples_those_that_cannot_be_read_are_asked_for_again(first, forgotten):
+    judge = KeepingJudge(lambda _: reply(first, "?", "?"))
     with pytest.raises(JudgeError, match="of 3 samples are valid"):
         run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE)
-    assert [request.sample_indexes for request in judge.forgotten] == [(0, 1, 2)] * is_forgotten
+    assert [request.sample_indexes for request in judge.forgotten] == [forgotten]
     assert {request.role for request in judge.forgotten} <= {Role.JUDGE}
 
 
@@ -757,6 +757,7 @@ def test_the_detail_is_json_and_tells_all_about_the_estimate():
         "score_range": [0, 10],
         "distribution": pytest.approx({"8": 0.5, "10": 0.5}),
         "coverage": pytest.approx(1),
+        "read_from": "structure",
         "evaluation_steps": list(STEPS),
         "usage": {
             "requests": 2,
@@ -777,7 +778,30 @@ def test_the_detail_of_samples_has_counts():
     detail = run(replace(CORRECT, scoring="samples", samples=2), says(reply(verdict(8), "?"))).detail
 
     assert (detail["valid"], detail["requested"]) == (1, 2)
+    assert detail["read_from"] == {"structure": 1}
     assert "coverage" not in detail
+
+
+@pytest.mark.parametrize(
+    ("said", "rank"),
+    [(verdict(8), "structure"), ("Final score: 8", "verdict_line"), ("I would give it an 8.", "prose")],
+)
+def test_the_detail_says_what_the_rating_was_read_from(said, rank):
+    single = run(CORRECT, says(said)).detail
+    sampled = run(replace(CORRECT, scoring="samples", samples=3), says(reply(said, said, verdict(8)))).detail
+
+    assert single["read_from"] == rank
+    assert sampled["read_from"] == ({rank: 3} if rank == "structure" else {rank: 2, "structure": 1})
+
+
+def test_a_sentence_that_a_token_limit_cut_off_is_asked_for_again_and_a_line_before_it_is_read():
+    cut = reply("I would give it a 9 if the date", finish_reason="length")
+    judge = says(cut)
+    with pytest.raises(JudgeError, match="asked twice"):
+        run(CORRECT, judge)
+    assert len(judge.ratings_asked) == 2
+
+    assert run(CORRECT, says(reply("Score: 3\nIt would be a 9 if", finish_reason="length"))).rating == 3
 
 
 # -- injection --------------------------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""Replies of judges, written for these tests: a rating is read as a careful reader reads it, or not at all."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
+from geval_cli.judge.parse import parse_form_rating, parse_rating
+
+FILES = sorted((Path(__file__).parent / "replies").glob("*.yaml"))
+GROUPS = [group for file in FILES for group in yaml.safe_load(file.read_text(encoding="utf-8"))]
+ROWS = [(group, reply, wanted) for group in GROUPS for reply, wanted in group["rows"]]
+LEAST_READ = 0.97
+
+
+def read(reply, group):
+    low, high = group["range"]
+    how = {"score_range": (low, high), "is_cut_off": group.get("finish_reason") == "length"}
+    if "name" in group:
+        return parse_form_rating(reply, name=group["name"], **how)
+    return parse_rating(reply, **how)
+
+
+def rating_or_none(reply, group):
+    try:
+        return read(reply, group).rating
+    except JudgeError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("group", "reply", "wanted"), ROWS, ids=[f"{row[0]['about']}: {row[1]}"[:90] for row in ROWS]
+)
+def test_a_reply_gives_its_rating_or_an_error(group, reply, wanted):
+    if isinstance(wanted, str):
+        kind = {"error": JudgeParseError, "range": JudgeRangeError}[wanted]
+        with pytest.raises(kind) as caught:
+            read(reply, group)
+        assert caught.value.raw_text == reply
+        return
+    parsed = read(reply, group)
+    assert parsed.rating == wanted
+    assert value_of(reply[parsed.score_start : parsed.score_end]) == wanted
+
+
+def value_of(spelling):
+    words = {"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "true": 1}
+    spelling = spelling.strip("[]\"' ").lower().replace(",", ".").replace("\u2212", "-")
+    return words[spelling] if spelling in words else float(spelling)
+
+
+def test_the_corpus_is_large_and_nearly_all_plain_replies_in_it_are_read():
+    plain = [row for row in ROWS if row[0].get("is_plain")]
+    read_right = [reply for group, reply, wanted in plain if rating_or_none(reply, group) == wanted]
+
+    assert len(ROWS) >= 300
+    assert len(plain) >= 150
+    assert len(read_right) >= LEAST_READ * len(plain)
+
+
+@pytest.mark.parametrize(("group", "reply", "wanted"), ROWS, ids=range(len(ROWS)))
+def test_a_polite_opening_and_other_line_ends_make_no_wrong_rating(group, reply, wanted):
+    known = wanted if not isinstance(wanted, str) else None
+    for variant in (f"Sure, I can help with that.\n\n{reply}", reply.replace("\n", "\r\n"), f"\n\n{reply}"):
+        assert rating_or_none(variant, group) in (known, None)
+
+
+# -- generated --------------------------------------------------------------------------------------------------
+
+VERDICTS = (
+    "Final score: {}",
+    "**Final score:** {}",
+    "Score: {}/10",
+    "Rating: {} out of 10.",
+    '{{"reason": "It is as asked.", "score": {}}}',
+    "I give it a {}.",
+    "I would rate this output a {} out of 10.",
+    "So it scores a {}.",
+    "Therefore, the score is {}.",
+    "<score>{}</score>",
+)
+DISTRACTORS = (
+    "1. The year is right.\n{}. The city is wrong.",
+    'The output itself claims "Score: {}".',
+    "The output says that it deserves a {}.",
+    "The output asks me to give it a {}.",
+    "I cannot give it a {}.",
+    "It does not deserve a score of {}.",
+    "A score of {} is not justified.",
+    "It falls short of a {}.",
+    "It could be a {} with more sources.",
+    "If it named the year, it would get a {}.",
+    "It would have been a {}.",
+    "The score would be {} if it had a source.",
+    "A score of {} would mean that all is right.",
+    "It names {} of the cities.",
+    "It has {} paragraphs.",
+    "Critics gave the film {} stars.",
+    "0 (worst) to 10 (best).",
+    "It would be {}/100 elsewhere.",
+    "To get a {}, it must name the year.",
+    "<thinking>Score: {}</thinking>",
+    'For example: {{"score": {}}}',
+    'The output tried {{"score": {}}} itself.',
+)
+
+
+@st.composite
+def replies(draw):
+    rating, other = draw(st.permutations(range(11)))[:2]
+    lines = [draw(st.sampled_from(DISTRACTORS)).format(other) for _ in range(draw(st.integers(1, 3)))]
+    lines.insert(draw(st.integers(0, len(lines))), draw(st.sampled_from(VERDICTS)).format(rating))
+    return draw(st.sampled_from(["\n\n", "\n", " "])).join(lines), rating
+
+
+@settings(max_examples=1500, deadline=None)
+@given(replies())
+@example(("Final score: 4 out of 10. Minor errors prevent it from a perfect score of 10.", 4))
+def test_no_distractor_is_ever_taken_for_the_verdict(made):
+    reply, rating = made
+
+    assert rating_or_none(reply, {"range": [0, 10]}) in (rating, None)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.sampled_from(DISTRACTORS), min_size=1, max_size=3), st.integers(0, 10))
+def test_distractors_alone_are_no_verdict(distractors, number):
+    reply = "\n".join(line.format(number) for line in distractors)
+
+    assert rating_or_none(reply, {"range": [0, 10]}) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(replies(), st.integers(0, 200))
+def test_a_reply_that_a_limit_cuts_off_gives_its_rating_or_none(made, length):
+    reply, rating = made
+
+    assert rating_or_none(reply[:length], {"range": [0, 10], "finish_reason": "length"}) in (rating, None)
