@@ -8,6 +8,9 @@ from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.patterns import compile_later
 
+THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
+"""The tags between which models think; what stands there is no verdict."""
+
 _WORD_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _WORDS = "|".join(_WORD_NUMBERS)
 
