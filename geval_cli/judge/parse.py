@@ -14,7 +14,7 @@ from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.lenient_json import find_objects, read_array
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.judge.prose import Reply, other_scale, read_form_line, read_sentences, read_verdict_lines
-from geval_cli.judge.spelling import Stated, check_scale
+from geval_cli.judge.spelling import THOUGHTS, Stated, check_scale
 from geval_cli.judge.structure import differing, one_line, texts_of, unescaped, verdict_of_objects
 from geval_cli.patterns import compile_later
 
@@ -106,10 +106,9 @@ def _steps_outside_objects(answer: str) -> tuple[str, ...]:
 
 # -- thoughts ---------------------------------------------------------------------------------------------------
 
-_THOUGHTS = r"think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
-_THOUGHTS_START = compile_later(rf"(?:\A|^|(?<=>))\s*+<({_THOUGHTS})>", re.IGNORECASE | re.MULTILINE)
+_THOUGHTS_START = compile_later(rf"(?:\A|^|(?<=>))\s*+<({THOUGHTS})>", re.IGNORECASE | re.MULTILINE)
 _THOUGHTS_END = compile_later(
-    rf"(?:^[ \t]*</(?:{_THOUGHTS})>|</(?:{_THOUGHTS})>[ \t]*\r?$)", re.IGNORECASE | re.MULTILINE
+    rf"(?:^[ \t]*</(?:{THOUGHTS})>|</(?:{THOUGHTS})>[ \t]*\r?$)", re.IGNORECASE | re.MULTILINE
 )
 _NOT_A_BREAK = compile_later(r"[^\n]")
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.context import is_end_of_scale, is_introduced_as_foreign, is_meant, quoted_spans
 from geval_cli.judge.metric import ScoreRange, format_number
-from geval_cli.judge.spelling import MARKUP, RATING, SPAN, Stated, ends_a_span, number_of, stated
+from geval_cli.judge.spelling import MARKUP, RATING, SPAN, THOUGHTS, Stated, ends_a_span, number_of, stated
 from geval_cli.patterns import compile_later
 
 _MOST_STATEMENTS = 300
@@ -207,6 +207,9 @@ _OTHER_SCALE = compile_later(
 )
 
 
+_INNER_THOUGHTS = compile_later(rf"<({THOUGHTS})>[^<]{{0,5000}}</\1>", re.IGNORECASE)
+
+
 class Reply(Struct):
     """A reply of which only prose is left, and what to know to read it. `name` as it stands before a form's rating."""
 
@@ -218,7 +221,8 @@ class Reply(Struct):
     @classmethod
     def of(cls, text: str, score_range: ScoreRange, name: str | None) -> "Reply":
         """A reply in which the scale that was asked for, where it is repeated, cannot be taken for a rating."""
-        masked = _own_scale(score_range).sub(lambda match: "\ue001" * len(match[0]), text)
+        spoken = _INNER_THOUGHTS.sub(lambda match: " " * len(match[0]), text)
+        masked = _own_scale(score_range).sub(lambda match: "\ue001" * len(match[0]), spoken)
         return cls(masked, score_range, name, quoted_spans(masked))
 
     def is_quoted(self, position: int) -> bool:

@@ -8,6 +8,9 @@ from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.patterns import compile_later
 
+THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
+"""The tags between which models think; what stands there is no verdict."""
+
 _WORD_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _WORDS = "|".join(_WORD_NUMBERS)
 
@@ -45,7 +48,7 @@ _AND_ANOTHER = (
 )
 _IN_A_SUM = (
     r"[ \t]{0,3}(?:[-=]>|→|[+\u00d7\u00f7½¼¾]|[=*][ \t]?[0-9]|\b(?:plus|minus|times|and a half)\b)"
-    r"|[ \t]{1,3}[0-9]|,[ \t]{0,2}[0-9]{1,2}(?!\w)|[ \t]?/"
+    r"|[ \t]{1,3}[0-9]|,[ \t]{0,2}[0-9]{1,2}(?!\w)|[ \t]?/(?!/)"
 )
 RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}|[+½¼¾]){OUT_OF}(?!{_AND_ANOTHER}|{_IN_A_SUM})"
 """A number or a number word, and the maximum behind it; the first of two numbers is no rating."""

@@ -40,7 +40,7 @@ class Result:
         metadata: how the score came about: `raw_score` in the `score_range` that the judge was asked for, `estimator`
             (logprobs, samples or single) and, when it was not the one hoped for, `fallback`; `evaluation_steps`,
             `criteria` or `dimension`, `evaluation_params`, `judge`, `usage`, and what the estimator found
-            (`distribution`, `coverage`, `valid` of `requested`). Several criteria: `parts`, one for each.
+            (`distribution`, `coverage`, `valid` of `requested`, `read_from`). Several criteria: `parts`, one for each.
     """
 
     metric: str

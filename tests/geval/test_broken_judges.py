@@ -143,3 +143,16 @@ def test_all_kinds_of_trouble_in_one_run_of_the_real_command(product: Product) -
     statuses = Counter((case["description"], case["status"]) for case in results["results"])
     assert statuses == {(judge, "passed" if judge in READABLE else "error"): TESTS_EACH for judge in judges()}
     assert results["summary"]["failed"] == 0
+
+
+def test_a_strict_metric_that_cannot_be_judged_shows_the_threshold_that_would_have_decided(
+    product: Product,
+) -> None:
+    criteria = {"type": "g-eval", "criteria": "It is polite.", "strict_mode": True, "threshold": 0.8}
+    graceful = {**criteria, "strict_mode": False}
+    with LoopbackServer(respond=lambda body, headers: empty(body)) as server:
+        config = {"tests": [{"output": "Hello.", "assert": [criteria, graceful]}]}
+        finished = product.run(config, server)
+
+    assert [one["status"] for one in finished.verdicts] == ["error", "error"]
+    assert [one["threshold"] for one in finished.verdicts] == [1, 0.8]

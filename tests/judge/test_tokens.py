@@ -51,3 +51,29 @@ def test_after_a_gap_a_number_is_not_mistaken_for_an_earlier_one():
 
 def test_tokens_of_another_text_are_placed_nowhere():
     assert spans(["some", "thing"], "8") == []
+
+
+@pytest.mark.parametrize("mark", ["▁", "Ġ", "Ċ", " ", "\n", "\t", "▁▁"])
+@pytest.mark.parametrize("text", ["4", "Score: 4", "Score:\n4", "Score:4"])
+def test_a_mark_of_white_space_that_the_text_lacks_or_spells_otherwise_does_not_hide_the_score(mark, text):
+    tokens = [f"{mark}4"] if text == "4" else ["Score", ":", f"{mark}4"]
+
+    placed = spans(tokens, text)
+
+    assert [item[0] for item in placed] == tokens
+    assert text[placed[-1][1] : placed[-1][2]].strip() == "4"
+    assert [item[1] for item in placed[1:]] == [item[2] for item in placed[:-1]]
+
+
+def test_after_lost_tokens_one_character_alone_is_not_enough_to_go_on_from():
+    # The lost tokens stand for at most four characters each, so the 8 far behind them is not this 8.
+    text = "a" + "é" * 12 + "8 and the score is 8"
+
+    assert [item[:2] for item in spans(["a", "?", "8"], text)] == [("a", 0)]
+    assert spans(["a", "?", "?", "?", "8", " and"], text)[-2:] == [("8", 13, 14), (" and", 14, 18)]
+
+
+def test_what_follows_lost_tokens_must_follow_in_the_text_too():
+    text = "x 1 y 10"
+
+    assert [item[:2] for item in spans(["x ", "\ufffd", "1", "0"], text)] == [("x ", 0), ("1", 6), ("0", 7)]

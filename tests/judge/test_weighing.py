@@ -448,3 +448,38 @@ def test_any_stream_gives_a_distribution_within_the_range(drawn, data):
     assert 0 <= found.coverage <= 1
     assert math.fsum(found.masses.values()) <= 1 + 1e-9
     assert all(mass > 0 for mass in found.masses.values())
+
+
+# -- what a slip in the walk would give ---------------------------------------------------------------------------
+
+
+def test_a_score_of_which_the_first_token_is_missing_is_not_weighed_by_its_rest():
+    # Without the "1" of "10" the "0" would be weighed as a rating of its own, or with the 5 beside it.
+    tokens = [token("Score:", 1), token("\ufffd", 0.9), token("0", 0.5, [("5", 0.5)])]
+
+    found = weigh(tokens, "10", text="Score: 10")
+
+    assert found.masses == {}
+    assert found.coverage == 0
+
+
+def test_how_sure_the_judge_was_before_the_score_does_not_lower_the_coverage():
+    tokens = [token("{", 0.2), token('"score": ', 0.1), token("8", 0.7, [("9", 0.3)]), token("}", 1)]
+
+    assert weigh(tokens, "8").coverage == pytest.approx(1)
+
+
+@pytest.mark.parametrize("mark", ["▁", "Ġ", " ", ""])
+def test_marks_of_spaces_leave_the_coverage_whole(mark):
+    found = weigh(
+        [token(f"{mark}4", 0.7, [(f"{mark}5", 0.2), (f"{mark}3", 0.1)])], "4", text="4", score_range=(1, 5)
+    )
+
+    assert found.masses == pytest.approx({4: 0.7, 5: 0.2, 3: 0.1})
+
+
+@pytest.mark.parametrize("tokens", [["+3"], ["+", "3"], [" +", "3"]])
+def test_a_plus_before_the_score_is_part_of_it(tokens):
+    path = [token('{"score":', 1), *[token(text, 1) for text in tokens], token("}", 1)]
+
+    assert weigh(path, "+3", score_range=(-5, 5)).masses == pytest.approx({3: 1})
