@@ -24,7 +24,7 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.response_code import ResponseCode, code_problem
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
@@ -117,12 +117,15 @@ class HttpProvider:
         context = self._context
         if settings.price is not None:
             settings.price.prepare()
-        reply = await self._transport.send(self._call(Places(request)), context)
+        call = self._call(Places(request))
+        reply = await self._transport.send(call, context)
         text = await _answer_text(reply, settings, context)
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        return ModelResponse((Choice(text),), self._usage(reply), reply.latency_ms, dropped=dropped)
+        return ModelResponse(
+            (Choice(text),), self._usage(reply, text, call), reply.latency_ms, dropped=dropped
+        )
 
     async def aclose(self) -> None:
         if self._settings.response_code is not None:
@@ -141,10 +144,11 @@ class HttpProvider:
             url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s
         )
 
-    def _usage(self, reply: HttpReply) -> Usage:
+    def _usage(self, reply: HttpReply, text: str, call: HttpCall) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
         body = _json_of(reply)
         tokens = read_chat_usage(body) if isinstance(body, dict) else None
+        tokens = believed(tokens, Exchange((call.url, call.body), (text,)))
         counted = tokens or TokenUsage()
         price = self._settings.price
         cost = None if price is None else price.cost_usd(tokens)
@@ -232,10 +236,17 @@ async def _answer_text(reply: HttpReply, settings: HttpSettings, context: CallCo
         if path:
             raise response_error("an answer that is not JSON", reply, context) from error
         return reply.text
-    if path:
-        return _as_text(_follow(value, path, reply, context))
+    found = _follow(value, path, reply, context) if path else _known_answer(value, reply)
+    if found is None:
+        raise response_error("an answer that is null", reply, context)
+    return _as_text(found)
+
+
+def _known_answer(value: Any, reply: HttpReply) -> Any:
+    """The answer where most APIs have it, else all of the reply; None when they have null there."""
     if not isinstance(value, dict):
-        return _as_text(value)
+        return value
+    is_null = False
     for known in _KNOWN_ANSWERS:
         try:
             found = follow_path(value, parse_path(known))
@@ -243,7 +254,8 @@ async def _answer_text(reply: HttpReply, settings: HttpSettings, context: CallCo
             continue
         if isinstance(found, str):
             return found
-    return reply.text
+        is_null = is_null or found is None
+    return None if is_null else reply.text
 
 
 def _json_of(reply: HttpReply) -> Any:

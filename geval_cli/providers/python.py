@@ -77,11 +77,13 @@ class PythonProvider:
             "repeat_index": request.repeat_index,
             "vars": dict(request.variables),
         }
-        arguments = [prompt_text(request.messages), options, context]
+        prompt = prompt_text(request.messages)
+        arguments = [prompt, options, context]
         started = time.perf_counter()
         result = await self._call(arguments)
         latency_ms = (time.perf_counter() - started) * 1000
-        text, usage = read_program_reply(result, ProgramCaller(self.id, target.secrets, target.price))
+        caller = ProgramCaller(self.id, target.secrets, target.price)
+        text, usage = read_program_reply(result, caller, prompt=prompt)
         dropped = ("logprobs",) if request.want_logprobs else ()
         return ModelResponse((Choice(text, told_finish_reason(result)),), usage, latency_ms, dropped=dropped)
 
