@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.gateway.budget import Budget, BudgetLayer
+from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
 from geval_cli.gateway.cache import Answers, Keep, Recall
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
 from geval_cli.gateway.capabilities import CapabilityLayer
@@ -48,9 +48,9 @@ class Gateway:
     """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
 
     Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
-    capabilities, limits, budget, circuit. The wait for a feature to be found out, for a pause or for a retry holds no
-    slot; every request on the wire, each part of a fan-out and each repetition too, passes limits and budget; every
-    answer is kept as it comes.
+    capabilities, purse (where money is bounded), limits, budget, circuit. The wait for a feature to be found out, for a
+    price, for a pause or for a retry holds no slot; every request on the wire, each part of a fan-out and each
+    repetition too, passes limits and budget; every answer is kept as it comes.
     """
 
     def __init__(
@@ -92,6 +92,8 @@ class Gateway:
             runtime=runtime,
             max_concurrency=max_concurrency,
         )
+        if oversight.budget.max_cost_usd is not None:
+            handler = Purse(handler, oversight.budget)
         handler = CapabilityLayer(handler, self._notice)
         handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
         handler = Keep(handler, answers)
