@@ -31,6 +31,7 @@ class Budget(Struct):
     cost_usd: float = 0.0
     requests: int = 0
     _unpriced: str | None = None
+    _ended: BudgetError | None = None
 
     def check(self) -> None:
         """Nothing, as long as one more request may leave.
@@ -38,6 +39,8 @@ class Budget(Struct):
         Raises:
             BudgetError: the budget is used up, or nobody can say any more how much of it is.
         """
+        if self._ended is not None:
+            raise BudgetError(self._ended.message, hint=self._ended.hint)
         if self._unpriced is not None:
             message = f"{self._unpriced} gave an answer whose cost is unknown, so --max-cost cannot be kept"
             raise BudgetError(message, hint=_HINT)
@@ -65,6 +68,10 @@ class Budget(Struct):
     def pay(self, cost_usd: float) -> None:
         """Count what an answer cost."""
         self.cost_usd += cost_usd
+
+    def end(self, message: str, *, hint: str) -> None:
+        """Let nothing more leave, for a reason that the budget itself knows nothing of."""
+        self._ended = BudgetError(message, hint=hint)
 
     def give_up(self, provider_label: str) -> None:
         """Let nothing more leave: of an answer nobody can say what it cost, nor what its like cost."""
