@@ -160,7 +160,7 @@ async def _answer(job: Job, rendered: Rendered, bench: Bench) -> tuple[CaseResul
         output=response.text,
         finish_reason=response.choices[0].finish_reason,
         latency_ms=response.latency_ms,
-        cached=response.cached,
+        cached=response.is_from_cache,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response

@@ -37,11 +37,13 @@ class Oversight(Struct, frozen=True):
         budget: what they may cost; none may leave when it is used up.
         is_tracing: whether a `RequestEnded` tells of each.
         is_offline: whether none may leave at all, so that only the cache answers, which is then not written to.
+        is_for_one_run: whether all calls are of one run, so that what it has bought or read once counts once.
     """
 
     budget: Budget = field(default_factory=Budget)
     is_tracing: bool = False
     is_offline: bool = False
+    is_for_one_run: bool = False
 
 
 class Gateway:
@@ -79,7 +81,11 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, oversight = runtime or Runtime(), oversight or Oversight()
         answers = self._answers = Answers(
-            cache, since=reads_since, notice=self._notice, is_written=not oversight.is_offline
+            cache,
+            since=reads_since,
+            notice=self._notice,
+            is_written=not oversight.is_offline,
+            is_for_one_run=oversight.is_for_one_run,
         )
         pauses = Pauses(runtime.clock)
         circuit = Circuit(runtime.clock)
@@ -101,13 +107,13 @@ class Gateway:
         if oversight.is_offline:
             handler = Offline(handler)
         handler = Recall(handler, answers)
-        self._stack = SingleFlight(handler)
+        self._stack = SingleFlight(handler, is_for_one_run=oversight.is_for_one_run)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
 
         `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
-        somebody else.
+        somebody else; within one run, the latter do not count at all.
 
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.

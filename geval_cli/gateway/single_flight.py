@@ -37,8 +37,9 @@ class SingleFlight:
     as many turns of the event loop for every request of a run.
     """
 
-    def __init__(self, following: Handler) -> None:
+    def __init__(self, following: Handler, *, is_for_one_run: bool = False) -> None:
         self._following = following
+        self._is_counted = not is_for_one_run
         self._flights: dict[tuple[str, ...], _Flight] = {}
         self._tasks: set[_Task] = set()
 
@@ -47,7 +48,7 @@ class SingleFlight:
             return await self._following(call)
         flight = self._flights.get(call.keys)
         if flight is not None:
-            return without_cost(await self._wait(flight, call.keys))
+            return without_cost(await self._wait(flight, call.keys), is_counted=self._is_counted)
         flight = self._flights[call.keys] = _Flight(asyncio.create_task(self._send(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))

@@ -263,6 +263,7 @@ def _gateway(
             budget,
             is_tracing=request.traces_requests,
             is_offline=request.is_offline,
+            is_for_one_run=True,
         ),
     )
 
