@@ -12,7 +12,8 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, BudgetLayer
+from geval_cli.gateway.call import ModelCall, Server
 from geval_cli.gateway.gateway import Oversight
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
@@ -280,3 +281,20 @@ def test_every_message_says_what_to_do(budget):
     with pytest.raises(BudgetError) as caught:
         budget.check()
     assert "--resume" in caught.value.hint
+
+
+def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
+    """Also for a request that was let through before another one was refused."""
+
+    def refuse(_):
+        raise ProviderAuthError("refused", provider_id="fake")
+
+    async def never(_):
+        raise AssertionError("it must not leave")
+
+    budget, provider = Budget(max_requests=1), FakeProvider()
+    layer = BudgetLayer(never, budget, check_provider=refuse)
+    call = ModelCall(provider, ask(), Server("fake", "", "fake-1"))
+    with pytest.raises(ProviderAuthError):
+        asyncio.run(layer(call))
+    assert budget.requests == 0
