@@ -202,3 +202,8 @@ def test_a_status_below_400_is_told_as_a_redirect(status: int) -> None:
     assert isinstance(error, ProviderRequestError)
     assert "redirects are not followed" in error.hint
     assert "redirect" not in str(getattr(error_of(400, ""), "hint", ""))
+
+
+@pytest.mark.parametrize(("status", "is_success"), [(199, False), (200, True), (299, True), (300, False)])
+def test_only_a_status_of_2xx_is_an_answer(status: int, is_success: bool) -> None:
+    assert HttpReply(status, {}, b"").is_success is is_success
