@@ -224,9 +224,14 @@ class UnsupportedParameterError(ProviderRequestError):
 
 
 class ProviderResponseError(ProviderError):
-    """A successful status with a body that is not what the protocol promises."""
+    """A successful status with a body that is not what the protocol promises.
+
+    `cost_usd` is what it cost all the same, if the body says so.
+    """
 
     is_retryable = True
+
+    cost_usd: float | None = None
 
 
 class ProviderShapeError(ProviderResponseError):

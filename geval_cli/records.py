@@ -113,8 +113,9 @@ class Choice(Struct, frozen=True):
 class Usage(Struct, frozen=True):
     """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
-    `requests` counts answers that were asked for, `cached_requests` those of them that the cache gave; tokens are of
-    the requests that were really sent.
+    `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
+    gave; tokens are of the requests that were really sent. An answer that several calls of one run share counts once,
+    where it was bought or read from the cache.
     """
 
     requests: int = 0
@@ -140,7 +141,8 @@ class ModelResponse(Struct, frozen=True):
     Attributes:
         choices: may be fewer than asked for when single samples were lost after retries; never empty.
         latency_ms: from sending to the last byte, of the request that took longest; as stored, for a cached answer.
-        cached: every choice came from the cache.
+        cached: every choice came without a request of its own, from the cache or from another call.
+        shared: every choice was bought for, or read from the cache by, another call of the same run.
         dropped: parameters that the server would not take and that were left out (for example "logprobs").
         sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
             empty: its choices are the first ones of the request's `sample_indexes`).
@@ -158,6 +160,12 @@ class ModelResponse(Struct, frozen=True):
     sample_indexes: tuple[int, ...] = ()
     exhausted_s: float = 0.0
     bought_usd: float | None = None
+    shared: bool = False
+
+    @property
+    def is_from_cache(self) -> bool:
+        """Whether the run has not bought it."""
+        return self.cached and not self.shared
 
     @property
     def text(self) -> str:

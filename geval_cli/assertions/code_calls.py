@@ -150,7 +150,7 @@ def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[
         usage, choice = response.usage, response.choices[0]
         context["providerResponse"] = {
             "output": subject.output,
-            "cached": response.cached,
+            "cached": response.is_from_cache,
             "latencyMs": response.latency_ms,
             "cost": usage.cost_usd,
             "finishReason": choice.finish_reason,

@@ -34,7 +34,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
 
 def _latency(response: ModelResponse) -> tuple[float, str]:
     """Milliseconds. An answer from the cache took what it took when it was asked for."""
-    when = " when it was asked for (it comes from the cache)" if response.cached else ""
+    when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
     return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
 
 
@@ -46,5 +46,5 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
             "the answer's cost is unknown",
             hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
         )
-    when = " when it was bought (it comes from the cache)" if response.cached else ""
+    when = " when it was bought (it comes from the cache)" if response.is_from_cache else ""
     return cost_usd, f"the answer cost {cost_usd:.6f} USD{when}"

@@ -38,8 +38,16 @@ def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") ->
 
 def json_line_positions(text: str, file: str, *, line: int, prefix: str) -> Positions:
     """Positions in one valid line of a JSON Lines file; the line is scanned when the first of them is asked for."""
-    tree = SpotTree(file, text, lambda: _Scanner(text, tree).scan()[1], first_line=line, prefix=prefix)
-    return tree.positions()
+
+    def scanned() -> Spot:
+        # With a tree of its own: one that held itself would stay in memory, with its line, for each test of a file.
+        return _Scanner(text, SpotTree(file, text, _no_spots, first_line=line, prefix=prefix)).scan()[1]
+
+    return SpotTree(file, text, scanned, first_line=line, prefix=prefix).positions()
+
+
+def _no_spots() -> Spot:
+    raise LookupError("a tree that only names places has no spots")
 
 
 class _Scanner:

@@ -184,7 +184,7 @@ async def _answer(
         output=_output_of(response.choices[0]) if is_promptfoo else response.text,
         finish_reason=response.choices[0].finish_reason,
         latency_ms=response.latency_ms,
-        cached=response.cached,
+        cached=response.is_from_cache,
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response
@@ -257,11 +257,7 @@ async def _judge_each(
 
 async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
     started, meter = time.monotonic(), Meter()
-    metered: Tools = replace(
-        tools,
-        judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
-        judge_each=lambda members, seen: _judge_each(members, seen, metered),
-    )
+    metered = _metered(tools, meter)
     try:
         seen = await seen_by_assertion(spec, subject, metered)
         return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
@@ -269,6 +265,19 @@ async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> Ass
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
         return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
+
+
+def _metered(tools: Tools, meter: Meter) -> Tools:
+    """`tools` whose judges' usage `meter` counts.
+
+    They do not hold themselves: a cycle for each assertion would stay in memory until the next search for such.
+    """
+    measured: Tools = replace(
+        tools,
+        judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
+        judge_each=lambda members, seen: _judge_each(members, seen, _metered(tools, meter)),
+    )
+    return measured
 
 
 async def compare_outputs(

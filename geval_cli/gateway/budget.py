@@ -1,13 +1,17 @@
 """The budget layer: nothing more leaves once a run has taken as much money, or as many requests, as it may."""
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 
 from msgspec import Struct
 
-from geval_cli.errors import BudgetError
-from geval_cli.gateway.call import Handler, ModelCall
+from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
+from geval_cli.gateway.call import Handler, ModelCall, Server
 from geval_cli.providers.base import Provider
-from geval_cli.records import ModelResponse
+from geval_cli.records import ModelResponse, Role
+
+_ROUNDING = 1e-9
 
 _HINT = "what is finished is kept; `geval run CONFIG --resume` with a larger budget does the rest"
 
@@ -16,7 +20,8 @@ class Budget(Struct):
     """What may be spent, and what has been.
 
     Attributes:
-        max_cost_usd: US dollars for answers; None for no bound. What is on its way when they are used up still comes.
+        max_cost_usd: US dollars for answers; None for no bound. Exceeded by one request of each kind at most, as far as
+            requests of a kind cost alike.
         max_requests: requests that may leave, repetitions among them; None for no bound. Never exceeded.
         cost_usd, requests: what was spent so far.
     """
@@ -26,6 +31,7 @@ class Budget(Struct):
     cost_usd: float = 0.0
     requests: int = 0
     _unpriced: str | None = None
+    _ended: BudgetError | None = None
 
     def check(self) -> None:
         """Nothing, as long as one more request may leave.
@@ -33,13 +39,15 @@ class Budget(Struct):
         Raises:
             BudgetError: the budget is used up, or nobody can say any more how much of it is.
         """
+        if self._ended is not None:
+            raise BudgetError(self._ended.message, hint=self._ended.hint)
         if self._unpriced is not None:
             message = f"{self._unpriced} gave an answer whose cost is unknown, so --max-cost cannot be kept"
             raise BudgetError(message, hint=_HINT)
         if self.max_requests is not None and self.requests >= self.max_requests:
             plural = "" if self.max_requests == 1 else "s"
             raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=_HINT)
-        if self.max_cost_usd is not None and self.cost_usd >= self.max_cost_usd:
+        if not self.leaves_room_beside(0.0):
             raise BudgetError(f"the budget of ${self.max_cost_usd:g} is used up", hint=_HINT)
 
     def take_request(self) -> None:
@@ -51,12 +59,23 @@ class Budget(Struct):
         self.check()
         self.requests += 1
 
-    def pay(self, provider_label: str, cost_usd: float | None) -> None:
-        """Count what an answer cost; None when that is unknown."""
-        if cost_usd is not None:
-            self.cost_usd += cost_usd
-        elif self.max_cost_usd is not None:
-            self._unpriced = provider_label
+    def leaves_room_beside(self, reserved_usd: float) -> bool:
+        """Whether there is money left when what is under way costs `reserved_usd`."""
+        # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
+        spent_usd = self.cost_usd + reserved_usd
+        return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
+
+    def pay(self, cost_usd: float) -> None:
+        """Count what an answer cost."""
+        self.cost_usd += cost_usd
+
+    def end(self, message: str, *, hint: str) -> None:
+        """Let nothing more leave, for a reason that the budget itself knows nothing of."""
+        self._ended = BudgetError(message, hint=hint)
+
+    def give_up(self, provider_label: str) -> None:
+        """Let nothing more leave: of an answer nobody can say what it cost, nor what its like cost."""
+        self._unpriced = provider_label
 
 
 class BudgetLayer:
@@ -81,6 +100,122 @@ class BudgetLayer:
         # Before anything is counted: a provider whose key was refused is asked nothing.
         self._check_provider(call.provider)
         self._budget.take_request()
-        response = await self._following(call)
-        self._budget.pay(call.provider.label, response.usage.cost_usd)
-        return response
+        return await self._following(call)
+
+
+class _Kind(Struct, frozen=True):
+    """Requests that should cost alike: of one purpose, to one model."""
+
+    server: Server
+    role: Role
+    is_sampled: bool
+    is_weighed: bool
+    limit: str
+    answer_keys: tuple[str, ...]
+
+
+class _Price(Struct):
+    """What requests of one kind have cost so far; `is_asked` while the first one is under way."""
+
+    cost_usd: float = 0.0
+    answers: int = 0
+    characters: int = 0
+    is_asked: bool = False
+
+    def learn(self, cost_usd: float, *, answers: int, characters: int) -> None:
+        self.cost_usd += cost_usd
+        self.answers += answers
+        self.characters += characters * answers
+
+    def expected_usd(self, *, answers: int, characters: int) -> float:
+        """The mean, or more for a question that is longer than the mean one."""
+        each_usd, usual = self.cost_usd / self.answers, self.characters / self.answers
+        return each_usd * answers * max(1.0, characters / max(usual, 1.0))
+
+
+class Purse:
+    """A layer: keeps a bound on money with many requests under way, by setting aside what these will cost.
+
+    The first request of each kind goes alone, and its cost is what the next ones of it are expected to take. A request
+    for which no money would be left waits until those under way have been answered. An answer that does not say what it
+    took is charged what was set aside. It stands above the limits, so that who waits here takes nobody's slot.
+    """
+
+    def __init__(self, following: Handler, budget: Budget) -> None:
+        self._following = following
+        self._budget = budget
+        self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
+        self._reserved_usd = 0.0
+        self._under_way = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def __call__(self, call: ModelCall) -> ModelResponse:
+        price = self._prices[_kind_of(call)]
+        set_aside_usd = await self._reserve(price, call)
+        try:
+            response = await self._following(call)
+        except ProviderResponseError as error:
+            self._budget.pay(set_aside_usd if error.cost_usd is None else error.cost_usd)
+            raise
+        except ProviderTimeoutError:
+            self._budget.pay(set_aside_usd)
+            raise
+        else:
+            self._pay(call, response, price, set_aside_usd)
+            return response
+        finally:
+            self._release(price, set_aside_usd)
+
+    def _pay(self, call: ModelCall, response: ModelResponse, price: _Price, set_aside_usd: float) -> None:
+        cost_usd = response.usage.cost_usd
+        if cost_usd is not None:
+            characters = _characters(call)
+            price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
+            self._budget.pay(cost_usd)
+        elif price.answers:
+            self._budget.pay(set_aside_usd)
+        else:
+            self._budget.give_up(call.provider.label)
+
+    async def _reserve(self, price: _Price, call: ModelCall) -> float:
+        """Wait until the request may leave; returns what is set aside for it, 0 for the first of its kind.
+
+        Raises:
+            BudgetError: the money is used up.
+        """
+        while True:
+            self._budget.check()
+            is_known = price.answers > 0
+            if (is_known or not price.is_asked) and self._budget.leaves_room_beside(self._reserved_usd):
+                break
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        answers = len(call.request.sample_indexes)
+        set_aside_usd = price.expected_usd(answers=answers, characters=_characters(call)) if is_known else 0.0
+        price.is_asked = not is_known
+        self._reserved_usd += set_aside_usd
+        self._under_way += 1
+        return set_aside_usd
+
+    def _release(self, price: _Price, set_aside_usd: float) -> None:
+        """End a reservation, however its request ended, and let all who wait look again."""
+        self._under_way -= 1
+        self._reserved_usd = self._reserved_usd - set_aside_usd if self._under_way else 0.0
+        price.is_asked = False
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _kind_of(call: ModelCall) -> _Kind:
+    request = call.request
+    limit = request.params.get("max_tokens", request.params.get("max_completion_tokens"))
+    keys = tuple((request.response_schema or {}).get("properties", ()))
+    is_sampled = len(request.sample_indexes) > 1
+    return _Kind(call.server, request.role, is_sampled, request.want_logprobs, str(limit), keys)
+
+
+def _characters(call: ModelCall) -> int:
+    return sum(len(str(message.content)) for message in call.request.messages)

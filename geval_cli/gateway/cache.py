@@ -8,6 +8,7 @@ from geval_cli.gateway.call import Handler, ModelCall, Notice
 from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse, Usage
 from geval_cli.store.cache import StoredChoice
+from geval_cli.store.key_filter import KeyFilter
 
 _MEMORY_WEIGHT = 400_000  # about 64 MB: a token probability takes 150 bytes, and a reply may have thousands
 _MEMORY_BESIDE_A_STORE = 40_000
@@ -67,20 +68,39 @@ class Answers:
     """
 
     def __init__(
-        self, store: ChoiceStore | None, *, since: float | None, notice: Notice, is_written: bool = True
+        self,
+        store: ChoiceStore | None,
+        *,
+        since: float | None,
+        notice: Notice,
+        is_written: bool = True,
+        is_for_one_run: bool = False,
     ) -> None:
         self._store = store
         self._is_written = is_written
         self._memory = Memory(_MEMORY_WEIGHT if store is None else _MEMORY_BESIDE_A_STORE)
         self._since = since
         self._notice = notice
+        self._used = KeyFilter() if is_for_one_run else None
 
     def at_hand(self, call: ModelCall) -> ModelResponse | None:
         """The answer to `call`, if all of it is in memory. Most tests ask for the steps when they are long known."""
         found = self._memory.get(call.keys)
         if not found or len(found) < len(call.keys):
             return None
-        return _recalled(dict(zip(call.request.sample_indexes, found.values(), strict=True)))
+        return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))
+
+    def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
+        """What is known, by sample, as a response; what the run has used before does not count again."""
+        new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
+        self._note_used(new)
+        stored = {index: choice for index, (_, choice) in known.items()}
+        return _recalled(stored, new=len(new))
+
+    def _note_used(self, keys: Iterable[str]) -> None:
+        if self._used is not None:
+            for key in keys:
+                self._used.add(key)
 
     async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
         """What is known of the samples of `call`, by key."""
@@ -98,6 +118,7 @@ class Answers:
 
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
         """Keep `choices` of `call`, by key."""
+        self._note_used(choices)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
                 await self._store.put_many(choices)
@@ -139,11 +160,12 @@ class Recall:
             return await self._following(call)
         wanted = call.request.sample_indexes
         found = await self._answers.find(call)
-        known = {index: found[key] for index, key in zip(wanted, call.keys, strict=True) if key in found}
+        pairs = zip(wanted, call.keys, strict=True)
+        known = {index: (key, found[key]) for index, key in pairs if key in found}
         missing = tuple(index for index in wanted if index not in known)
         if not known:
             return await self._following(call)
-        recalled = _recalled(known)
+        recalled = self._answers.recalled(known)
         if not missing:
             return recalled
         try:
@@ -176,17 +198,19 @@ def _weight(stored: StoredChoice) -> int:
     return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
-def _recalled(known: Mapping[int, StoredChoice]) -> ModelResponse:
+def _recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
+    """`known` as a response, of which `new` choices count as answers of the cache."""
     stored = list(known.values())
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
-        usage=Usage(requests=len(stored), cached_requests=len(stored)),
+        usage=Usage(requests=new, cached_requests=new),
         latency_ms=max(item.latency_ms for item in stored),
         cached=True,
         dropped=tuple(dict.fromkeys(name for item in stored for name in item.dropped)),
         model=stored[0].model,
         sample_indexes=tuple(known),
         bought_usd=sum((item.usage for item in stored), Usage()).cost_usd,
+        shared=not new,
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -62,8 +63,14 @@ class Runtime(Struct, frozen=True):
         clock: monotonic seconds.
         sleep: waits that many seconds.
         random: uniform in [0, 1).
+        now: the time as users have it, in seconds since 1970.
     """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     random: Callable[[], float] = random.random
+    now: Callable[[], float] = time.time
+
+    def time_of_day(self, moment: float) -> str:
+        """A moment of `clock` as a wall clock shows it here: 11:42."""
+        return f"{datetime.fromtimestamp(self.now() + moment - self.clock()).astimezone():%H:%M}"

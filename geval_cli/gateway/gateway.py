@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.gateway.budget import Budget, BudgetLayer
+from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
 from geval_cli.gateway.cache import Answers, Keep, Recall
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
 from geval_cli.gateway.capabilities import CapabilityLayer
@@ -37,20 +37,22 @@ class Oversight(Struct, frozen=True):
         budget: what they may cost; none may leave when it is used up.
         is_tracing: whether a `RequestEnded` tells of each.
         is_offline: whether none may leave at all, so that only the cache answers, which is then not written to.
+        is_for_one_run: whether all calls are of one run, so that what it has bought or read once counts once.
     """
 
     budget: Budget = field(default_factory=Budget)
     is_tracing: bool = False
     is_offline: bool = False
+    is_for_one_run: bool = False
 
 
 class Gateway:
     """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
 
     Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
-    capabilities, limits, budget, circuit. The wait for a feature to be found out, for a pause or for a retry holds no
-    slot; every request on the wire, each part of a fan-out and each repetition too, passes limits and budget; every
-    answer is kept as it comes.
+    capabilities, purse (where money is bounded), limits, budget, circuit. The wait for a feature to be found out, for a
+    price, for a pause or for a retry holds no slot; every request on the wire, each part of a fan-out and each
+    repetition too, passes limits and budget; every answer is kept as it comes.
     """
 
     def __init__(
@@ -79,7 +81,11 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, oversight = runtime or Runtime(), oversight or Oversight()
         answers = self._answers = Answers(
-            cache, since=reads_since, notice=self._notice, is_written=not oversight.is_offline
+            cache,
+            since=reads_since,
+            notice=self._notice,
+            is_written=not oversight.is_offline,
+            is_for_one_run=oversight.is_for_one_run,
         )
         pauses = Pauses(runtime.clock)
         circuit = Circuit(runtime.clock)
@@ -92,6 +98,8 @@ class Gateway:
             runtime=runtime,
             max_concurrency=max_concurrency,
         )
+        if oversight.budget.max_cost_usd is not None:
+            handler = Purse(handler, oversight.budget)
         handler = CapabilityLayer(handler, self._notice)
         handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
         handler = Keep(handler, answers)
@@ -99,13 +107,13 @@ class Gateway:
         if oversight.is_offline:
             handler = Offline(handler)
         handler = Recall(handler, answers)
-        self._stack = SingleFlight(handler)
+        self._stack = SingleFlight(handler, is_for_one_run=oversight.is_for_one_run)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
 
         `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
-        somebody else.
+        somebody else; within one run, the latter do not count at all.
 
         Raises:
             ProviderError: no choice at all could be had, or the key was refused.

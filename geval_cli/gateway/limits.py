@@ -19,6 +19,7 @@ _CHARACTERS_PER_TOKEN = 4
 _ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certificates are far away
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
+_LOOK_AGAIN_S = 0.05
 # Service unavailable; and what Anthropic answers while it is overloaded.
 _OVERLOADED = frozenset({503, 529})
 _NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
@@ -112,6 +113,26 @@ class _Admission(Struct):
     tokens: Taken | None
 
 
+class _Weights(Struct):
+    """How many tokens requests of a lane take: what they read can be guessed, what is written to them not."""
+
+    answers: int = 0
+    tokens: float = 0.0
+    under_way: int = 0
+
+    def learn(self, tokens: float) -> None:
+        self.answers += 1
+        self.tokens += tokens
+
+    def expected(self, estimate: float) -> float:
+        return max(estimate, self.tokens / self.answers) if self.answers else estimate
+
+    @property
+    def is_being_found_out(self) -> bool:
+        """Whether the first request is under way, before which nobody can say how many fit into a minute."""
+        return not self.answers and self.under_way > 0
+
+
 class _Lane(Struct):
     """Admission to one server under one set of limits: calls enter one by one, in the order they came."""
 
@@ -121,6 +142,7 @@ class _Lane(Struct):
     tokens: Window | None
     spacing: Window | None
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
+    weights: _Weights = field(default_factory=_Weights)
     in_line: int = 0
 
     @property
@@ -129,9 +151,28 @@ class _Lane(Struct):
 
     def wait_s(self, tokens: float, now: float) -> float:
         by_requests = self.requests.wait_s(1, now) if self.requests else 0.0
-        by_tokens = self.tokens.wait_s(tokens, now) if self.tokens else 0.0
+        by_tokens = self._by_tokens_s(tokens, now)
         by_spacing = self.spacing.wait_s(1, now) if self.spacing else 0.0
         return max(by_requests, by_tokens, by_spacing)
+
+    def _by_tokens_s(self, estimate: float, now: float) -> float:
+        if self.tokens is None:
+            return 0.0
+        if self.weights.is_being_found_out:
+            return _LOOK_AGAIN_S
+        return self.tokens.wait_s(self.weights.expected(estimate), now)
+
+    def take_tokens(self, estimate: float, now: float) -> Taken | None:
+        if self.tokens is None:
+            return None
+        self.weights.under_way += 1
+        return self.tokens.take(self.weights.expected(estimate), now)
+
+    def correct(self, taken: Taken, actual: float) -> None:
+        """Count what a request really took; 0 when that is unknown, as of one that failed."""
+        if self.tokens is not None and actual:
+            self.weights.learn(actual)
+            self.tokens.correct(taken, actual)
 
     def take_request(self, now: float) -> None:
         for window in (self.requests, self.spacing):
@@ -185,11 +226,12 @@ class Limits:
             raise
         finally:
             lane.slots.release(admission.ticket, outcome)
+            if admission.tokens:
+                lane.weights.under_way -= 1
         if response.exhausted_s:
             self._pauses.hold(lane.server, response.exhausted_s)
-        if lane.tokens and admission.tokens:
-            actual = response.usage.input_tokens + response.usage.output_tokens
-            lane.tokens.correct(admission.tokens, actual or estimate)
+        if admission.tokens:
+            lane.correct(admission.tokens, response.usage.input_tokens + response.usage.output_tokens)
         return response
 
     def _admit_at_once(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission | None:
@@ -220,7 +262,7 @@ class Limits:
             return _Admission(ticket, None)
         now = self._runtime.clock()
         lane.take_request(now)
-        return _Admission(ticket, lane.tokens.take(estimate, now) if lane.tokens else None)
+        return _Admission(ticket, lane.take_tokens(estimate, now))
 
     def _wait_s(self, lane: _Lane, estimate: float) -> float:
         by_limits = lane.wait_s(estimate, self._runtime.clock()) if lane.has_windows else 0.0

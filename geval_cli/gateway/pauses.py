@@ -64,6 +64,11 @@ class Pauses:
             pace.own_pause_s = min(LONGEST_PAUSE_S, 2 * pace.own_pause_s or FIRST_PAUSE_S)
         return pace.own_pause_s
 
+    def limited_since(self, server: Server) -> float | None:
+        """The moment since which `server` has answered nothing but that it is asked too often."""
+        pace = self._paces.get(server)
+        return None if pace is None else pace.limited_since
+
     def limited_for_s(self, server: Server) -> float:
         """For how long `server` has answered nothing but that it is asked too often, in seconds."""
         pace = self._paces.get(server)

@@ -37,6 +37,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         request_id=next((part.request_id for part in parts if part.request_id is not None), None),
         sample_indexes=indexes,
         bought_usd=_bought_usd(parts),
+        shared=all(part.shared for part in parts),
     )
 
 
@@ -45,9 +46,9 @@ def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
     return sum((Usage(cost_usd=cost) for cost in costs), Usage()).cost_usd
 
 
-def without_cost(response: ModelResponse) -> ModelResponse:
-    """`response` for somebody who got it without a request of their own."""
-    count = len(response.choices)
+def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
+    """`response` for somebody who got it without a request of their own; it counts as cached, or not at all."""
+    count = len(response.choices) if is_counted else 0
     bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)
-    return replace(response, cached=True, usage=usage, bought_usd=bought_usd)
+    return replace(response, cached=True, usage=usage, bought_usd=bought_usd, shared=not is_counted)

@@ -1,5 +1,7 @@
 """Retry: ask again after what may pass, later and later, and leave a server alone that asks for it."""
 
+from collections import defaultdict
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -12,16 +14,27 @@ BASE_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 LEAST_PATIENCE_S = 120.0
 """With a server that limits its callers, whatever the time limits: a minute's quota must have time to renew."""
+LONG_PAUSE_S = 90.0
+"""A server that has answered nothing for so long is spoken of again, as it may not be a minute's quota."""
+
+
+class _Told(Struct):
+    """What was said of one server, so that no 429 has a line of its own. Moments are those of the clock."""
+
+    is_named: bool = False
+    long_since: float | None = None
+    given_up_since: float | None = None
 
 
 class _Trouble(Struct):
-    """What one call has been through. Times in seconds; `patience_s` is how long a rate limit is waited for at most."""
+    """What one call has been through. Times in seconds; `patience_s`: how long a rate limit was waited for in vain."""
 
     failures: int = 0
     retries: int = 0
     slept_s: float = 0.0
     limited_since: float | None = None
     patience_s: float | None = None
+    gives_up_at: float = 0.0
 
 
 class Retry:
@@ -37,7 +50,7 @@ class Retry:
         self._pauses = pauses
         self._runtime = runtime
         self._notice = notice
-        self._told: set[Server] = set()
+        self._told: defaultdict[Server, _Told] = defaultdict(_Told)
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         trouble = _Trouble()
@@ -58,7 +71,7 @@ class Retry:
             # Outside the handler, so that an error does not hang on to the one before it.
             if is_pause:
                 self._pauses.pause(call.server, delay_s)
-                self._tell(call)
+                self._tell_of_pause(call, trouble)
             else:
                 await self._runtime.sleep(delay_s)
 
@@ -69,8 +82,9 @@ class Retry:
             return None
         patience_s = limits.timeout_s * (limits.max_retries + 1)
         if isinstance(error, ProviderRateLimitError):
-            return self._pause_s(call.server, error, trouble, max(patience_s, LEAST_PATIENCE_S))
+            return self._pause_s(call, error, trouble, max(patience_s, LEAST_PATIENCE_S))
         delay_s = _named_delay_s(error)
+        trouble.gives_up_at = self._runtime.clock() + patience_s - trouble.slept_s
         if delay_s is None:
             longest_s = min(LONGEST_DELAY_S, BASE_DELAY_S * 2**trouble.retries)
             delay_s = float(self._runtime.random() * longest_s)
@@ -79,23 +93,50 @@ class Retry:
         return delay_s if trouble.retries <= limits.max_retries and trouble.slept_s <= patience_s else None
 
     def _pause_s(
-        self, server: Server, error: ProviderRateLimitError, trouble: _Trouble, patience_s: float
+        self, call: ModelCall, error: ProviderRateLimitError, trouble: _Trouble, patience_s: float
     ) -> float | None:
+        server = call.server
         own_pause_s, now = self._pauses.limited(server), self._runtime.clock()
         pause_s = error.retry_after_s or own_pause_s * (1 + self._runtime.random()) / 2
         if trouble.limited_since is None:
             trouble.limited_since = now
         waited_s = max(now - trouble.limited_since, self._pauses.limited_for_s(server))
         if waited_s + pause_s <= patience_s:
+            trouble.gives_up_at = now + patience_s - waited_s
             return pause_s
         trouble.patience_s = patience_s
+        self._tell_of_giving_up(call, patience_s)
         self._pauses.give_up(server)
         return None
 
-    def _tell(self, call: ModelCall) -> None:
-        if call.server not in self._told:
-            self._told.add(call.server)
-            self._notice(f"{call.provider.label} limits how often it may be asked; geval waits as it demands")
+    def _tell_of_pause(self, call: ModelCall, trouble: _Trouble) -> None:
+        """Say once of a server that it is waited for; and again when it gives no answer for long."""
+        told, limited_s = self._told[call.server], self._pauses.limited_for_s(call.server)
+        since = self._pauses.limited_since(call.server)
+        until = self._runtime.time_of_day(trouble.gives_up_at)
+        if not told.is_named:
+            told.is_named = True
+            self._notice(
+                f"{call.provider.label} limits how often it may be asked; geval waits as it demands, "
+                f"and gives up at {until}"
+            )
+        elif limited_s >= LONG_PAUSE_S and told.long_since != since:
+            told.long_since = since
+            self._notice(
+                f"{call.provider.label} still limits how often it may be asked, and has answered nothing for "
+                f"{limited_s:.0f} s; geval gives up at {until}"
+            )
+
+    def _tell_of_giving_up(self, call: ModelCall, patience_s: float) -> None:
+        since = self._pauses.limited_since(call.server)
+        told = self._told[call.server]
+        if told.given_up_since != since:
+            told.given_up_since = since
+            at = self._runtime.time_of_day(self._runtime.clock())
+            self._notice(
+                f"{call.provider.label} was given up at {at}: it limits how often it may be asked, and geval waits for "
+                f"that no longer than {patience_s:g} s"
+            )
 
 
 def _tell_what_was_tried(error: ProviderError, trouble: _Trouble) -> None:

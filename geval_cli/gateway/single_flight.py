@@ -37,21 +37,24 @@ class SingleFlight:
     as many turns of the event loop for every request of a run.
     """
 
-    def __init__(self, following: Handler) -> None:
+    def __init__(self, following: Handler, *, is_for_one_run: bool = False) -> None:
         self._following = following
+        self._is_counted = not is_for_one_run
         self._flights: dict[tuple[str, ...], _Flight] = {}
         self._tasks: set[_Task] = set()
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         if not call.keys:
             return await self._following(call)
-        flight = self._flights.get(call.keys)
-        if flight is not None:
-            return without_cost(await self._wait(flight, call.keys))
+        if call.keys in self._flights:
+            return without_cost(await self._wait(call.keys), is_counted=self._is_counted)
+        self._begin(call)
+        return await self._wait(call.keys)
+
+    def _begin(self, call: ModelCall) -> None:
         flight = self._flights[call.keys] = _Flight(asyncio.create_task(self._send(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
-        return await self._wait(flight, call.keys)
 
     async def aclose(self) -> None:
         """Stop what is under way. Who waits for it is cancelled."""
@@ -68,7 +71,8 @@ class SingleFlight:
         self._take_from_table(flight, keys)
         flight.land()
 
-    async def _wait(self, flight: _Flight, keys: tuple[str, ...]) -> ModelResponse:
+    async def _wait(self, keys: tuple[str, ...]) -> ModelResponse:
+        flight = self._flights[keys]
         waiter: asyncio.Future[ModelResponse] = asyncio.get_running_loop().create_future()
         flight.waiters.append(waiter)
         try:
@@ -82,6 +86,9 @@ class SingleFlight:
                 self._take_from_table(flight, keys)
                 flight.task.cancel()
             raise
+        finally:
+            # Both hold the error, whose traceback holds this frame: a cycle for each call that fails.
+            del flight, waiter
 
     def _take_from_table(self, flight: _Flight, keys: tuple[str, ...]) -> None:
         if self._flights.get(keys) is flight:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.chat_reply import WITHOUT_TEXT, content_text
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.presets import endpoint_of
@@ -124,5 +124,9 @@ def _choice(received: Received) -> Choice:
     calls = [block for block in blocks if block.get("type") == "tool_use"]
     if not text and calls:
         text = json.dumps(calls, ensure_ascii=False)
-    reason = body.get("stop_reason")
-    return Choice(text, _FINISH_REASONS.get(reason, reason) if isinstance(reason, str) else None)
+    told = body.get("stop_reason")
+    reason = _FINISH_REASONS.get(told, told) if isinstance(told, str) else None
+    is_said = calls or any(block.get("type") == "text" for block in blocks)
+    if not is_said and reason not in WITHOUT_TEXT:
+        raise received.refuse("an answer without content")
+    return Choice(text, reason)

@@ -5,13 +5,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from geval_cli.providers.content_filter import FILTERED, REFUSED, is_filtered
+from geval_cli.providers.content_filter import FILTERED, REFUSED, STOPPED_BY_FILTER, is_filtered
 from geval_cli.records import Choice, TokenAlternative, TokenLogprob
 
 IMPOSSIBLE_LOGPROB = -9999.0
 """What OpenAI writes for a probability of zero; absent and infinite values are read as this too."""
 
-_ANSWER_KEYS = ("content", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning")
+WITHOUT_TEXT = frozenset({"length", "max_tokens", *STOPPED_BY_FILTER})
+"""Finish reasons of answers that may have no text: a limit or a filter came before the first word."""
+
+_ANSWERS_BESIDE_CONTENT = ("tool_calls", "function_call", "refusal")
 
 
 def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
@@ -38,13 +41,22 @@ def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
 
 
 def _has_answer(entry: Mapping[str, Any]) -> bool:
+    """Whether there is an answer in the place of one: `""` is an empty answer, null and no parts at all are none.
+
+    An empty text in the place of something absent or unreadable would be judged, and found wanting, as if it were the
+    answer. Where a limit or a filter left nothing of it, the finish reason says so.
+    """
     message = entry.get("message")
     if not isinstance(message, dict):
         return isinstance(entry.get("text"), str)
-    if isinstance(message.get("content"), str | list):
+    content = message.get("content")
+    if isinstance(content, str) or (content and isinstance(content, list)):
         return True
-    # An empty text in the place of something unreadable would be judged, and found wanting, as if it were the answer.
-    return message.get("content") is None and any(name in message for name in _ANSWER_KEYS)
+    if content is not None and content != []:
+        return False
+    if any(message.get(name) for name in _ANSWERS_BESIDE_CONTENT):
+        return True
+    return _finish_reason(entry, message) in WITHOUT_TEXT
 
 
 def _choice(entry: Mapping[str, Any]) -> Choice:

@@ -17,6 +17,8 @@ from geval_cli.records import Choice, ModelRequest
 class ClassificationProvider(EndpointProvider):
     """A classifier of the last user message."""
 
+    writes = False
+
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         payload: dict[str, Any] = {"inputs": last_user_text(request.messages)}
         if self._endpoint.wire:

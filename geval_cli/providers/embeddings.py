@@ -15,6 +15,8 @@ from geval_cli.records import Choice, ModelRequest
 class EmbeddingProvider(EndpointProvider):
     """A model that turns the last user message into a vector."""
 
+    writes = False
+
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         text = last_user_text(request.messages)
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}

@@ -13,9 +13,9 @@ from geval_cli.providers.content_filter import filtered_choice
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.prices import Price
 from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
-from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
 from geval_cli.providers.transport import Transport, response_error
-from geval_cli.records import Choice, ModelRequest, ModelResponse, Role
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Role, Usage
 
 _ID_CHARS = 200
 
@@ -38,11 +38,13 @@ class EndpointProvider:
     Attributes:
         model_key: where the answer names the model.
         id_key: where it names the request, when no header does.
+        writes: whether answers are texts that a model wrote, which takes tokens.
     """
 
     is_cacheable = True
     model_key: ClassVar[str] = "model"
     id_key: ClassVar[str] = "id"
+    writes: ClassVar[bool] = True
 
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint
@@ -109,8 +111,8 @@ class EndpointProvider:
                 raise
             return ModelResponse((choice,), endpoint.usage(None, requests=1), request_id=error.request_id)
         received = Received(body, reply, context)
-        choices = self.choices(received, request)
-        usage = endpoint.usage(self.tokens(body), requests=len(choices))
+        choices = self._read(received, request)
+        usage = self._usage(received, payload, choices, request)
         named = body if isinstance(body, dict) else {}
         model = named.get(self.model_key)
         return ModelResponse(
@@ -124,3 +126,29 @@ class EndpointProvider:
             or None,
             exhausted_s=self._transport.exhausted_s(reply, usage),
         )
+
+    def _read(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        """The answers in a reply; an error about it says what it cost all the same."""
+        try:
+            return self.choices(received, request)
+        except ProviderResponseError as error:
+            if isinstance(received.body, dict):
+                tokens = believed(self.tokens(received.body), Exchange(""))
+                error.cost_usd = self._endpoint.usage(tokens, requests=1).cost_usd
+            raise
+
+    def _usage(
+        self,
+        received: Received,
+        payload: Mapping[str, Any],
+        choices: tuple[Choice, ...],
+        request: ModelRequest,
+    ) -> Usage:
+        """What a reply took, as far as that can be believed of `choices` in answer to `payload`."""
+        body = received.body
+        tokens = self.tokens(body) if isinstance(body, dict) else None
+        if tokens is not None:
+            texts = tuple(choice.text for choice in choices) if self.writes else ()
+            asked = max(len(choices), len(request.sample_indexes))
+            tokens = believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
+        return self._endpoint.usage(tokens, requests=len(choices))

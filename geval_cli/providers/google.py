@@ -10,7 +10,7 @@ from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.presets import endpoint_of
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.token_usage import TokenUsage, read_chat_usage, whole_count
 from geval_cli.providers.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
 
@@ -136,12 +136,12 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
     reason = candidate.get("finishReason")
     content = candidate.get("content")
     parts = content.get("parts") if isinstance(content, dict) else None
-    if not isinstance(parts, list):
-        if not reason or reason == "STOP":
-            raise received.refuse("an answer without content")
-        parts = []
-    text = "".join(_texts(parts))
-    return Choice(text, _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None)
+    texts = list(_texts(parts)) if isinstance(parts, list) else []
+    if not texts and (not reason or reason == "STOP"):
+        raise received.refuse("an answer without content")
+    return Choice(
+        "".join(texts), _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None
+    )
 
 
 def _texts(parts: list[Any]) -> Iterator[str]:
@@ -160,10 +160,12 @@ def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
     counted = body.get("usageMetadata")
     if not isinstance(counted, dict):
         return None
-    written = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    written: list[Any] = [count for count in named if count is not None]
+    odd = [count for count in written if whole_count(count) is None]
     usage = {
         "prompt_tokens": counted.get("promptTokenCount"),
-        "completion_tokens": sum(item for item in written if isinstance(item, int)),
+        "completion_tokens": odd[0] if odd else sum(written),
         "prompt_tokens_details": {"cached_tokens": counted.get("cachedContentTokenCount")},
     }
     return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})

@@ -29,7 +29,7 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.response_code import ResponseCode, code_problem
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage, read_chat_usage
+from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
 from geval_cli.templating import Templates, templates_of
@@ -134,12 +134,14 @@ class HttpProvider:
         context = self._context
         if settings.price is not None:
             settings.price.prepare()
-        reply = await self._transport.send(self._call(request), context)
+        call = self._call(request)
+        reply = await self._transport.send(call, context)
         choice = _choice(await _answer(reply, settings, context))
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
-        return ModelResponse((choice,), self._usage(reply), reply.latency_ms, dropped=dropped)
+        usage = self._usage(reply, choice.text, call)
+        return ModelResponse((choice,), usage, reply.latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
         if self._settings.response_code is not None:
@@ -158,10 +160,11 @@ class HttpProvider:
                 hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
 
-    def _usage(self, reply: HttpReply) -> Usage:
+    def _usage(self, reply: HttpReply, text: str, call: HttpCall) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
         body = _json_of(reply)
         tokens = read_chat_usage(body) if isinstance(body, dict) else None
+        tokens = believed(tokens, Exchange((call.url, call.body), (text,)))
         counted = tokens or TokenUsage()
         price = self._settings.price
         cost = None if price is None else price.cost_usd(tokens)
@@ -324,11 +327,21 @@ async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext
             raise response_error("an answer that is not JSON", reply, context) from error
         return reply.text
     if path:
-        return _follow(value, path, reply, context)
-    if settings.templates is not None:
-        return value or reply.text
+        found = _follow(value, path, reply, context)
+    elif settings.templates is not None:
+        found = value or reply.text
+    else:
+        found = _known_answer(value, reply)
+    if found is None:
+        raise response_error("an answer that is null", reply, context)
+    return found
+
+
+def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
+    """The answer where most APIs have it, else all of the reply; None when they have null there."""
     if not isinstance(value, dict):
         return value
+    is_null = False
     for known in _KNOWN_ANSWERS:
         try:
             found = follow_path(value, parse_path(known))
@@ -336,7 +349,8 @@ async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext
             continue
         if isinstance(found, str):
             return found
-    return reply.text
+        is_null = is_null or found is None
+    return None if is_null else reply.text
 
 
 def _json_of(reply: HttpReply) -> Any:

@@ -15,6 +15,8 @@ from geval_cli.records import Choice, ModelRequest
 class ModerationProvider(EndpointProvider):
     """A moderator: it answers with the categories that it flags in the last user message, and how sure it is."""
 
+    writes = False
+
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         text = last_user_text(request.messages)
         return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}

@@ -72,6 +72,9 @@ class FixedPrice(Struct, frozen=True):
 
 FREE = FixedPrice(0.0, 0.0)
 
+FREE_KINDS = frozenset({"echo", "scripted", "local"})
+"""Kinds of providers, as ids begin, that cost nobody anything; of another's program or server, nobody knows."""
+
 _SOME_TOKENS = TokenUsage(input_tokens=1_000, output_tokens=1_000)
 
 

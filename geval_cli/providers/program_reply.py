@@ -10,13 +10,8 @@ from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.token_usage import TokenUsage, finite_amount
+from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, told_cost_usd, told_usage
 from geval_cli.records import Usage
-
-_COUNT_NAMES = {
-    "input": ("prompt", "input", "prompt_tokens"),
-    "output": ("completion", "output", "output_tokens"),
-}
 
 
 class ProgramCaller(Struct, frozen=True):
@@ -27,12 +22,17 @@ class ProgramCaller(Struct, frozen=True):
     price: Price | None = None
 
 
-def read_program_reply(result: Any, caller: ProgramCaller) -> tuple[str, Usage]:
+def read_program_reply(result: Any, caller: ProgramCaller, *, prompt: str) -> tuple[str, Usage]:
     """The answer in a text, or in a mapping with `output`, `token_usage` and `cost`, which comes before a price.
+
+    Args:
+        result: what the program returned.
+        caller: whose reply it is.
+        prompt: what it was asked, by whose length its count of tokens is judged.
 
     Raises:
         ProviderRequestError: the mapping holds an `error`.
-        ProviderShapeError: it is neither.
+        ProviderShapeError: it is neither, or its `output` is null.
     """
     if isinstance(result, str):
         return result, _usage(None, None, caller)
@@ -40,12 +40,19 @@ def read_program_reply(result: Any, caller: ProgramCaller) -> tuple[str, Usage]:
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
         raise ProviderRequestError(message, provider_id=caller.id)
     if not isinstance(result, dict) or "output" not in result:
-        message = f"{caller.id} returned {type(result).__name__}, not a text or a mapping with `output`"
-        body = caller.secrets.excerpt(str(result))
-        raise ProviderShapeError(message, provider_id=caller.id, body=body)
+        raise _shapeless(f"{type(result).__name__}, not a text or a mapping with `output`", result, caller)
     output = result["output"]
-    usage = _usage(result.get("token_usage") or result.get("tokenUsage"), result.get("cost"), caller)
-    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False), usage
+    if output is None:
+        raise _shapeless("no answer: its `output` is null", result, caller)
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    tokens = told_usage(result.get("token_usage") or result.get("tokenUsage"))
+    tokens = believed(tokens, Exchange(prompt, (text,)))
+    return text, _usage(tokens, result.get("cost"), caller)
+
+
+def _shapeless(what: str, result: Any, caller: ProgramCaller) -> ProviderShapeError:
+    body = caller.secrets.excerpt(str(result))
+    return ProviderShapeError(f"{caller.id} returned {what}", provider_id=caller.id, body=body)
 
 
 def is_data(result: Any) -> bool:
@@ -62,18 +69,9 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
     return (source.base_dir / named).resolve(), ""
 
 
-def _usage(counts: Any, cost: Any, caller: ProgramCaller) -> Usage:
-    tokens = TokenUsage(_count(counts, "input"), _count(counts, "output")) if counts else None
+def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramCaller) -> Usage:
+    """What the answer took; a `cost` that cannot be one makes it unknown, as if it had no price."""
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
-    told = finite_amount(cost)
     counted = tokens or TokenUsage()
-    return Usage(
-        1, counted.input_tokens, counted.output_tokens, cost_usd=priced if told is None else float(told)
-    )
-
-
-def _count(counts: Any, which: str) -> int:
-    if not isinstance(counts, dict):
-        return 0
-    found = (finite_amount(counts.get(name)) for name in _COUNT_NAMES[which])
-    return int(next((amount for amount in found if amount is not None), 0))
+    cost_usd = priced if cost is None else told_cost_usd(cost)
+    return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost_usd)

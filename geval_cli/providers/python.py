@@ -78,11 +78,13 @@ class PythonProvider:
             "vars": dict(request.variables),
             **request.origin,
         }
-        arguments = [request_text(request), options, context]
+        prompt = request_text(request)
+        arguments = [prompt, options, context]
         started = time.perf_counter()
         result = await self._call(arguments)
         latency_ms = (time.perf_counter() - started) * 1000
-        text, usage = read_program_reply(result, ProgramCaller(self.id, target.secrets, target.price))
+        caller = ProgramCaller(self.id, target.secrets, target.price)
+        text, usage = read_program_reply(result, caller, prompt=prompt)
         dropped = ("logprobs",) if request.want_logprobs else ()
         choice = Choice(text, told_finish_reason(result), is_data=is_data(result))
         return ModelResponse((choice,), usage, latency_ms, dropped=dropped)

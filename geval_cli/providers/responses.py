@@ -87,12 +87,20 @@ def _parts(items: list[Mapping[str, Any]]) -> Iterator[str]:
     """What was said, and the calls that the model wants made, as JSON."""
     for item in items:
         if item.get("type") == "message":
-            content = item.get("content")
-            text = content_text(content)
-            refusals = [part.get("refusal") for part in content or () if isinstance(part, dict)]
-            yield text or "".join(part for part in refusals if isinstance(part, str))
+            yield from _message_text(item.get("content"))
         elif item.get("type") not in _SPOKEN and "name" in item:
             yield json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+
+
+def _message_text(content: Any) -> Iterator[str]:
+    """The text of a message, or in what words the model refuses; nothing when there is no part that says anything."""
+    if isinstance(content, str):
+        yield content
+        return
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    refusals = [part["refusal"] for part in parts if isinstance(part.get("refusal"), str)]
+    if refusals or any(isinstance(part.get("text"), str) for part in parts):
+        yield content_text(content) or "".join(refusals)
 
 
 def _finish_reason(body: Mapping[str, Any], items: list[Mapping[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""How many tokens an answer took, as servers report it: one record for the two wire formats."""
+"""How many tokens an answer took, as servers and programs report it: one record for all, and what can be believed."""
 
 import sys
 from collections.abc import Mapping
@@ -7,6 +7,18 @@ from typing import Any
 from msgspec import Struct, field
 
 _LARGEST = sys.float_info.max
+
+# What an answer can have taken at most; beyond it the server counts wrongly, or speaks of something else.
+_LARGEST_COST_USD = 10_000.0
+_UNSEEN_INPUT = 2_000_000  # prompts that a server adds, documents that it searches or has in store, pictures
+_TOKENS_PER_CHARACTER = 4
+_UNBOUNDED_OUTPUT = 2_000_000
+_UNSEEN_OUTPUT = 200_000  # thoughts, which some servers count beside `max_tokens`
+_PAST_LIMIT = 4
+
+_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
+_OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
 
 
 class TokenUsage(Struct, frozen=True):
@@ -36,11 +48,98 @@ class TokenUsage(Struct, frozen=True):
     charged_usd: float | None = None
 
 
+class Exchange(Struct, frozen=True):
+    """What one request sent and got, by which its token counts are judged.
+
+    Attributes:
+        sent: the request, or its text.
+        texts: the answers that a model wrote; empty where none was to be written (an embedding).
+        answers: how many were asked for.
+        max_tokens: what each was limited to; None for no limit.
+    """
+
+    sent: object
+    texts: tuple[str, ...] = ()
+    answers: int = 1
+    max_tokens: int | None = None
+
+
+def believed(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsage | None:
+    """`tokens` if `exchange` can have taken them, else None: counts that are wrong would make a cost that is.
+
+    The bounds are wide: servers add prompts of their own and what they searched for, and models think unseen.
+    """
+    if tokens is None:
+        return None
+    each = (
+        _UNBOUNDED_OUTPUT
+        if exchange.max_tokens is None
+        else _UNSEEN_OUTPUT + _PAST_LIMIT * exchange.max_tokens
+    )
+    is_possible = _can_be_read(tokens.input_tokens, exchange.sent) and tokens.output_tokens <= each * max(
+        1, exchange.answers
+    )
+    if any(exchange.texts):
+        is_possible = is_possible and tokens.input_tokens > 0 and tokens.output_tokens > 0
+    return tokens if is_possible else None
+
+
+def _can_be_read(count: int, sent: object) -> bool:
+    # Writing the request out takes long, and hardly any answer comes near the bound.
+    return count <= _UNSEEN_INPUT or count <= _UNSEEN_INPUT + _TOKENS_PER_CHARACTER * len(str(sent))
+
+
+def token_limit(params: Mapping[str, Any]) -> int | None:
+    """The limit on written tokens that a request sends, under any of its names; the largest if there are several."""
+    places = (params, _part(params, "generationConfig"))
+    given = [finite_amount(place.get(name)) for place in places for name in _LIMIT_NAMES]
+    limits = [int(limit) for limit in given if limit]
+    return max(limits, default=None)
+
+
+class _SenselessError(ValueError):
+    """A count or an amount is there, and cannot be one."""
+
+
 def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of a chat completion; None when the server counts none."""
+    """The tokens of a chat completion; None when the server counts none, or what it says cannot be."""
     usage = body.get("usage")
     if not isinstance(usage, dict) or not _reports(usage, "prompt_tokens", "completion_tokens"):
         return None
+    try:
+        return _consistent(_chat_usage(usage, body))
+    except _SenselessError:
+        return None
+
+
+def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
+    """The tokens of an answer in Anthropic's form, which counts cached input apart; None as for a chat completion."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict) or not _reports(usage, "input_tokens", "output_tokens"):
+        return None
+    try:
+        return _consistent(_messages_usage(usage, body))
+    except _SenselessError:
+        return None
+
+
+def told_usage(counts: Any) -> TokenUsage | None:
+    """The tokens that a program of the user's names beside its answer; None as for a chat completion."""
+    if not isinstance(counts, dict):
+        return None
+    try:
+        return TokenUsage(_named(counts, _INPUT_NAMES), _named(counts, _OUTPUT_NAMES))
+    except _SenselessError:
+        return None
+
+
+def told_cost_usd(cost: Any) -> float | None:
+    """US dollars for one answer; None when `cost` cannot be that."""
+    amount = finite_amount(cost)
+    return float(amount) if amount is not None and amount <= _LARGEST_COST_USD else None
+
+
+def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
     input_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     asked, written = _part(usage, "prompt_tokens_details"), _part(usage, "completion_tokens_details")
     reasoning = _count(written, "reasoning_tokens")
@@ -60,15 +159,9 @@ def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     )
 
 
-def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of an answer in Anthropic's form, which counts cached input apart; None when there are none."""
-    usage = body.get("usage")
-    if not isinstance(usage, dict) or not _reports(usage, "input_tokens", "output_tokens"):
-        return None
-    cache_read, cache_write = (
-        _count(usage, "cache_read_input_tokens"),
-        _count(usage, "cache_creation_input_tokens"),
-    )
+def _messages_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage:
+    cache_read = _count(usage, "cache_read_input_tokens")
+    cache_write = _count(usage, "cache_creation_input_tokens")
     return TokenUsage(
         _count(usage, "input_tokens") + cache_read + cache_write,
         _count(usage, "output_tokens"),
@@ -80,8 +173,16 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     )
 
 
+def _consistent(tokens: TokenUsage) -> TokenUsage:
+    """`tokens`, no part of which is larger than the whole."""
+    read = (tokens.cache_read_tokens, tokens.cache_write_tokens, tokens.input_audio_tokens)
+    if max(read) > tokens.input_tokens or tokens.output_audio_tokens > tokens.output_tokens:
+        raise _SenselessError
+    return tokens
+
+
 def _reports(usage: Mapping[str, Any], *names: str) -> bool:
-    return any(finite_amount(usage.get(name)) is not None for name in names)
+    return any(usage.get(name) is not None for name in names)
 
 
 def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -90,8 +191,24 @@ def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
+    """A whole number from 0, also one that is written as 7.0; 0 when nothing is said."""
     value = usage.get(name)
-    return 0 if value is None else int(finite_amount(value) or 0)
+    if value is None:
+        return 0
+    count = whole_count(value)
+    if count is None:
+        raise _SenselessError(name)
+    return count
+
+
+def _named(counts: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    return next((_count(counts, name) for name in names if counts.get(name) is not None), 0)
+
+
+def whole_count(value: Any) -> int | None:
+    """`value` if it is a whole number from 0, else None."""
+    amount = finite_amount(value)
+    return None if amount is None or amount != int(amount) else int(amount)
 
 
 def finite_amount(value: Any) -> float | None:
@@ -114,8 +231,18 @@ def _conditions(reported: Mapping[str, Any]) -> dict[str, str]:
 
 def _charged_usd(usage: Mapping[str, Any]) -> float | None:
     """OpenRouter's own bill; with a key of the user's own at the vendor, the vendor's bill comes on top."""
-    charged = finite_amount(usage.get("cost"))
+    charged = _amount_usd(usage.get("cost"))
     if charged is None or not usage.get("is_byok"):
         return charged
-    upstream = finite_amount(_part(usage, "cost_details").get("upstream_inference_cost"))
+    upstream = _amount_usd(_part(usage, "cost_details").get("upstream_inference_cost"))
     return None if upstream is None else charged + upstream
+
+
+def _amount_usd(value: Any) -> float | None:
+    """US dollars; None of what is no number, as other servers put other things under this name."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    amount = told_cost_usd(value)
+    if amount is None:
+        raise _SenselessError
+    return amount

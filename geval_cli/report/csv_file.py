@@ -93,7 +93,11 @@ def _row(result: CaseResult, names: _Names) -> Iterator[str]:
     yield "" if result.output is None else value_text(result.output)
     yield "\n".join(reasons_of(result))
     yield "" if result.error is None else f"{result.error.type}: {result.error.message}"
-    yield _number(result.latency_ms if result.usage.get(Role.GENERATION, Usage()).requests else None)
+    yield _number(
+        result.latency_ms
+        if result.latency_ms or result.usage.get(Role.GENERATION, Usage()).requests
+        else None
+    )
     yield "yes" if result.cached else "no"
     yield str(usage.input_tokens)
     yield str(usage.output_tokens)

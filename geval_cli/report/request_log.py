@@ -102,7 +102,7 @@ def _entry(event: RunEvent) -> dict[str, JsonValue] | None:
             started = datetime.fromtimestamp(event.started_at, UTC).isoformat(timespec="milliseconds")
             return {"event": "request", **_rounded({**to_json(event), "started_at": started})}
         case ModelCalled():
-            is_cached = event.usage.requests == event.usage.cached_requests and not event.failed
+            is_cached = 0 < event.usage.requests == event.usage.cached_requests and not event.failed
             return {"event": "call", **_rounded(to_json(event)), "cached": is_cached}
         case Noticed():
             return {"event": "notice", "message": event.message}

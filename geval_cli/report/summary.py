@@ -142,7 +142,7 @@ def _pass_rate(summary: RunSummary) -> str:
 
 def _usage_text(usage: Usage) -> str:
     answers = plural(usage.requests, "answer")
-    if usage.cached_requests == usage.requests:
+    if 0 < usage.cached_requests == usage.requests:
         return f"{answers}, all from the cache"
     cached = f" ({usage.cached_requests:,} cached)" if usage.cached_requests else ""
     tokens = f"{format_count(usage.input_tokens)} tokens in, {format_count(usage.output_tokens)} out"

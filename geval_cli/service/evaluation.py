@@ -16,7 +16,7 @@ from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import Job
 from geval_cli.engine.rows import RowDesk
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import BudgetError, ConfigError
+from geval_cli.errors import BudgetError, ConfigError, StoreError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import BoundModel, Gateway, Oversight
@@ -33,10 +33,11 @@ from geval_cli.records import (
     RunStatus,
     RunSummary,
     Status,
+    Usage,
 )
 from geval_cli.report.report import RunReport
 from geval_cli.scripting.scripts import Scripts
-from geval_cli.service.preparation import reads_cache, resolved
+from geval_cli.service.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.service.requests import PreparedRun
 from geval_cli.service.resume import ResumedRun
 from geval_cli.service.run_record import STOPPED, begun_run, ended_run, origin_of
@@ -70,16 +71,20 @@ async def run_evaluation(
 
     After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
     its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
-    what a budget keeps from being asked has no result. A store that fails ends no run: the report then says so, and
-    holds all results.
+    what a budget keeps from being asked has no result. A store that fails loses no result: the report then says so, and
+    holds all of them; but nothing more is asked that costs money, as the next run would have to pay for it again.
+
+    Raises:
+        StoreError: the run may cost money and there is no room for its results; nothing was asked.
     """
     events, notices = EventStream(), Notices()
     tally = Tally() if resumed is None else resumed.kept
     spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
     run, started = begun_run(prepared, resumed), time.monotonic()
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
-    await recording.begin(run)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed))
+    await _begin(recording, run, state, prepared)
+    budget = prepared.request.budget or Budget()
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
     status = RunStatus.ABORTED
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
@@ -88,6 +93,8 @@ async def run_evaluation(
             if isinstance(event, CaseFinished):
                 await recording.add(event.result)
                 tally.add(event.result)
+                if recording.failure is not None and spending.has_cost:
+                    _stop_paying(budget, recording.failure)
                 if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
                     stop.request(StopReason.FAIL_FAST)
             elif spending.add(event) and spending.is_note_due():
@@ -118,11 +125,50 @@ async def run_evaluation(
     )
 
 
+async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
+    """Store the run as it begins.
+
+    Raises:
+        StoreError: its results could not be stored, and it may cost money.
+    """
+    if not asks_for_money(prepared):
+        await recording.begin(run)
+        return
+    failure = state.no_room or await _lack_of_room(state)
+    if failure is None:
+        await recording.begin(run)
+        failure = recording.failure
+    if failure is not None:
+        raise StoreError(
+            f"{failure.message}; nothing was asked, as the answers would be paid for and not be stored",
+            path=failure.path,
+            hint=failure.hint,
+        ) from failure
+
+
+async def _lack_of_room(state: State) -> StoreError | None:
+    try:
+        await asyncio.to_thread(state.runs.make_room)
+    except StoreError as error:
+        return error
+    return None
+
+
+def _stop_paying(budget: Budget, failure: StoreError) -> None:
+    message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
+    budget.end(message, hint=f"{failure.hint}; then `geval run CONFIG --resume` does the rest")
+
+
 def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
-    """The record with a warning when the store lacks something of the run."""
+    """The record with a warning when the store lacks something of the run: how much, and what it cost."""
     if recording.failure is None:
         return run
-    text = f"{recording.failure.message}; not all of this run is stored ({recording.failure.hint})"
+    unstored = list(recording.unstored)
+    usage = sum((used for result in unstored for used in result.usage.values()), Usage())
+    cost = "at a cost that nobody knows" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
+    counted = f"{len(unstored):,} result{'' if len(unstored) == 1 else 's'}"
+    what = f": {counted} of it, {cost}, can only be seen now" if unstored else ""
+    text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
     return replace(run, warnings=(*run.warnings, text))
 
 
@@ -164,6 +210,7 @@ async def _run_jobs(
     events: EventStream,
     stop: StopSignal,
     resumed: ResumedRun | None,
+    budget: Budget,
 ) -> None:
     lanes = prepared.plan.lanes
     if resumed is not None:
@@ -175,7 +222,7 @@ async def _run_jobs(
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
-            gateway = _gateway(prepared, cache, events, began_s=began)
+            gateway = _gateway(prepared, cache, events, budget, began_s=began)
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
@@ -232,7 +279,9 @@ def _request_limit(prepared: PreparedRun) -> int:
     return named or DEFAULT_CONCURRENCY
 
 
-def _gateway(prepared: PreparedRun, cache: ResponseCache, events: EventStream, *, began_s: float) -> Gateway:
+def _gateway(
+    prepared: PreparedRun, cache: ResponseCache, events: EventStream, budget: Budget, *, began_s: float
+) -> Gateway:
     """The gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
     request = prepared.request
     return Gateway(
@@ -241,9 +290,10 @@ def _gateway(prepared: PreparedRun, cache: ResponseCache, events: EventStream, *
         on_event=events.emit,
         max_concurrency=_request_limit(prepared),
         oversight=Oversight(
-            request.budget or Budget(),
+            budget,
             is_tracing=request.traces_requests,
             is_offline=request.is_offline,
+            is_for_one_run=True,
         ),
     )
 

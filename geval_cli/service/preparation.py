@@ -21,7 +21,7 @@ from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.metric import DEFAULT_THRESHOLD
-from geval_cli.providers.prices import known_price
+from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import begin_loading, build_provider, check_provider, check_ready
 from geval_cli.providers.trust import trust_problem
 from geval_cli.service.load_scripts import LoadScripts
@@ -76,6 +76,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         tuple(sort_problems(problems)),
         notes,
         checked.cases,
+        _asked(suite, checked),
     )
 
 
@@ -185,12 +186,23 @@ def _trust_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
     return trust_problem(spec, suite.base_dir) if spec.place.value() is not None else None
 
 
+def _asked(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
+    """Every provider that answers or judges, once."""
+    asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
+    return tuple({spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values())
+
+
+def asks_for_money(prepared: PreparedRun) -> bool:
+    """Whether anything that a run asks may cost something."""
+    kinds = {spec.id.partition(":")[0] for spec in prepared.asked}
+    return not prepared.request.is_offline and not kinds <= FREE_KINDS
+
+
 def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iterator[Problem]:
     """A budget in money can only be kept where it is known what answers cost."""
     if budget is None or budget.max_cost_usd is None:
         return
-    asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
-    for spec in {spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values():
+    for spec in _asked(suite, checked):
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir):
             continue
         if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:

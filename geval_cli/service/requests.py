@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from geval_cli.assertions.outcome import JudgeDefaults
 from geval_cli.config.dialect import Dialect
-from geval_cli.config.schema import Scoring
+from geval_cli.config.schema import ProviderSpec, Scoring
 from geval_cli.config.suite import Suite
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.selection import Selection
@@ -87,7 +87,8 @@ class RunRequest:
 class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
-    `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once.
+    `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
+    `asked` are all providers that may be asked.
     """
 
     request: RunRequest
@@ -99,6 +100,7 @@ class PreparedRun(Struct, frozen=True):
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]
     cases: int
+    asked: tuple[ProviderSpec, ...] = ()
 
     @property
     def total(self) -> int:

@@ -44,6 +44,11 @@ class Spending(Struct):
         return True
 
     @property
+    def has_cost(self) -> bool:
+        """Whether anything was paid in this process, or may have been."""
+        return any(usage.cost_usd is None or usage.cost_usd > 0 for usage in self._called.values())
+
+    @property
     def total(self) -> dict[Role, Usage]:
         """All that was spent on the run so far."""
         return combined(combined(self.before, self.carried, _sum), self._called, _sum)

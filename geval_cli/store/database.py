@@ -5,6 +5,7 @@ cut or a crash of the operating system may take the last commits, never the file
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -23,9 +24,14 @@ from geval_cli.store.migrations import Schema
 
 BUSY_TIMEOUT_S = 15.0
 
+ROOM_BYTES = 256 * 1024
+"""So much must fit into a file and its log before a run begins that costs money: the results of some dozen cases."""
+
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 _ADVICE = {
@@ -104,6 +110,25 @@ class Database(Struct, frozen=True):
         with contextlib.closing(self.connect()) as connection:
             try:
                 return name in _tables(connection)
+            except sqlite3.Error as error:
+                raise self.error(error) from error
+
+    def make_room(self) -> None:
+        """Write `ROOM_BYTES` for good and free them again, so that what is stored next has its room.
+
+        A small write says nothing: on a full disk it may find a place within the file, and the next one none.
+
+        Raises:
+            StoreError: there is no room, or the file cannot be written.
+        """
+        with contextlib.closing(self.connect()) as connection:
+            try:
+                with transaction(connection):
+                    connection.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
+                    connection.execute("INSERT INTO room VALUES (randomblob(?))", (ROOM_BYTES,))
+                with transaction(connection):
+                    connection.execute("DROP TABLE IF EXISTS room")
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error as error:
                 raise self.error(error) from error
 
@@ -202,6 +227,14 @@ def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
 def is_unwritable(error: StoreError) -> bool:
     """Whether the file could perhaps be read, but not written."""
     return error.__cause__ is not None and _primary_code(error.__cause__) in _UNWRITABLE
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether the disk has no room for the file, or the user may take no more of it."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return cause.errno in _FULL_DISK
+    return cause is not None and _primary_code(cause) in _FULL
 
 
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 
 from geval_cli.errors import StoreError
@@ -70,6 +70,11 @@ class Recording:
     async def finish(self, run: RunRecord, summary: RunSummary) -> None:
         """Store how the run ended, and what is held; `failure` says whether that worked."""
         await asyncio.to_thread(self._finish, run, summary)
+
+    @property
+    def unstored(self) -> Iterable[CaseResult]:
+        """The results that the store does not have."""
+        return self._held.values()
 
     def results(self) -> Iterator[CaseResult]:
         """All results by test, repeat and column.

@@ -142,6 +142,15 @@ class RunStore:
         """Whether the file was deleted while it was open: what is written to it now, nobody can read."""
         return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
+    def make_room(self) -> None:
+        """See that what comes can be stored; a store in memory has room.
+
+        Raises:
+            StoreError: it cannot be written, or there is no room.
+        """
+        if self._database.access is Access.WRITE:
+            self._database.make_room()
+
     def begin(self, run: RunRecord, origin: RunOrigin | None = None) -> None:
         """Store `run` as it begins (again, when it is resumed). Returns when it is committed.
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.store.cache import CACHE_FILE, DEFAULT_TTL_S, ResponseCache
-from geval_cli.store.database import is_unwritable
+from geval_cli.store.database import is_full, is_unwritable
 from geval_cli.store.home import current_folder, home_folder, make_shared_folder
 from geval_cli.store.runs import RunStore
 
@@ -21,12 +21,14 @@ class State(Struct, frozen=True):
     Attributes:
         warnings: what went wrong while opening it.
         keeps_runs: whether what is stored in `runs` is still there after the block that opened it.
+        no_room: the error of a folder whose disk is full, for which reason they are not kept.
     """
 
     runs: RunStore
     cache: ResponseCache
     warnings: tuple[str, ...] = ()
     keeps_runs: bool = True
+    no_room: StoreError | None = None
 
 
 class CacheChoice(Struct, frozen=True):
@@ -62,8 +64,9 @@ def open_state(
     folder = home_folder(home, env=environ, cwd=current_folder())
     with ExitStack() as stack:
         answers, cache_warnings = _opened_cache(cache, folder, stack)
-        runs, runs_warnings, keeps_runs = _opened(RunStore, folder, stack, "the results of this run")
-        yield State(runs, answers, (*runs_warnings, *cache_warnings), keeps_runs)
+        runs, runs_warnings, failure = _opened(RunStore, folder, stack, "the results of this run")
+        no_room = failure if failure is not None and is_full(failure) else None
+        yield State(runs, answers, (*runs_warnings, *cache_warnings), failure is None, no_room)
 
 
 @contextmanager
@@ -132,20 +135,20 @@ PartT = TypeVar("PartT", bound=_Part)
 
 def _opened(
     kind: type[PartT], folder: Path, stack: ExitStack, content: str, *, is_shared: bool = False
-) -> tuple[PartT, tuple[str, ...], bool]:
-    """The database, what to say about it, and whether it is kept: else it ends with the block."""
-    is_kept = True
+) -> tuple[PartT, tuple[str, ...], StoreError | None]:
+    """The database, what to say about it, and why it is not kept and ends with the block, if it does."""
+    failure: StoreError | None = None
     try:
         if is_shared:
             make_shared_folder(folder)
         part = kind.open(folder)
         warnings = part.warnings
     except StoreError as error:
-        is_kept = False
+        failure = error
         part, where = _opened_elsewhere(kind, stack)
         warnings = (f"{error.message}; {content} are kept in {where} until it ends ({error.hint})",)
     stack.callback(part.close)
-    return part, warnings, is_kept
+    return part, warnings, failure
 
 
 def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:

@@ -65,7 +65,7 @@ def test_the_cache_alone_answers_without_any_key_and_stays_one_file(
     assert list(before) == ["cache.db"]
     finished, results = offline(product, server, folder)
     assert (finished.code, server.requests) == (0, []), finished.stderr
-    assert results["summary"]["usage"]["judge"]["cached_requests"] == 4
+    assert results["summary"]["usage"]["judge"]["cached_requests"] == 3
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -270,3 +270,66 @@ def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackS
     model.asked.clear()
     assert done(tmp_path / "home", Resumption("latest")) == places
     assert model.asked == []
+
+
+def test_the_latest_of_several_unfinished_runs_goes_on(
+    product: Product, server: LoopbackServer, model: Model
+) -> None:
+    first, second = (product.run(config(), server) for _ in range(2))
+    make_unfinished(product, lost=1)
+    resumed = product.run(config(), server, "--resume")
+    assert run_id(resumed) == run_id(second)
+    assert run_id(product.run(config(), server, "--resume")) == run_id(first)
+
+
+def test_what_a_killed_run_had_spent_beyond_its_results_counts_on(
+    product: Product, server: LoopbackServer
+) -> None:
+    """A kill takes results that were paid for; what was noted of their cost stays with the run."""
+    priced = {
+        "id": "openai:m",
+        "config": {"price": {"input": 10_000, "output": 10_000}},
+    }  # 10 cents an answer
+    whole = config(providers=[priced])
+    product.run(whole, server)
+    make_unfinished(product, lost=2)
+    spent = {
+        "generation": {"requests": 6, "input_tokens": 42, "output_tokens": 18, "cost_usd": 0.6},
+        "judge": {"requests": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0},
+    }
+    noted = {role: {**usage, "cached_requests": 0} for role, usage in spent.items()}
+    with RunStore.open(product.folder / "state")._database.connect() as connection:
+        connection.execute("UPDATE origins SET spent = ?", (json.dumps(noted),))
+    connection.close()
+    resumed = product.run(whole, server, "--resume", "--cache-dir", str(product.folder / "empty"))
+    usage = resumed.results["summary"]["usage"]["generation"]
+    assert usage["cost_usd"] == pytest.approx(0.8)
+    assert (usage["requests"], usage["input_tokens"]) == (8, 56)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "named"),
+    [
+        (["--filter-first-n", "4"], ["--filter-first-n", "5"], "--filter-first-n"),
+        (["--filter-pattern", "word"], ["--filter-pattern", "wor"], "--filter-pattern"),
+        (["--filter-metadata", "kind=a"], ["--filter-metadata", "kind=aa"], "--filter-metadata"),
+        (["--filter-providers", "openai"], ["--filter-providers", "m"], "--filter-providers"),
+        (["--filter-prompts", "x"], ["--filter-prompts", "[x]"], "--filter-prompts"),
+        (["--filter-sample", "4"], ["--filter-sample", "5"], "--filter-sample"),
+        (["--filter-sample", "4", "--seed", "1"], ["--filter-sample", "4", "--seed", "2"], "--seed"),
+        (["--filter-first-n", "4"], [], "--filter-first-n"),
+        ([], ["--filter-first-n", "4"], "--filter-first-n"),
+    ],
+)
+def test_another_selection_is_another_run(
+    product: Product, server: LoopbackServer, model: Model, before: list[str], now: list[str], named: str
+) -> None:
+    whole = config()
+    for number, test in enumerate(whole["tests"]):
+        test |= {"description": f"word {number}", "metadata": {"kind": "aaa"}}
+    product.run(whole, server, *before, "--max-requests", "2", "-j", "1")
+    model.asked.clear()
+    refused = product.run(whole, server, *now, "--resume")
+    assert (refused.code, model.asked) == (2, [])
+    assert named in refused.stderr
+    assert product.run(whole, server, *before, "--resume").code == 0

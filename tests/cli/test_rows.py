@@ -1,5 +1,8 @@
 """Runs whose outputs are compared, by the real command: what is stored, and what a resumed run does again."""
 
+import contextlib
+import json
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import pytest
 from support.loopback import LoopbackServer, chat_reply, error_reply
 from support.product import Finished, Product
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "prompts": ["say {{ x }}", "shout {{ x }}"],
     "providers": [{"id": "openai:m", "config": {"max_retries": 0}}],
     "defaultTest": {"options": {"provider": {"id": "openai:judge", "config": {"max_retries": 0}}}},
@@ -58,3 +61,51 @@ def test_a_row_with_an_error_is_done_again_as_a_whole(
         assert second.code == 1, second.stderr
         assert rows_of(second)[2:] == [("say two", "failed"), ("shout two", "passed")]
         assert sorted(model.asked) == ["judge", "say two"]
+
+
+def test_a_row_of_which_one_output_has_an_error_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, product = Model(), Product(tmp_path, monkeypatch, capsys)
+    is_broken = True
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Any:
+        if body["model"] != "rubric":
+            return model.respond(body, headers)
+        if is_broken and "say two" in json.dumps(body["messages"]):
+            return error_reply(400, "this I refuse")
+        return chat_reply('{"reason": "good", "pass": true, "score": 1}')
+
+    rubric = {
+        "type": "llm-rubric",
+        "value": "It is a word.",
+        "provider": {"id": "openai:rubric", "config": {"max_retries": 0}},
+    }
+    tests = [{**test, "assert": [*test["assert"], rubric]} for test in CONFIG["tests"]]
+    with LoopbackServer(respond=respond) as server:
+        first = product.run({**CONFIG, "tests": tests}, server)
+        assert [status for _, status in rows_of(first)] == ["failed", "passed", "error", "passed"]
+        is_broken = False
+        second = product.run({**CONFIG, "tests": tests}, server, "--retry-errors")
+    assert [status for _, status in rows_of(second)] == ["failed", "passed", "failed", "passed"]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_row_that_is_stored_by_half_is_done_again_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: int
+) -> None:
+    model, product = Model(), Product(tmp_path, monkeypatch, capsys)
+    with LoopbackServer(respond=model.respond) as server:
+        first = product.run(CONFIG, server)
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / "geval.db")) as connection, connection:
+            connection.execute("DELETE FROM results WHERE test_index = 1 AND column_index = ?", (lost,))
+            connection.execute(
+                "UPDATE runs SET status = 'interrupted', summary = NULL,"
+                " record = json_set(record, '$.status', 'interrupted')"
+            )
+        model.asked = []
+        empty = ("--cache-dir", str(tmp_path / "empty"))
+        second = product.run(CONFIG, server, "--resume", *empty)
+    assert rows_of(second) == rows_of(first)
+    assert sorted(model.asked) == ["judge", "say two", "shout two"]
+    assert "2 of 4 cases are done" in second.stderr

@@ -1,3 +1,4 @@
+import gc
 import json
 from typing import Any
 
@@ -60,3 +61,15 @@ def test_positions_in_a_line_know_the_line_and_the_test() -> None:
     location = place.value("vars", "a")
     assert location is not None
     assert (str(location), location.key_path) == ("t.jsonl:7:16", "tests[4].vars.a")
+
+
+def test_positions_of_a_line_leave_nothing_in_cycles() -> None:
+    """There is a line for each test of a file, and memory in cycles stays until somebody looks for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(50):
+            json_line_positions('{"a": 1}', "tests.jsonl", line=number, prefix="")
+        assert gc.collect() < 50
+    finally:
+        gc.enable()

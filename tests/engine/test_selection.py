@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from support.sample_run import make_case
 
 from geval_cli.config.place import Place
 from geval_cli.config.suite import TestCase
-from geval_cli.engine.selection import SelectedTests, Selection, failing_tests
+from geval_cli.engine.selection import SelectedTests, Selection, failing_tests, fingerprint
 from geval_cli.records import Status
 
 
@@ -115,3 +116,46 @@ def test_tests_that_failed_are_found_by_what_they_say() -> None:
 def test_a_seed_alone_selects_nothing() -> None:
     assert Selection(seed=3).takes_all
     assert not Selection(first=3).takes_all
+
+
+def test_what_is_written_tells_apart_whatever_selects_other_tests() -> None:
+    said = [
+        Selection(),
+        Selection(failing=frozenset()),
+        Selection(failing=frozenset({"a"})),
+        Selection(failing=frozenset({"b"})),
+        Selection(failing=frozenset({"a", "b"})),
+        Selection(sample=3),
+        Selection(sample=3, seed=1),
+        Selection(sample=4),
+        Selection(first=3),
+        Selection(first=0),
+        Selection(pattern="a"),
+        Selection(metadata=(("a", "1"),)),
+        Selection(providers="a"),
+        Selection(prompts="a"),
+    ]
+    written = [repr(selection.written) for selection in said]
+    assert len(set(written)) == len(said)
+    assert [selection.takes_all for selection in said] == [True] + [False] * (len(said) - 1)
+    assert Selection(seed=5).written == Selection().written == {}
+    assert Selection(failing=frozenset("abc")).written == Selection(failing=frozenset("cab")).written
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_alike"),
+    [
+        ({}, {}, False),
+        ({"vars": {"x": 1}}, {"vars": {"x": 1}}, True),
+        ({"vars": {"x": 1}}, {"vars": {"x": 2}}, False),
+        ({"description": "a"}, {"description": "a"}, True),
+        ({"description": "a"}, {"description": "b"}, False),
+        ({"description": "a"}, {"description": "a", "vars": {"x": 1}}, False),
+    ],
+)
+def test_a_test_is_recognised_by_its_words_and_without_any_by_its_number(
+    one: dict[str, Any], other: dict[str, Any], are_alike: bool
+) -> None:
+    assert (
+        fingerprint(TestCase(1, Place.nowhere(), **one)) == fingerprint(TestCase(2, Place.nowhere(), **other))
+    ) == are_alike

@@ -51,15 +51,26 @@ def test_a_run_goes_on_where_its_budget_ended(product: Product) -> None:
     assert finished.results["summary"]["passed"] == 20
 
 
-def test_money_is_overrun_by_what_was_under_way_at_most(product: Product) -> None:
-    one_answer_usd = 10 * 0.01  # 7 tokens read and 3 written, each for a cent
-    price = {"input": 10_000, "output": 10_000}
+@pytest.mark.parametrize("concurrency", ["1", "3", "20", "100"])
+def test_many_requests_at_once_overrun_no_money(product: Product, concurrency: str) -> None:
+    price = {"input": 10_000, "output": 10_000}  # 7 tokens read and 3 written, each for a cent
     with LoopbackServer(respond=respond) as server:
-        finished = product.run(config(50, judged=False, price=price), server, "--max-cost", "1", "-j", "3")
+        options = ("--max-cost", "1", "-j", concurrency)
+        finished = product.run(config(50, judged=False, price=price), server, *options)
     assert finished.code == 3
-    spent = finished.results["summary"]["usage"]["generation"]["cost_usd"]
-    assert 1 <= spent <= 1 + 3 * one_answer_usd
-    assert len(finished.cases) == len(server.requests)
+    assert finished.results["summary"]["usage"]["generation"]["cost_usd"] == pytest.approx(1)
+    assert len(finished.cases) == len(server.requests) == 10
+
+
+def test_models_and_judges_overrun_money_by_one_request_of_each_kind(product: Product) -> None:
+    whole = config(50, price={"input": 10_000, "output": 10_000})
+    whole["defaultTest"]["assert"][1]["provider"]["config"]["price"] = {"input": 20_000, "output": 20_000}
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(whole, server, "--max-cost", "5", "-j", "20")
+    usage = finished.results["summary"]["usage"]
+    spent = sum(usage[role]["cost_usd"] for role in ("generation", "judge"))
+    steps = rating = 0.2
+    assert 5 - 1e-6 <= spent <= 5 + 0.1 + steps + rating
 
 
 def test_a_budget_that_suffices_changes_nothing(product: Product) -> None:

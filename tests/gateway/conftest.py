@@ -18,7 +18,9 @@ class World:
     jitter: float = 1.0
 
     def gateway(self, **options) -> Gateway:
-        runtime = Runtime(clock=self.time.clock, sleep=self.time.sleep, random=lambda: self.jitter)
+        runtime = Runtime(
+            clock=self.time.clock, sleep=self.time.sleep, random=lambda: self.jitter, now=self.time.clock
+        )
         return Gateway(**{"cache": None, "on_event": self.events.append, "runtime": runtime, **options})
 
     @property

@@ -1,13 +1,22 @@
 import asyncio
+import math
 
 import pytest
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import BudgetError, ProviderAuthError, ProviderUnavailableError
-from geval_cli.gateway.budget import Budget
+from geval_cli.errors import (
+    BudgetError,
+    ProviderAuthError,
+    ProviderRequestError,
+    ProviderResponseError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from geval_cli.gateway.budget import Budget, BudgetLayer
+from geval_cli.gateway.call import ModelCall, Server
 from geval_cli.gateway.gateway import Oversight
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.records import Choice, ModelResponse, Usage
+from geval_cli.records import Choice, ModelResponse, Role, Usage
 
 
 def ask_many(world, provider, budget, requests, **options):
@@ -70,15 +79,128 @@ def test_money_stops_what_has_not_left_yet(world):
     assert budget.cost_usd == 1.0
 
 
-def test_money_is_exceeded_by_what_was_on_the_wire_at_most(world):
-    async def slow(_):
+def slowly(world, server):
+    async def answer(request):
         await world.time.sleep(1)
-        return costing(0.25)(_)
+        return server(request)
 
-    provider, budget = FakeProvider(slow), Budget(max_cost_usd=1.0)
-    answers = ask_many(world, provider, budget, asks(50), max_concurrency=3)
-    assert len(provider.requests) == 6
-    assert len(answered(answers)) == 6
+    return answer
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 20, 100])
+@pytest.mark.parametrize(
+    ("cost_usd", "most_usd"), [(0.25, 1.0), (0.1, 1.0), (0.3, 10.0), (7.0, 1.0), (1.0, 50.0)]
+)
+def test_money_is_exceeded_by_one_request_at_most(world, concurrency, cost_usd, most_usd):
+    provider, budget = FakeProvider(slowly(world, costing(cost_usd))), Budget(max_cost_usd=most_usd)
+    answers = ask_many(world, provider, budget, asks(200), max_concurrency=concurrency)
+    assert len(provider.requests) == math.ceil(round(most_usd / cost_usd, 6))
+    assert len(answered(answers)) == len(provider.requests)
+    assert most_usd <= budget.cost_usd + 1e-6 < most_usd + cost_usd + 1e-6
+
+
+def test_each_kind_of_request_tells_its_own_price_first(world):
+    def server(request):
+        return costing(5.0 if request.role is Role.JUDGE else 0.01)(request)
+
+    provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=20.0)
+    requests = [ask(f"{role} {n:02}", role=role) for n in range(50) for role in Role]
+    ask_many(world, provider, budget, requests, max_concurrency=100)
+    assert budget.cost_usd < 20.0 + 5.0 + 0.01
+    assert [request.role for request in provider.requests[:2]] == list(Role)
+
+
+def test_longer_questions_are_expected_to_cost_more(world):
+    def server(request):
+        return costing(len(request.messages[0].content) / 100)(request)
+
+    provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=10.0)
+    ask_many(world, provider, budget, [ask("x"), *(ask(f"{n:0100}") for n in range(99))], max_concurrency=100)
+    assert budget.cost_usd <= 11.01
+
+
+def test_only_the_first_request_of_a_kind_goes_alone(world):
+    provider = FakeProvider(slowly(world, costing(0.01)))
+    ask_many(world, provider, Budget(max_cost_usd=100.0), asks(41), max_concurrency=20)
+    assert world.time.now == 1000 + 1 + 40 / 20
+
+
+def test_without_a_bound_on_money_nothing_goes_alone(world):
+    provider = FakeProvider(slowly(world, costing(0.01)))
+    ask_many(world, provider, Budget(max_requests=1000), asks(40), max_concurrency=20)
+    assert world.time.now == 1000 + 40 / 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProviderRequestError("no", provider_id="fake"),
+        ProviderUnavailableError("down", provider_id="fake"),
+        ProviderResponseError("odd", provider_id="fake"),
+        RuntimeError("a bug"),
+    ],
+)
+def test_when_the_first_request_fails_the_next_one_finds_out(world, error):
+    failures, half_a_dollar = iter([error]), costing(0.5)
+    provider = FakeProvider(slowly(world, lambda request: next(failures, None) or half_a_dollar(request)))
+    budget = Budget(max_cost_usd=3.0)
+    ask_many(world, provider, budget, asks(30), max_concurrency=10)
+    assert budget.cost_usd == 3.0
+    assert len(provider.requests) == 7
+
+
+def test_when_the_first_request_is_cancelled_the_next_one_finds_out(world):
+    async def body():
+        gateway = world.gateway(oversight=Oversight(budget), max_concurrency=10)
+        first, *others = [asyncio.ensure_future(gateway.complete(provider, item)) for item in asks(9)]
+        await world.time.sleep(0.5)
+        assert len(provider.requests) == 1
+        first.cancel()
+        return await asyncio.gather(*others, return_exceptions=True)
+
+    provider, budget = FakeProvider(slowly(world, costing(0.5))), Budget(max_cost_usd=2.0)
+    assert len(answered(world.time.run(body()))) == 4
+    assert budget.cost_usd == 2.0
+
+
+def test_one_who_waits_for_money_may_be_cancelled(world):
+    async def body():
+        gateway = world.gateway(oversight=Oversight(budget), max_concurrency=10)
+        first, second, third = [asyncio.ensure_future(gateway.complete(provider, item)) for item in asks(3)]
+        await world.time.sleep(0.5)
+        second.cancel()
+        return await asyncio.gather(first, third)
+
+    provider, budget = FakeProvider(slowly(world, costing(0.5))), Budget(max_cost_usd=2.0)
+    assert len(world.time.run(body())) == 2
+
+
+def test_usage_that_cannot_be_read_is_charged_what_was_set_aside_and_shown_as_unknown(world):
+    costs = iter([0.5])
+
+    def server(request):
+        return costing(next(costs, None))(request)
+
+    provider, budget = FakeProvider(server), Budget(max_cost_usd=3.0)
+    answers = answered(ask_many(world, provider, budget, asks(30), max_concurrency=10))
+    assert [answer.usage.cost_usd for answer in answers] == [0.5] + [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("error", "told_usd", "requests"),
+    [
+        (ProviderResponseError("odd", provider_id="fake"), None, 6),
+        (ProviderResponseError("odd", provider_id="fake"), 1.0, 4),
+        (ProviderTimeoutError("late", provider_id="fake"), None, 6),
+    ],
+)
+def test_answers_that_could_not_be_used_take_money_too(world, error, told_usd, requests):
+    if told_usd is not None:
+        error.cost_usd = told_usd
+    first = iter([costing(0.5)(None)])
+    provider = FakeProvider(lambda _: next(first, error), limits=ProviderLimits(max_retries=0))
+    ask_many(world, provider, Budget(max_cost_usd=3.0), asks(30), max_concurrency=10)
+    assert len(provider.requests) == requests
 
 
 def test_answers_that_cost_nothing_go_on_for_ever(world):
@@ -159,3 +281,20 @@ def test_every_message_says_what_to_do(budget):
     with pytest.raises(BudgetError) as caught:
         budget.check()
     assert "--resume" in caught.value.hint
+
+
+def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
+    """Also for a request that was let through before another one was refused."""
+
+    def refuse(_):
+        raise ProviderAuthError("refused", provider_id="fake")
+
+    async def never(_):
+        raise AssertionError("it must not leave")
+
+    budget, provider = Budget(max_requests=1), FakeProvider()
+    layer = BudgetLayer(never, budget, check_provider=refuse)
+    call = ModelCall(provider, ask(), Server("fake", "", "fake-1"))
+    with pytest.raises(ProviderAuthError):
+        asyncio.run(layer(call))
+    assert budget.requests == 0

@@ -6,6 +6,8 @@ from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
 from geval_cli.gateway.cache import Memory
+from geval_cli.gateway.gateway import Oversight
+from geval_cli.gateway.identity import choice_keys
 from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import ResponseCache, StoredChoice
 
@@ -257,3 +259,63 @@ def test_an_answer_that_is_forgotten_is_asked_for_again(world, cache, is_on_disk
         return [(await gateway.complete(provider, ask(text))).text for text in ("a", "b")]
 
     assert world.time.run(body()) == ["readable", "also kept"]
+
+
+def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache):
+    """Joined under way, found in memory, or read from the store once more: nothing of it is cached."""
+
+    async def run(provider, requests):
+        gateway = world.gateway(cache=cache, oversight=Oversight(is_for_one_run=True))
+        joined = await asyncio.gather(*(gateway.complete(provider, item) for item in requests))
+        gateway._answers._memory = Memory()  # as if so much had come since that it was pushed out
+        return [*joined, *[await gateway.complete(provider, item) for _ in range(2) for item in requests]]
+
+    def counts(responses):
+        total = sum((response.usage for response in responses), Usage())
+        return total.requests, total.cached_requests
+
+    provider, requests = FakeProvider(), [ask("steps"), ask("steps"), ask("steps"), ask("other", samples=3)]
+    fresh = world.time.run(run(provider, requests))
+    assert counts(fresh) == (4, 0)
+    assert not any(response.is_from_cache for response in fresh)
+    assert [response.shared for response in fresh] == [False, True, True, False] + [True] * 8
+    assert all(
+        response.bought_usd == 0.01 for response in fresh if response.shared and len(response.choices) == 1
+    )
+    again = world.time.run(run(provider, requests))
+    assert counts(again) == (4, 4)
+    assert [response.is_from_cache for response in again] == [True, False, False, True] + [False] * 8
+    assert len(provider.requests) == 2
+
+
+def test_more_samples_of_a_question_count_those_that_are_new_to_the_run(world, cache):
+    async def run():
+        gateway = world.gateway(cache=cache, oversight=Oversight(is_for_one_run=True))
+        return [(await gateway.complete(provider, ask(samples=count))).usage for count in (2, 5, 5)]
+
+    provider = FakeProvider()
+    usages = world.time.run(run())
+    assert [(usage.requests, usage.cached_requests) for usage in usages] == [(2, 0), (3, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_what_samples_of_one_request_cost_is_split_over_them_without_a_rest(world, cache, count):
+    """So that whoever reads them one by one later finds what the whole cost."""
+
+    def server(request):
+        choices = tuple(Choice(str(index)) for index in request.sample_indexes)
+        return ModelResponse(choices, Usage(1, input_tokens=100, output_tokens=11, cost_usd=0.35))
+
+    request = ask(samples=count)
+    provider = FakeProvider(server)
+    complete(world, cache, provider, request)
+    keys = choice_keys(provider.identity, request)
+    stored = world.time.run(cache.get_many(keys))
+    shares = [stored[key].usage for key in keys]
+    assert sum(share.input_tokens for share in shares) == 100
+    assert sum(share.output_tokens for share in shares) == 11
+    assert sum(share.cost_usd for share in shares) == pytest.approx(0.35)
+    for of in ("input_tokens", "output_tokens"):
+        amounts = [getattr(share, of) for share in shares]
+        assert amounts == sorted(amounts, reverse=True)
+        assert amounts[0] - amounts[-1] <= 1

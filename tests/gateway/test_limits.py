@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import ProviderTimeoutError
+from geval_cli.errors import ProviderRequestError, ProviderTimeoutError
 from geval_cli.gateway.limits import Window
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Usage
@@ -89,17 +89,32 @@ def test_retries_and_parts_of_a_fan_out_count_as_requests(world):
     assert sent == pytest.approx([1000, 1000.5, 1061, 1061.5])
 
 
-def test_tokens_in_a_minute_count_as_the_server_says(world):
+@pytest.mark.parametrize("concurrency", [1, 20])
+def test_tokens_in_a_minute_are_never_more_than_allowed_however_many_are_under_way(world, concurrency):
     sent = []
 
-    def server(_):
+    async def server(_):
         sent.append(world.time.now)
-        return ModelResponse((Choice("x"),), usage=Usage(1, 80, 20))
+        await world.time.sleep(1)
+        return ModelResponse((Choice("x"),), usage=Usage(1, 10, 90))
 
-    provider = FakeProvider(server, limits=ProviderLimits(tokens_per_minute=150, max_concurrency=1))
-    complete_all(world, [(provider, ask(str(i))) for i in range(4)])
-    # The first answer weighs 100 of 150, so a second (estimated at next to nothing) still fits; then it is full.
-    assert sent == pytest.approx([1000, 1000, 1061, 1061])
+    limits = ProviderLimits(tokens_per_minute=250, max_concurrency=concurrency)
+    provider = FakeProvider(server, limits=limits)
+    complete_all(world, [(provider, ask(str(i))) for i in range(6)])
+    # The first one alone, whose 100 tokens the others are then expected to take.
+    assert sent == pytest.approx([1000, 1001, 1061, 1062, 1122, 1123], abs=0.1)
+
+
+def test_a_first_request_that_fails_leaves_the_finding_out_to_the_next(world):
+    answers = iter([ProviderRequestError("no", provider_id="f")])
+
+    async def server(_):
+        await world.time.sleep(1)
+        return next(answers, "x")
+
+    provider = FakeProvider(server, limits=ProviderLimits(tokens_per_minute=1000))
+    complete_all(world, [(provider, ask(str(i))) for i in range(9)])
+    assert world.time.now == pytest.approx(1003, abs=0.1)
 
 
 def test_the_line_is_first_come_first_served(world):
@@ -112,6 +127,27 @@ def test_the_line_is_first_come_first_served(world):
     provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=2, max_concurrency=1))
     complete_all(world, [(provider, ask(str(i))) for i in range(7)])
     assert order == [str(i) for i in range(7)]
+
+
+def test_a_newcomer_does_not_overtake_the_line(world):
+    """When the minute is over and a slot is free, who comes at that moment stands behind those who waited."""
+    order = []
+
+    def server(request):
+        order.append(request.messages[0].content)
+        return "x"
+
+    async def body():
+        gateway = world.gateway()
+        waiting = [asyncio.ensure_future(gateway.complete(provider, ask(str(i)))) for i in range(4)]
+        await world.time.sleep(0.5)
+        world.time.now = 1061.0  # the line has not been woken yet
+        newcomer = asyncio.ensure_future(gateway.complete(provider, ask("newcomer")))
+        await asyncio.gather(*waiting, newcomer)
+
+    provider = FakeProvider(server, limits=ProviderLimits(requests_per_minute=1))
+    world.time.run(body())
+    assert order == ["0", "1", "2", "3", "newcomer"]
 
 
 def test_a_call_cancelled_in_line_leaves_its_slot_to_others(world):

@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+from datetime import datetime
 
 import pytest
 from support.fake_provider import FakeProvider, ask
@@ -172,6 +173,47 @@ def test_a_server_that_only_ever_says_too_many_is_given_up_after_the_calls_patie
     assert {type(answer) for answer in answers} == {ProviderRateLimitError}
     assert 1200 < world.time.now < 1400
     assert len(server.refused_at) < 300
+
+
+def at(moment):
+    return f"{datetime.fromtimestamp(moment).astimezone():%H:%M}"
+
+
+def test_a_pause_and_giving_up_are_told_once_each_with_the_time_on_the_clock(world):
+    """However many 429s there are; a server that never recovers is spoken of once more in between."""
+    limits = ProviderLimits(timeout_s=300, max_retries=4)
+    server = Quota(world, allowed=0)
+    many(world, server, 200, limits=limits)
+    assert len(server.refused_at) > 100
+    first, still, given_up = world.notices
+    assert first == (
+        f"fake:fake-1 limits how often it may be asked; geval waits as it demands, and gives up at {at(2500)}"
+    )
+    assert still.startswith(
+        "fake:fake-1 still limits how often it may be asked, and has answered nothing for "
+    )
+    assert still.endswith(f"geval gives up at {at(2500)}")
+    assert f"was given up at {at(world.time.now)}" in given_up or f"was given up at {at(2500)}" in given_up
+    assert "no longer than 1500 s" in given_up
+
+
+def test_a_quota_that_renews_each_minute_has_one_line(world):
+    many(world, Quota(world, allowed=10), 60)
+    assert len(world.notices) == 1
+
+
+def test_a_wait_that_is_not_begun_is_told_as_given_up(world):
+    provider = FakeProvider(lambda _: rate_limited(3600))
+    with pytest.raises(ProviderRateLimitError):
+        complete(world, provider)
+    [given_up] = world.notices
+    assert f"was given up at {at(1000)}" in given_up
+
+
+def test_a_server_that_is_down_and_names_a_delay_is_told_with_the_time_too(world):
+    complete(world, answering(unavailable(30), unavailable(30), "fine"))
+    [told] = world.notices
+    assert told.endswith(f"gives up at {at(2500)}")
 
 
 def test_a_short_time_limit_does_not_end_the_wait_for_a_minute_s_quota(world):

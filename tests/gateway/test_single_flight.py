@@ -118,3 +118,30 @@ def test_closing_stops_what_is_under_way(world):
         return provider
 
     assert asyncio.run(body()).on_the_wire == 0
+
+
+def test_nobody_joins_a_flight_that_is_being_cancelled_however_long_that_takes(world):
+    async def body():
+        texts, stopping, may_stop = iter(["never", "again"]), asyncio.Event(), asyncio.Event()
+
+        async def server(_):
+            text = next(texts)
+            if text == "never":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    stopping.set()
+                    await may_stop.wait()
+            return text
+
+        provider, gateway = FakeProvider(server), world.gateway()
+        task = asyncio.create_task(gateway.complete(provider, ask()))
+        await asyncio.sleep(0.001)
+        task.cancel()
+        await stopping.wait()
+        again = asyncio.create_task(gateway.complete(provider, ask()))
+        await asyncio.sleep(0.001)
+        may_stop.set()
+        return await again
+
+    assert asyncio.run(body()).text == "again"

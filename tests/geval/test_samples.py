@@ -106,7 +106,7 @@ def test_two_equal_tests_share_their_samples_and_others_do_not(product: Product)
         finished = product.run(config, server)
 
     assert wanted(server) == [20, 20]
-    assert (finished.judge_usage["requests"], finished.judge_usage["cached_requests"]) == (60, 20)
+    assert (finished.judge_usage["requests"], finished.judge_usage["cached_requests"]) == (40, 0)
 
 
 def test_a_sample_that_cannot_be_read_does_not_count_and_is_not_asked_for_again(product: Product) -> None:

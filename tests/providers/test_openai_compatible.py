@@ -168,7 +168,6 @@ def test_token_probabilities_of_every_form_are_tolerated(raw: Any, expected: Any
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        ({"content": None}, ""),
         (
             {"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]},
             "ab",

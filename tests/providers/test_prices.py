@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support.loopback import LoopbackServer, Reply, chat_reply
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.openai_compatible import OpenAICompatibleProvider
 from geval_cli.providers.preset_table import PRESETS
-from geval_cli.providers.prices import FREE, FixedPrice, ListPrice, Price, price_of
+from geval_cli.providers.prices import FREE, FREE_KINDS, FixedPrice, ListPrice, Price, Priced, price_of
 from geval_cli.providers.token_usage import TokenUsage
 
 GPT_4 = ListPrice("openai", "gpt-4-0613")
@@ -182,6 +183,7 @@ def test_an_http_api_costs_what_the_config_says(
 
 WATCHED = """
 import sys
+from pathlib import Path
 
 def refuse_network(event, args):
     if event in {"socket.connect", "socket.getaddrinfo", "socket.bind"}:
@@ -207,3 +209,13 @@ def test_the_table_is_imported_late_and_reaches_for_no_network() -> None:
         [sys.executable, "-W", "error", "-c", WATCHED], capture_output=True, text=True, check=False
     )
     assert (finished.stdout, finished.stderr) == ("[] 0.03 1\n", "")
+
+
+def test_the_kinds_that_are_said_to_be_free_are_those_whose_providers_are(tmp_path: Path) -> None:
+    (tmp_path / "replies.yaml").write_text("- {match: x, reply: y}\n", encoding="utf-8")
+    named = {"echo": "echo", "scripted": "scripted:replies.yaml", "local": "local:smollm2"}
+    assert named.keys() == FREE_KINDS
+    for provider_id in named.values():
+        model = provider(provider_id, base_dir=tmp_path)
+        assert isinstance(model, Priced)
+        assert model.price == FREE

@@ -1,20 +1,56 @@
-"""What the user's own program says that an answer took: amounts that are none are not counted."""
+"""What the user's own program says that an answer took: amounts that cannot be are unknown, and never 0."""
 
 import math
+from typing import Any
 
 import pytest
 
+from geval_cli.errors import ProviderShapeError
+from geval_cli.providers.prices import FixedPrice
 from geval_cli.providers.program_reply import ProgramCaller, read_program_reply
+from geval_cli.records import Usage
+
+PRICED = ProgramCaller("python:p.py", price=FixedPrice(1_000_000, 1_000_000))
+SENSELESS = [-5, math.nan, math.inf, 10**400, "7", 7.5, True, [7], {"n": 7}]
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf, -3.0, 10**400, True, "1"])
+def usage_of(reply: dict[str, Any]) -> Usage:
+    return read_program_reply({"output": "x", **reply}, PRICED, prompt="hello")[1]
+
+
+@pytest.mark.parametrize("cost", [*(odd for odd in SENSELESS if odd != 7.5), 10_001])
 def test_a_cost_that_is_no_amount_is_unknown(cost: object) -> None:
-    _, usage = read_program_reply({"output": "x", "cost": cost}, ProgramCaller("python:p.py"))
-    assert usage.cost_usd is None
+    assert usage_of({"cost": cost, "tokenUsage": {"prompt": 1, "completion": 2}}).cost_usd is None
 
 
-@pytest.mark.parametrize("count", [-5, math.nan, 10**400, "7"])
-def test_tokens_that_are_no_amount_are_none(count: object) -> None:
-    reply = {"output": "x", "token_usage": {"prompt": count, "completion": 2}}
-    _, usage = read_program_reply(reply, ProgramCaller("python:p.py"))
-    assert (usage.input_tokens, usage.output_tokens) == (0, 2)
+@pytest.mark.parametrize("count", SENSELESS)
+@pytest.mark.parametrize("name", ["prompt", "input_tokens", "completion", "output_tokens"])
+@pytest.mark.parametrize("key", ["token_usage", "tokenUsage"])
+def test_tokens_that_are_no_amount_are_unknown(key: str, name: str, count: object) -> None:
+    rest = {"prompt": 1} if name in {"completion", "output_tokens"} else {"completion": 2}
+    assert usage_of({key: {**rest, name: count}}) == Usage(1, cost_usd=None)
+
+
+@pytest.mark.parametrize(
+    "counts", [{}, [], "12", 12, {"total": 12}, {"prompt": 12}, {"completion": 0, "prompt": 3}]
+)
+def test_counts_that_say_too_little_are_unknown(counts: object) -> None:
+    assert usage_of({"token_usage": counts}) == Usage(1, cost_usd=None)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt": 2, "completion": 3},
+        {"input": 2, "output": 3},
+        {"prompt_tokens": 2, "completion_tokens": 3},
+        {"input_tokens": 2, "output_tokens": 3},
+    ],
+)
+def test_tokens_are_read_under_each_of_their_names(counts: object) -> None:
+    assert usage_of({"token_usage": counts}) == Usage(1, 2, 3, cost_usd=5.0)
+
+
+def test_a_null_output_is_no_answer() -> None:
+    with pytest.raises(ProviderShapeError, match="no answer: its `output` is null"):
+        usage_of({"output": None})

@@ -2,7 +2,13 @@ import json
 
 import pytest
 
-from geval_cli.errors import ProviderAuthError, ProviderRequestError, UnsupportedParameterError
+from geval_cli.errors import (
+    ProviderAuthError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderUnavailableError,
+    UnsupportedParameterError,
+)
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, retry_after_s
 
 NOW_S = 1_700_000_000.0
@@ -159,3 +165,45 @@ def test_a_web_page_is_not_quoted_in_the_message() -> None:
     error = refusal_error(HttpReply(404, {}, b"<!doctype html><html>..."), context, now_s=NOW_S)
     assert "HTML page" in error.message
     assert "base_url" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (300, "", ProviderRequestError),
+        (302, "", ProviderRequestError),
+        (400, "", ProviderRequestError),
+        (408, "", ProviderUnavailableError),
+        (409, "", ProviderUnavailableError),
+        (425, "", ProviderUnavailableError),
+        (499, "", ProviderRequestError),
+        (500, "", ProviderUnavailableError),
+        (501, "", ProviderUnavailableError),
+        (599, "", ProviderUnavailableError),
+        (402, "", ProviderAuthError),
+        (429, "", ProviderRateLimitError),
+        (429, {"error": {"message": "Rate limit reached for requests"}}, ProviderRateLimitError),
+        (429, {"error": {"message": "You exceeded your current quota, please check"}}, ProviderAuthError),
+        (429, {"error": {"message": "You have run out of credits"}}, ProviderAuthError),
+        (429, {"error": {"message": "Insufficient balance"}}, ProviderAuthError),
+        (422, {"error": {"message": "You wrote: insufficient balance"}}, ProviderRequestError),
+        (500, {"error": {"message": "insufficient balance"}}, ProviderUnavailableError),
+    ],
+)
+def test_each_status_is_the_kind_of_error_that_decides_what_is_done(
+    status: int, body: object, kind: type[Exception]
+) -> None:
+    assert type(error_of(status, body)) is kind
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 399])
+def test_a_status_below_400_is_told_as_a_redirect(status: int) -> None:
+    error = error_of(status, "")
+    assert isinstance(error, ProviderRequestError)
+    assert "redirects are not followed" in error.hint
+    assert "redirect" not in str(getattr(error_of(400, ""), "hint", ""))
+
+
+@pytest.mark.parametrize(("status", "is_success"), [(199, False), (200, True), (299, True), (300, False)])
+def test_only_a_status_of_2xx_is_an_answer(status: int, is_success: bool) -> None:
+    assert HttpReply(status, {}, b"").is_success is is_success

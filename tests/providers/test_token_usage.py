@@ -1,8 +1,16 @@
+import math
 from typing import Any
 
 import pytest
 
-from geval_cli.providers.token_usage import TokenUsage, read_chat_usage, read_messages_usage
+from geval_cli.providers.token_usage import (
+    Exchange,
+    TokenUsage,
+    believed,
+    read_chat_usage,
+    read_messages_usage,
+    token_limit,
+)
 
 
 def chat(usage: Any, **body: Any) -> TokenUsage | None:
@@ -54,12 +62,84 @@ def test_tokens_that_are_not_counted_are_unknown_and_not_0(usage: Any) -> None:
     assert read_messages_usage({"usage": usage}) is None
 
 
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -3, "5", None, True])
-def test_an_odd_count_is_0(odd: Any) -> None:
-    found = chat(
-        {"prompt_tokens": 7, "completion_tokens": odd, "prompt_tokens_details": {"cached_tokens": odd}}
+SENSELESS = [math.nan, math.inf, -3, 7.5, "5", True, [5], {"count": 5}, 10**400]
+
+
+@pytest.mark.parametrize("odd", SENSELESS)
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "total_tokens"])
+def test_one_count_that_cannot_be_makes_all_of_a_chat_completion_unknown(name: str, odd: Any) -> None:
+    thought = {"completion_tokens_details": {"reasoning_tokens": 1}}  # for which the total is looked at
+    assert (
+        chat({"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10, **thought, name: odd}) is None
     )
-    assert found == TokenUsage(7)
+
+
+@pytest.mark.parametrize("odd", [*SENSELESS, 8])
+def test_a_part_that_cannot_be_or_is_larger_than_the_whole_makes_it_unknown(odd: Any) -> None:
+    for name in ("cached_tokens", "audio_tokens", "cache_write_tokens"):
+        whole = {"prompt_tokens": 7, "completion_tokens": 3}
+        assert chat({**whole, "prompt_tokens_details": {name: odd}}) is None
+    assert chat({**whole, "completion_tokens_details": {"audio_tokens": odd}}) is None
+
+
+@pytest.mark.parametrize("odd", SENSELESS)
+@pytest.mark.parametrize(
+    "name", ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"]
+)
+def test_one_count_that_cannot_be_makes_all_of_a_message_unknown(name: str, odd: Any) -> None:
+    assert read_messages_usage({"usage": {"input_tokens": 7, "output_tokens": 3, name: odd}}) is None
+
+
+def test_a_whole_number_may_be_written_with_a_point_and_what_is_null_is_not_said() -> None:
+    usage = {"prompt_tokens": 7.0, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}
+    assert chat(usage) == TokenUsage(7, 3)
+
+
+LONGEST_INPUT, LONGEST_OUTPUT = 2_000_000, 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("tokens", "exchange", "is_believed"),
+    [
+        (TokenUsage(7, 3), Exchange("hello", ("hi",)), True),
+        (TokenUsage(7, 0), Exchange("hello", ("",)), True),
+        (TokenUsage(7, 0), Exchange("hello"), True),
+        (TokenUsage(7, 0), Exchange("hello", ("hi",)), False),
+        (TokenUsage(0, 3), Exchange("hello", ("hi",)), False),
+        (TokenUsage(LONGEST_INPUT, 3), Exchange("hello", ("hi",)), True),
+        (TokenUsage(LONGEST_INPUT + 21, 3), Exchange("hello", ("hi",)), False),
+        (TokenUsage(LONGEST_INPUT + 21, 3), Exchange("hello there", ("hi",)), True),
+        (TokenUsage(7, LONGEST_OUTPUT), Exchange("hello", ("hi",)), True),
+        (TokenUsage(7, LONGEST_OUTPUT + 1), Exchange("hello", ("hi",)), False),
+        (TokenUsage(7, LONGEST_OUTPUT + 1), Exchange("hello", ("hi", "ho"), answers=2), True),
+        (TokenUsage(7, 200_040), Exchange("hello", ("hi",), max_tokens=10), True),
+        (TokenUsage(7, 200_041), Exchange("hello", ("hi",), max_tokens=10), False),
+    ],
+)
+def test_counts_are_believed_as_far_as_the_texts_can_have_taken_them(
+    tokens: TokenUsage, exchange: Exchange, is_believed: bool
+) -> None:
+    assert believed(tokens, exchange) == (tokens if is_believed else None)
+
+
+@pytest.mark.parametrize(
+    ("params", "limit"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 5, "max_tokens": None}, 5),
+        ({"max_output_tokens": 6}, 6),
+        ({"generationConfig": {"maxOutputTokens": 7}}, 7),
+        ({"max_tokens": "many"}, None),
+    ],
+)
+def test_a_limit_is_found_under_each_of_its_names(params: dict[str, Any], limit: int | None) -> None:
+    assert token_limit(params) == limit
+
+
+@pytest.mark.parametrize("cost", [-1, math.nan, math.inf, 10_001, 10**400])
+def test_a_charge_that_cannot_be_makes_the_usage_unknown(cost: float) -> None:
+    assert chat({"prompt_tokens": 7, "completion_tokens": 3, "cost": cost}) is None
 
 
 @pytest.mark.parametrize(
