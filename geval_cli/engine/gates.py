@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from geval_cli.config.gates import Gate, Statistic
 from geval_cli.engine.quantiles import Quantiles
-from geval_cli.engine.statistics import RunningMean, wilson_interval
+from geval_cli.engine.statistics import ClusteredMean, RunningMean
 from geval_cli.records import CaseResult, GateResult, Status, Usage
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
@@ -44,10 +44,11 @@ class _Sums(Struct):
 
     gate: Gate
     cases: int = 0
-    passed: int = 0
     failed: int = 0
     errored: int = 0
-    scores: RunningMean = field(default_factory=RunningMean)
+    scores: ClusteredMean = field(default_factory=ClusteredMean)
+    judged: ClusteredMean = field(default_factory=ClusteredMean)
+    finished: ClusteredMean = field(default_factory=ClusteredMean)
     latencies: Quantiles = field(default_factory=Quantiles)
     latency: RunningMean = field(default_factory=RunningMean)
     usage: Usage = field(default_factory=Usage)
@@ -56,9 +57,9 @@ class _Sums(Struct):
         if not all(_has_tag(result, name, value) for name, value in self.gate.tags):
             return
         if self.gate.metric is None:
-            self._count(result.status)
+            self._count(result.status, result)
             if result.score is not None:
-                self.scores.add(result.score)
+                self.scores.add(result.test_index, result.score)
         else:
             self._add_metric(result, self.gate.metric)
         for usage in result.usage.values():
@@ -73,17 +74,21 @@ class _Sums(Struct):
         """Count the assertions of the metric as one: it is as bad as the worst of them."""
         statuses = {item.status for item in result.assertions if item.metric == metric}
         if metric in result.named_scores:
-            self.scores.add(result.named_scores[metric])
+            self.scores.add(result.test_index, result.named_scores[metric])
         for status in (Status.FAILED, Status.ERROR, Status.PASSED):
             if status in statuses:
-                self._count(status)
+                self._count(status, result)
                 return
 
-    def _count(self, status: Status) -> None:
+    def _count(self, status: Status, result: CaseResult) -> None:
         self.cases += 1
-        self.passed += status is Status.PASSED
         self.failed += status is Status.FAILED
         self.errored += status is Status.ERROR
+        has_passed = float(status is Status.PASSED)
+        if status in {Status.PASSED, Status.FAILED}:
+            self.judged.add(result.test_index, has_passed)
+        if status is not Status.NOT_EVALUATED:
+            self.finished.add(result.test_index, has_passed)
 
     def result(self) -> GateResult:
         """How the gate stands."""
@@ -111,9 +116,9 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
             case Statistic.PASS_RATE:
-                return _share(self.passed, self.passed + self.failed)
+                return _share(self.judged)
             case Statistic.PASSED:
-                return _share(self.passed, self.passed + self.failed + self.errored)
+                return _share(self.finished)
             case Statistic.FAILURES:
                 return self._counted(self.failed)
             case Statistic.ERRORS:
@@ -154,10 +159,8 @@ def _tag_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _share(part: int, whole: int) -> tuple[float | None, str]:
-    if not whole:
-        return None, ""
-    return part / whole, _interval_note(wilson_interval(part, whole), whole)
+def _share(cases: ClusteredMean) -> tuple[float | None, str]:
+    return cases.mean, _interval_note(cases.share_interval(), cases.n)
 
 
 def _interval_note(interval: tuple[float, float] | None, n: int) -> str:
