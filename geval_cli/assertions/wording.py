@@ -16,6 +16,7 @@ from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import MeteorAssertionSpec, TextMetricAssertionSpec
 from geval_cli.errors import Problem
+from geval_cli.numbers import format_score_beside
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
 _LARGEST_NGRAM = 4
@@ -51,7 +52,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     threshold = _DEFAULT_THRESHOLDS[spec.base_type] if spec.threshold is None else spec.threshold
     score = await asyncio.to_thread(_score, spec, subject.text, references)
     name = spec.base_type.upper()
-    reason = f"{name} is {score:.4f}; the threshold is {threshold:g}"
+    reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
     return Outcome.graded(score, reason, threshold, is_default=is_default)
 
 

@@ -147,7 +147,7 @@ def parse_cache_choice(
         hint = "leave one of the two out"
         raise UsageError("with --offline only the cache answers, and --no-cache does not read it", hint=hint)
     if is_offline and ttl is not None:
-        hint = "leave --cache-ttl out: with --offline answers are good for ever"
+        hint = "leave --cache-ttl out: with --offline answers never expire"
         raise UsageError("--offline and --cache-ttl say different things", hint=hint)
     ttl_s = DEFAULT_TTL_S if ttl is None else None if ttl == _NEVER else parse_age("--cache-ttl", ttl)
     return CacheChoice(folder, ttl_s, is_offline=is_offline)

@@ -93,7 +93,7 @@ def _is_known(kind: str) -> bool:
 
 def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -> str | None:
     kinds = ", ".join(ASSERTION_SPECS)
-    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is turned round")
+    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is inverted")
     if "type" not in value:
         named = next((key for key in value if _is_known(key)), None)
         hint = f"write `type: {named}`" if named else "add `type`"

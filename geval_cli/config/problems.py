@@ -109,7 +109,9 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
     plain = _plain(word)
     if not plain:
         return None
-    near = [(far, candidate) for candidate in candidates if (far := _near(plain, _plain(candidate))) is not None]
+    near = [
+        (far, candidate) for candidate in candidates if (far := _near(plain, _plain(candidate))) is not None
+    ]
     if near:
         return min(near, key=lambda pair: (pair[0], -_similarity(plain, _plain(pair[1]))))[1]
     longer = [candidate for candidate in candidates if _plain(candidate).startswith(plain)]

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from geval_cli.errors import BudgetError
 from geval_cli.gateway.call import Handler, ModelCall
+from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
@@ -40,7 +41,7 @@ class Budget(Struct):
             plural = "" if self.max_requests == 1 else "s"
             raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=_HINT)
         if self.max_cost_usd is not None and self.cost_usd >= self.max_cost_usd:
-            raise BudgetError(f"the budget of ${self.max_cost_usd:g} is used up", hint=_HINT)
+            raise BudgetError(f"the budget of {format_cost(self.max_cost_usd)} is used up", hint=_HINT)
 
     def take_request(self) -> None:
         """Count a request that is about to leave.

@@ -102,7 +102,7 @@ class JavaScriptProvider:
             raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         except ScriptError as error:
             message = self._target.secrets.excerpt(f"{self.id} raised {error}")
-            hint = _ELSEWHERE if isinstance(error, ScriptLimitError) else "mend its code"
+            hint = _ELSEWHERE if isinstance(error, ScriptLimitError) else "fix its code"
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
 
 
@@ -122,7 +122,7 @@ def check(source: ProviderSource) -> list[Problem]:
     try:
         check_javascript(code, ())
     except CodeError as error:
-        problems.append(source.problem(error.message, hint=_ELSEWHERE if error.hint else "mend its code"))
+        problems.append(source.problem(error.message, hint=_ELSEWHERE if error.hint else "fix its code"))
     return problems
 
 

@@ -195,7 +195,7 @@ def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iter
             continue
         if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:
             yield Problem(
-                f"nobody knows what {spec.public_id} costs, so --max-cost cannot be kept",
+                f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
             )

@@ -47,7 +47,9 @@ def draw_all(count: int) -> Callable[[], object]:
         pytest.param(edit_all, id="editing"),
         pytest.param(draw_all, id="drawing"),
         pytest.param(
-            lambda count: lambda: did_you_mean("x" * count, ["y" * (count // 2 + index) for index in range(20)]),
+            lambda count: (
+                lambda: did_you_mean("x" * count, ["y" * (count // 2 + index) for index in range(20)])
+            ),
             id="did you mean",
         ),
     ],

@@ -1,9 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.sample_run import make_case, make_judged
-
 from msgspec.structs import replace
+from support.sample_run import make_case, make_judged
 
 from geval_cli.config.gates import Gate, Statistic, parse_gate
 from geval_cli.config.place import Place

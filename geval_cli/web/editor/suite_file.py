@@ -117,7 +117,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
         with SafeFile(path) as file:
             file.write(content.decode())
     except OutputError as error:
-        hint = "your changes are still on this page; mend it, then save again"
+        hint = "your changes are still on this page; fix it, then save again"
         raise RefusedError(error.message, status=_FORBIDDEN, hint=hint) from error
     return hashlib.sha256(content).hexdigest()
 
