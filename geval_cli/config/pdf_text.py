@@ -8,11 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.version import install_hint
 
 PDF_SUFFIX = ".pdf"
 MAX_PAGES = 2_000
 
-_INSTALL_HINT = "pip install 'geval-cli[pdf]', or convert it to text, for example with pdftotext"
+_INSTALL_HINT = f"install it {install_hint('pdf')}; or convert it to text, for example with pdftotext"
 
 
 def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_characters: int) -> str:

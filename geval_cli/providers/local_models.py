@@ -14,9 +14,10 @@ from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.providers.llama_server import POOLINGS
 from geval_cli.providers.options import LIMIT_KEYS, OwnKey, check_settings, is_count
 from geval_cli.providers.source import ProviderSource
+from geval_cli.version import install_hint
 
 MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
-EXTRA_HINT = 'install it: pip install "geval-cli[local]"'
+EXTRA_HINT = f"install it {install_hint('local')}"
 
 _EMBEDDING_MODES = ("embedding:", "embeddings:")
 

@@ -23,8 +23,9 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError
 from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
+from geval_cli.version import install_hint
 
-INSTALL_HINT = "pip install 'geval-cli[js]'"
+INSTALL_HINT = f"install it {install_hint('js')}"
 
 _STACK_BYTES = 256 * 1024  # of a thread's 512 kB, the least that common systems give one
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
