@@ -163,9 +163,7 @@ def places_that_name_geval_on_an_index() -> list[str]:
     pages += [
         path for path in (ROOT / "geval_cli").rglob("*") if path.suffix in {".py", ".html", ".js", ".md"}
     ]
-    wrong = re.compile(
-        r"(?:pip install|uv add|pipx? (?:run|install)|uvx)[^\n]*?\bgeval(?:-cli)?\b(?!\S*\s*@ git\+)(?! of)"
-    )
+    wrong = re.compile(r"(?:pipx? (?:run|install)|uv add|uvx)(?:\s+-\S+)*\s+[\"'`]?geval\b[^\n]*")
     return [
         f"{page.relative_to(ROOT)}: {found.group()}"
         for page in pages
