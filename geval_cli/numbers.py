@@ -8,6 +8,7 @@ _DIGITS, _DIGITS_MAX = 2, 9
 _LIMIT_DIGITS = 4
 """Thresholds are written by people: shown in full up to here, with at least two decimals."""
 _CENT = 0.01
+_MOST_ON_SCALES, _HUNDRED = 10, 100
 
 
 def format_score(score: float) -> str:
@@ -42,6 +43,24 @@ def _compared(score: float, threshold: float) -> tuple[str, str]:
         if (float(left) < float(right)) is is_below:
             break
     return left, right
+
+
+def share_of_percentage(text: str) -> float | None:
+    """The share, from 0 to 1, that a text such as `70%` or `70 %` says; None when it is no percentage."""
+    number, sign, rest = text.strip().partition("%")
+    try:
+        share = round(float(number) / 100, _DIGITS_MAX)
+    except ValueError:
+        return None
+    return share if sign and not rest and 0 <= share <= 1 else None
+
+
+def percent_hint(value: float) -> str:
+    """What to write in place of a number up to 100 that was meant in per cent, or "".
+
+    Up to 10 it was rather meant on a scale of ratings.
+    """
+    return f"write {value / 100:g}" if _MOST_ON_SCALES < value <= _HUNDRED else ""
 
 
 def format_cost(cost_usd: float) -> str:

@@ -88,6 +88,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         parse_dialect,
         parse_resumption,
         parse_scoring,
+        parse_share,
         parse_variables,
     )
     from geval_cli.cli.run import RunDisplay, run_configs
@@ -125,7 +126,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         resume=parse_resumption(resume, resume_from, retry_errors),
         repeats=repeat,
         selection=parse_selection(filters, home),
-        fail_under=fail_under,
+        fail_under=parse_share("--fail-under", fail_under),
         max_errors=max_errors,
         allows_empty=allow_empty,
         untrusted=untrusted,

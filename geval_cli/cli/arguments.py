@@ -10,6 +10,7 @@ from geval_cli.config.promptfoo.paths import find_files, is_wildcard
 from geval_cli.config.schema import Scoring
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
+from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.service.requests import Resumption
 from geval_cli.store.cache import DEFAULT_TTL_S
@@ -106,6 +107,28 @@ def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget
         hint = "for example --max-cost 2.50"
         raise UsageError(f"--max-cost takes US dollars from 0, not `{max_cost_usd:g}`", hint=hint)
     return Budget(max_cost_usd, max_requests)
+
+
+def parse_share(option: str, text: str | None) -> float | None:
+    """A share from 0 to 1, written as one or in per cent; None when none was given.
+
+    Raises:
+        UsageError: the text is no share.
+    """
+    if text is None:
+        return None
+    share = share_of_percentage(text)
+    if share is not None:
+        return share
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if 0 <= number <= 1:
+        return number
+    meant = percent_hint(number)
+    hint = f"{meant} or {number:g}%" if meant else "for example 0.9, or 90%"
+    raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
 
 
 def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:

@@ -17,11 +17,12 @@ from geval_cli.config.schema import (
     PromptSpec,
     ProviderSpec,
 )
-from geval_cli.config.suite import TestCase
+from geval_cli.config.suite import Suite, TestCase
 from geval_cli.config.test_source import MAX_PROBLEMS
 from geval_cli.engine.carried import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
+from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
@@ -41,6 +42,7 @@ class Checked(Struct, frozen=True):
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
         cases: how many cases there are, repeats counted once.
+        checks_nothing: whether no test has anything that is checked.
         is_serial: whether a case may depend on those before it.
         is_in_rows: whether outputs of a test are compared with one another.
     """
@@ -51,6 +53,7 @@ class Checked(Struct, frozen=True):
     answerers: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
     cases: int = 0
+    checks_nothing: bool = False
     is_serial: bool = False
     is_in_rows: bool = False
 
@@ -115,18 +118,24 @@ class _Findings(Struct):
 
 
 def check_plan(
-    plan: Plan, templates: Templates, defaults: JudgeDefaults, *, is_complete: bool = True
+    plan: Plan,
+    templates: Templates,
+    defaults: JudgeDefaults,
+    *,
+    is_complete: bool = True,
+    is_filtered: bool = False,
 ) -> Checked:
     """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are told one by one.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
-    said about what seems to be absent.
+    said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
     findings, judges = _Findings(), _Judges(defaults)
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
     count, cases, lenient = 0, 0, templates.lenient()
+    subjects, checks_nothing = GateSubjects(plan.suite.gates), True
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
     try:
         for written in plan.suite.tests:
@@ -137,6 +146,8 @@ def check_plan(
             is_serial = is_serial or is_order_bound(test)
             is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
+            subjects.note(test, templates)
+            checks_nothing = checks_nothing and not _is_checked(test, plan)
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
                 judges.answerers.setdefault(answerer.fingerprint, answerer)
@@ -148,12 +159,13 @@ def check_plan(
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
     return Checked(
-        tuple(findings.all()),
+        (*findings.all(), *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ())),
         count,
         tuple(judges.found.values()),
         tuple(judges.answerers.values()),
         own_judges=judges.own,
         cases=cases,
+        checks_nothing=bool(count) and checks_nothing,
         is_serial=is_serial,
         is_in_rows=is_in_rows,
     )
@@ -175,7 +187,7 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
         try:
             context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).whole)
         except TemplateError as error:
-            yield _prompt_problem(error, prompt, test)
+            yield _prompt_problem(error, prompt, test, plan.suite)
         evaluation = evaluation_of(prompt, test)
         if evaluation is not None:
             judges.note(evaluation, context)
@@ -188,7 +200,21 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
             yield Problem(message, spec.place.value("type"), "add another prompt or provider")
 
 
-def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase) -> Problem:
+def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:
+    for problem in subjects.problems():
+        yield dataclasses.replace(problem, severity=Severity.WARNING) if is_filtered else problem
+
+
+def _is_checked(test: TestCase, plan: Plan) -> bool:
+    return bool(test.assertions) or any(evaluation_of(prompt, test) for prompt in plan.suite.prompts)
+
+
+def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase, suite: Suite) -> Problem:
+    written = suite.snapshot if isinstance(suite.snapshot, dict) else {}
+    if error.missing and "prompts" in written and "tests" not in written:
+        label = prompt.label or prompt.id
+        message = f"the config has no `tests`, and the prompt `{label}` needs the variable `{error.missing}`"
+        return Problem(message, prompt.place.value(), f"add `tests:` with `vars: {{{error.missing}: ...}}`")
     key = "system" if prompt.system is not None else "messages" if prompt.messages is not None else "raw"
     where = f"in prompt `{prompt.label or prompt.id}` for {describe_test(test)}"
     return template_problem(error, where=where, location=prompt.place.value(key))

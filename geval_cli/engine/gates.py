@@ -1,17 +1,26 @@
 """Gates judged: one pass over the results of a run, a handful of sums for each gate. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from geval_cli.assertions.registry import members_of, metric_name
 from geval_cli.config.gates import Gate, Statistic
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.schema import AssertionSpec
+from geval_cli.config.suite import TestCase
 from geval_cli.engine.quantiles import Quantiles
 from geval_cli.engine.statistics import ClusteredMean, RunningMean
-from geval_cli.records import CaseResult, GateResult, Status, Usage
+from geval_cli.errors import Problem
+from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
+from geval_cli.templating import Templates
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
 
 _LATENCIES = {Statistic.LATENCY_MEAN, *_QUANTILES}
+
+_NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
+"""Types whose verdict may name scores that the config does not."""
 
 ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
 """What decides a run that nobody set a gate for."""
@@ -54,7 +63,7 @@ class _Sums(Struct):
     usage: Usage = field(default_factory=Usage)
 
     def add(self, result: CaseResult) -> None:
-        if not all(_has_tag(result, name, value) for name, value in self.gate.tags):
+        if not all(_is_tagged(result.metadata, name, value) for name, value in self.gate.tags):
             return
         if self.gate.metric is None:
             self._count(result.status, result)
@@ -137,6 +146,64 @@ class _Sums(Struct):
         return float(count), f"of {self.cases:,}"
 
 
+class GateSubjects(Struct):
+    """The metrics and tags that the tests of a suite have, for gates to be checked before anything is paid for."""
+
+    gates: Sequence[Gate]
+    metrics: set[str] = field(default_factory=set)
+    metadata: dict[str, set[str]] = field(default_factory=dict)
+    fitting: set[int] = field(default_factory=set)
+    names_may_come: bool = False
+
+    def note(self, test: TestCase, templates: Templates) -> None:
+        """Take in what one test has."""
+        if not self.gates:
+            return
+        self.names_may_come |= test.directions.assert_scoring_function is not None
+        for spec in test.assertions:
+            self.note_metrics(spec, test, templates)
+        for name, value in test.metadata.items():
+            self.metadata.setdefault(name, set()).update(_tag_texts(value))
+        for index, gate in enumerate(self.gates):
+            if all(_is_tagged(test.metadata, name, value) for name, value in gate.tags):
+                self.fitting.add(index)
+
+    def note_metrics(self, spec: AssertionSpec, test: TestCase, templates: Templates) -> None:
+        """Take in the metrics of an assertion and its members."""
+        self.names_may_come |= spec.base_type in _NAMES_SCORES
+        name = metric_name(spec, test, templates)
+        if name is not None:
+            self.metrics.add(name)
+        for member in members_of(spec):
+            self.note_metrics(member, test, templates)
+
+    def problems(self) -> Iterator[Problem]:
+        """One for each gate for which nothing can be counted, whatever models answer."""
+        for index, gate in enumerate(self.gates):
+            if gate.metric is not None and gate.metric not in self.metrics and not self.names_may_come:
+                near = did_you_mean(gate.metric, self.metrics)
+                known = (
+                    f"metrics: {', '.join(sorted(self.metrics))}"
+                    if self.metrics
+                    else "no assertion has a metric"
+                )
+                message = f"no assertion has the metric `{gate.metric}` of the gate `{gate.text}`"
+                hint = f"did you mean `{near}`?" if near else ""
+                yield Problem(message, gate.place.value(), hint, (known,))
+            if index not in self.fitting:
+                yield self._missing_tags(gate)
+
+    def _missing_tags(self, gate: Gate) -> Problem:
+        hint = ""
+        for name, value in gate.tags:
+            known = self.metadata.get(name)
+            near = did_you_mean(name, self.metadata) if known is None else did_you_mean(value, known)
+            if near and near not in {name, value}:
+                hint = f"did you mean `{near}`?"
+        message = f"no test has the metadata that the gate `{gate.text}` selects by"
+        return Problem(message, gate.place.value(), hint)
+
+
 def errors_are_gated(gates: Iterable[Gate]) -> bool:
     """Whether one of the gates says how many errors of the whole run are allowed."""
     return any(item.statistic is Statistic.ERRORS and not item.metric and not item.tags for item in gates)
@@ -147,12 +214,12 @@ def passed_gate(share: float) -> Gate:
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 
-def _has_tag(result: CaseResult, name: str, value: str) -> bool:
-    if name not in result.metadata:
-        return False
-    found = result.metadata[name]
-    texts = [_tag_text(item) for item in found] if isinstance(found, list | tuple) else [_tag_text(found)]
-    return value in texts
+def _is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
+    return name in metadata and value in _tag_texts(metadata[name])
+
+
+def _tag_texts(found: JsonValue) -> list[str]:
+    return [_tag_text(item) for item in found] if isinstance(found, list | tuple) else [_tag_text(found)]
 
 
 def _tag_text(value: object) -> str:
