@@ -79,7 +79,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     watch: options.Watch = False,
     untrusted: options.Untrusted = False,
 ) -> None:
-    """Send prompts x providers x tests to models and check every answer."""
+    """Send prompts x providers x tests to models and check every answer. `geval eval -c CONFIG` is the same."""
     from geval_cli.cli.arguments import (
         config_groups,
         named_or_found,
@@ -369,6 +369,12 @@ def pull(
     from geval_cli.cli.models import pull_model
 
     pull_model(model)
+
+
+def names_of_commands() -> list[str]:
+    """What may stand after `geval`."""
+    names = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
+    return [*names, *(str(group.name) for group in app.registered_groups)]
 
 
 def _exit(code: Any) -> None:
