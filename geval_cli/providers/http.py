@@ -153,7 +153,7 @@ class HttpProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of an HTTP provider."""
-    problems = check_settings(source, HTTP_KEYS)
+    problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))

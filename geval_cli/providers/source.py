@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.secrets import is_secret_name, secret_values
 from geval_cli.errors import Problem, Severity
@@ -47,6 +48,17 @@ class ProviderSource:
             if is_secret_name(name) and len(value) >= _MIN_INHERITED_CHARS
         }
         return secret_values([self.spec.id, dict(self.spec.config), inherited])
+
+    @property
+    def is_of_promptfoo(self) -> bool:
+        """Whether it stands in a config of promptfoo's dialect."""
+        return isinstance(self.spec, EnvProviderSpec)
+
+    def key_problem(
+        self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR
+    ) -> Problem:
+        """A problem with a key of the config itself, not with its value."""
+        return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
 
     def problem(
         self,
