@@ -22,7 +22,7 @@ from geval_cli.config.schema import (
     TestSpec,
 )
 from geval_cli.config.scripts import ScriptCaller
-from geval_cli.config.source_file import SourceFiles, is_file_reference
+from geval_cli.config.source_file import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.config.wanted import annotation_at, describe_value, mismatch_hint, tuple_fields, wanted_text
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
@@ -64,9 +64,17 @@ class Reading(Struct, frozen=True):
     def with_problems(self, problems: list[Problem]) -> "Reading":
         return Reading(self.files, self.env, problems, self.dialect, self.scripts)
 
-    def text(self, value: JsonValue, location: Location | None) -> JsonValue:
-        """`value`, or the text of the file that it names; None with a problem when that cannot be read."""
+    def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
+        """`value`, or the text of the file that it names; None with a problem when that cannot be read.
+
+        What is for models, prompts and criteria, is never the bare path of a file that is there.
+        """
         if not is_file_reference(value):
+            if is_for_models and not self.is_lenient and is_bare_path(value, self.files.base_dir):
+                hint = f"write file://{value}"
+                self.report(
+                    f"the path `{value}` itself would be sent, not what is in the file", location, hint
+                )
             return value
         try:
             return self.files.text(value, location)

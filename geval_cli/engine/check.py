@@ -1,7 +1,7 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from geval_cli.config.schema import (
     PromptSpec,
     ProviderSpec,
 )
+from geval_cli.config.source_file import is_bare_path
 from geval_cli.config.suite import Suite, TestCase
 from geval_cli.config.test_source import MAX_PROBLEMS
 from geval_cli.engine.carried import is_order_bound, uses_conversation
@@ -29,6 +30,8 @@ from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
 from geval_cli.templating import Templates, template_problem
+
+_TESTS_COMPARED = 100
 
 
 class Checked(Struct, frozen=True):
@@ -135,7 +138,7 @@ def check_plan(
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
     count, cases, lenient = 0, 0, templates.lenient()
-    subjects, checks_nothing = GateSubjects(plan.suite.gates), True
+    subjects, checks_nothing, asked = GateSubjects(plan.suite.gates), True, _AskedTheSame(plan.suite.prompts)
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
     try:
         for written in plan.suite.tests:
@@ -147,6 +150,7 @@ def check_plan(
             is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
             subjects.note(test, templates)
+            asked.note(test)
             checks_nothing = checks_nothing and not _is_checked(test, plan)
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
@@ -154,12 +158,18 @@ def check_plan(
             if is_complete:
                 for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
                     findings.add(problem, where)
+            for problem in _bare_paths(test, plan.suite):
+                findings.add(problem, where)
             for problem in _check_test(test, plan, seen_by, judges):
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
     return Checked(
-        (*findings.all(), *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ())),
+        (
+            *findings.all(),
+            *asked.problems(),
+            *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ()),
+        ),
         count,
         tuple(judges.found.values()),
         tuple(judges.answerers.values()),
@@ -203,6 +213,58 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
 def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:
     for problem in subjects.problems():
         yield dataclasses.replace(problem, severity=Severity.WARNING) if is_filtered else problem
+
+
+class _AskedTheSame:
+    """Prompts without variables, and whether tests differ in nothing but variables: then all ask the same."""
+
+    def __init__(self, prompts: Iterable[PromptSpec]) -> None:
+        self._fixed = [prompt for prompt in prompts if _is_fixed(prompt)]
+        self._first: TestCase | None = None
+        self._tests = 0
+        self._is_shown = False
+
+    def note(self, test: TestCase) -> None:
+        """Take in the next test; a few are enough to tell."""
+        if not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
+            return
+        self._tests += 1
+        if self._first is None:
+            self._first = test
+        elif test.variables != self._first.variables:
+            self._is_shown = _written(test.assertions) == _written(self._first.assertions)
+
+    def problems(self) -> Iterator[Problem]:
+        for prompt in self._fixed if self._is_shown else ():
+            message = f"the prompt `{prompt.label or prompt.id}` uses no variable, so tests that differ only in theirs"
+            hint = "name them in it, as in {{ question }}"
+            yield Problem(f"{message} ask the same", prompt.place.value(), hint, severity=Severity.WARNING)
+
+
+def _is_fixed(prompt: PromptSpec) -> bool:
+    if type(prompt) is not PromptSpec or prompt == NO_PROMPT or prompt.system is not None:
+        return False
+    texts = [prompt.raw or "", *(str(message.content) for message in prompt.messages or ())]
+    return not any(mark in text for text in texts for mark in ("{{", "{%"))
+
+
+def _written(specs: Iterable[AssertionSpec]) -> list[dict[str, object]]:
+    return [spec.model_dump(exclude={"place"}, serialize_as_any=True) for spec in specs]
+
+
+def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
+    """Texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
+    if suite.dialect is Dialect.PROMPTFOO:
+        return
+    own = {"input": test.input, "output": test.output, "expected_output": test.expected_output}
+    texts = [(value, test.place.child(name)) for name, value in own.items()]
+    texts += [(value, test.place.child("vars").child(name)) for name, value in test.vars.items()]
+    texts += [(getattr(spec, "value", None), spec.place.child("value")) for spec in test.assertions]
+    for value, place in texts:
+        if is_bare_path(value, suite.base_dir):
+            message = f"the path `{value}` itself is used, not what is in the file"
+            hint = f"write file://{value} if its text is meant"
+            yield Problem(message, place.value(), hint, severity=Severity.WARNING)
 
 
 def _is_checked(test: TestCase, plan: Plan) -> bool:
