@@ -8,6 +8,7 @@ import pytest
 
 from geval_cli.config.json_source import read_json
 from geval_cli.config.problems import did_you_mean
+from geval_cli.config.secrets import mask_text
 from geval_cli.config.source_line import draw_source_line
 from geval_cli.config.yaml_edit import editable_text
 from geval_cli.config.yaml_source import read_yaml
@@ -46,6 +47,9 @@ def draw_all(count: int) -> Callable[[], object]:
         pytest.param(lambda count: locate_all(read_yaml, count), id="positions in YAML"),
         pytest.param(edit_all, id="editing"),
         pytest.param(draw_all, id="drawing"),
+        pytest.param(
+            lambda count: lambda: mask_text("api_key=abcdefgh12345678; " * count * 10), id="masking"
+        ),
         pytest.param(
             lambda count: (
                 lambda: did_you_mean("x" * count, ["y" * (count // 2 + index) for index in range(20)])
