@@ -155,7 +155,9 @@ class ClusteredMean(Struct):
             return None if share is None else wilson_interval(round(share * self.n), self.n)
         if error is None or share in {0.0, 1.0}:
             return wilson_interval(share * self.clusters, self.clusters)
-        worth = min(self.n, share * (1 - share) / error**2) if error else self.n
+        # Without the correction for few clusters, as Wilson's own variance has none: else equal repeats would cost.
+        variance = error**2 * (self.clusters - 1) / self.clusters
+        worth = min(self.n, share * (1 - share) / variance) if variance else self.n
         return wilson_interval(share * worth, worth)
 
     def _close(self) -> None:

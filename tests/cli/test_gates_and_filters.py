@@ -191,3 +191,16 @@ def test_repeats_name_the_flaky_tests(tmp_path: Path) -> None:
     assert (summary["flaky"][0]["passed"], summary["flaky"][0]["judged"]) == (2, 3)
     assert "flaky test" in done.stdout
     assert "2 of 3" in done.stdout
+
+
+def test_repeats_of_equal_answers_make_no_interval_narrower(tmp_path: Path) -> None:
+    suite = SUITE.replace("  - {id: loud", "  # - {id: loud").replace("  - {id: echo, label: second}\n", "")
+    _, once = run_suite(tmp_path, suite=suite)
+    _, again = run_suite(tmp_path, "--repeat", "3", suite=suite)
+
+    assert (once["summary"]["total"], again["summary"]["total"]) == (3, 9)
+    for read in (
+        lambda run: run["summary"]["metrics"]["tone"]["interval"],
+        lambda run: run["summary"]["pass_interval"],
+    ):
+        assert read(again) == pytest.approx(read(once))

@@ -176,9 +176,17 @@ def test_clusters_of_one_are_single_numbers(scores: list[float]) -> None:
 PASSES = ((0, 1), (0, 1), (0, 0), (1, 1), (1, 1), (1, 1), (2, 0), (2, 0), (2, 1), (3, 1), (3, 0), (3, 1))
 
 
+UNLIKE = ((0, 1), (0, 1), (0, 0), (1, 1), (1, 1), (1, 1), (2, 0), (2, 0), (2, 0), (3, 1), (3, 0), (3, 1))
+
+
 @pytest.mark.parametrize(
     ("numbers", "interval"),
     [
+        (UNLIKE, (0.264764129419289, 0.8447883536863359)),
+        (
+            tuple((test, passed) for test, passed in enumerate((1, 0, 1)) for _ in range(3)),
+            (0.2076596008020477, 0.9385080552796038),
+        ),
         (PASSES, (0.3906220888727995, 0.8618799089087871)),
         (tuple((test, 1) for test in range(4) for _ in range(3)), (0.5101091635454025, 1.0)),
         (tuple((test, 0) for test in range(4) for _ in range(3)), (0.0, 0.4898908364545974)),
