@@ -44,7 +44,7 @@ def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
         return f"was it meant on the rating scale of {span}? then write {share}"
     meant = percent_hint(threshold)
     if meant:
-        return f"{meant} for {format_number(threshold)} %"
+        return f"a threshold lies between 0 and 1: {meant} for {format_number(threshold)} %"
     return "a threshold lies between 0 and 1, whatever the rating scale is"
 
 
