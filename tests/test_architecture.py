@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
-    {"version", "errors", "patterns", "json_codec", "records", "record_reading", "events"},
+    {"version", "errors", "patterns", "json_codec", "records", "record_reading", "events", "numbers"},
     {"config"},
     {"templating"},
     {"scripting", "http_client"},

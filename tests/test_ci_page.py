@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from geval_cli.version import install_hint
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/ci.md").read_text("utf-8")
@@ -97,3 +100,88 @@ def test_a_broken_config_keeps_its_exit_code_and_writes_no_summary(tmp_path: Pat
 def test_inputs_reach_the_script_only_as_environment_values() -> None:
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step.get("run", "")
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [("my evals.yaml", "my evals.yaml"), ("'my evals.yaml'", "my evals.yaml")]
+)
+def test_the_action_passes_words_with_blanks_as_they_are(tmp_path: Path, config: str, name: str) -> None:
+    (tmp_path / name).write_text(
+        "prompts: [hello]\nproviders: [echo]\ntests:\n"
+        "  - description: two words\n    assert: [{type: equals, value: hello}]\n"
+        "  - description: another\n    assert: [{type: equals, value: bye}]\n"
+    )
+    done = subprocess.run(
+        ["bash", "-e", "-c", script_of("Run geval")],
+        cwd=tmp_path,
+        env=environment(
+            tmp_path, CONFIG=config, ARGS="--no-progress --filter-pattern 'two words'", REPORTS="my out"
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "my out" / "results.json").is_file()
+
+
+def test_an_open_quote_fails_before_anything_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-e", "-c", script_of("Run geval")],
+        cwd=tmp_path,
+        env=environment(tmp_path, CONFIG="a.yaml", ARGS="--var 'x", REPORTS="out"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "No closing quotation" in done.stderr
+
+
+def test_the_action_installs_its_own_folder() -> None:
+    assert script_of("Install geval") == 'python -m pip install --quiet "$SOURCE${EXTRAS:+[$EXTRAS]}"'
+    step = next(step for step in ACTION["runs"]["steps"] if step.get("name") == "Install geval")
+    assert step["env"]["SOURCE"] == "${{ github.action_path }}"
+
+
+def test_answers_are_cached_when_the_gate_is_red_and_matrices_do_not_collide() -> None:
+    steps = {step["uses"].split("@")[0]: step for step in ACTION["runs"]["steps"] if "uses" in step}
+    restore, save = steps["actions/cache/restore"], steps["actions/cache/save"]
+
+    assert save["if"] == "always()"
+    assert save["with"]["key"] == restore["with"]["key"]
+    for text in (save["with"]["key"], steps["actions/upload-artifact"]["with"]["name"]):
+        assert "${{ github.job }}-${{ strategy.job-index }}" in text
+
+
+def places_that_name_geval_on_an_index() -> list[str]:
+    """Every command that would install a package called geval from an index, where anybody may claim the name."""
+    pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "action.yml", "Makefile")]
+    pages += [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.y*ml")]
+    pages += [
+        path for path in (ROOT / "geval_cli").rglob("*") if path.suffix in {".py", ".html", ".js", ".md"}
+    ]
+    wrong = re.compile(r"(?:pipx? (?:run|install)|uv add|uvx)(?:\s+-\S+)*\s+[\"'`]?geval\b[^\n]*")
+    return [
+        f"{page.relative_to(ROOT)}: {found.group()}"
+        for page in pages
+        for found in wrong.finditer(page.read_text("utf-8"))
+        if "@ git+https://" not in found.group()
+    ]
+
+
+def test_nothing_is_installed_from_an_index_under_our_name() -> None:
+    assert places_that_name_geval_on_an_index() == []
+
+
+def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    sources = [path.read_text("utf-8") for path in (ROOT / "geval_cli").rglob("*.py")]
+    named = {name for source in sources for name in re.findall(r"install_hint\(['\"]([a-z-]+)", source)}
+
+    assert named == {"js", "local", "pdf", "server", "text-metrics", "xlsx"}
+    assert named <= set(extras)
+    assert install_hint("js") == 'in your clone of geval: pip install ".[js]"'
+    assert sum("pip install" in source for source in sources) == 1  # the helper's own

@@ -13,6 +13,7 @@ from geval_cli.config.graded_schema import AnswerRelevanceSpec
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.verdicts import parse_plain
+from geval_cli.numbers import format_score_beside
 
 _QUESTIONS = 3
 
@@ -40,7 +41,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     near = [cosine(asked, vector) for vector in vectors]
     score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
     threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
-    reason = f"the relevance is {score:.3f}; the threshold is {threshold:g}"
+    reason = f"the relevance is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
     outcome = Outcome.graded(
         score, reason, threshold, is_default=spec.threshold is None, questions=list(made_up)
     )

@@ -5,6 +5,7 @@ from geval_cli.assertions.verdict import verdict_of
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import AssertSetSpec
 from geval_cli.errors import Problem
+from geval_cli.numbers import format_score_beside
 from geval_cli.records import AssertionResult, Status
 
 
@@ -33,7 +34,9 @@ def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold
     if errored:
         return f"{len(errored)} of {len(results)} assertions of the set could not be judged"
     if threshold is not None and score is not None:
-        return f"the score of the set is {score:.4f}; the threshold is {threshold:g}"
+        return (
+            f"the score of the set is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        )
     if failed:
         return f"{failed[0].type}: {failed[0].reason or 'failed'}"
     return f"all {len(results)} assertions of the set pass"

@@ -8,6 +8,7 @@ from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import PerplexityAssertionSpec, PerplexityScoreAssertionSpec
 from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import ModelResponse
 
 _LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that is no more than very large
@@ -28,9 +29,11 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     if isinstance(spec, PerplexityScoreAssertionSpec):
         score = 1 / (1 + perplexity)
         if spec.threshold is None:
-            reason = f"the perplexity is {perplexity:.4g}, which is a score of {score:.4f}"
+            reason = f"the perplexity is {perplexity:.4g}, which is a score of {format_score(score)}"
             return replace(Outcome.of(True, reason, perplexity=perplexity), score=score)
-        reason = f"the score is {score:.4f}; the threshold is {spec.threshold:g}"
+        reason = (
+            f"the score is {format_score_beside(score, spec.threshold)}; the threshold is {spec.threshold:g}"
+        )
         return Outcome.graded(score, reason, spec.threshold, perplexity=perplexity)
     assert isinstance(spec, PerplexityAssertionSpec)
     passed = spec.threshold is None or perplexity <= spec.threshold

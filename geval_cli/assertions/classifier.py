@@ -18,6 +18,7 @@ from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.graded_schema import ClassifierSpec
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.prompt import user_message
+from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import CLASSIFICATION
 from geval_cli.records import ModelRequest, Role
 
@@ -55,7 +56,8 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
         wanted = tools.templates.render(spec.value, subject.test.variables)
     score = min(max(scores.get(wanted, 0.0), 0.0), 1.0)
     shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
-    reason = f'the class "{shortened(wanted, 60)}" has {score:.2f} of {threshold:g} ({shown})'
+    own = format_score_beside(score, threshold)
+    reason = f'the class "{shortened(wanted, 60)}" has {own} of {threshold:g} ({shown})'
     outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
     return replace(outcome, latency_ms=response.latency_ms)
 

@@ -21,6 +21,7 @@ from geval_cli.config.assertion_schema import CodeAssertionSpec
 from geval_cli.config.dialect import Dialect
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.scripting.code import Language
 
@@ -138,10 +139,12 @@ def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
 def _scored(score: float, threshold: float | None) -> Outcome:
     if threshold is None:
         passed = score > 0
-        reason = f"the code's score is {score:.6g}{'' if passed else ', which is not above 0'}"
+        reason = f"the code's score is {format_score(score)}{'' if passed else ', which is not above 0'}"
     else:
         passed = passes(score, threshold)
-        reason = f"the code's score is {score:.6g}; the threshold is {threshold:g}"
+        reason = (
+            f"the code's score is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        )
     return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
 
 

@@ -71,7 +71,7 @@ async def call_code(
         hint = "write it without, or in Python"
         raise CodeFailedError(f"the code cannot be run: {error}", detail=error.detail, hint=hint) from error
     except ScriptError as error:
-        hint = "see what it says, and mend the code"
+        hint = "see what it says, and fix the code"
         raise CodeRaisedError(f"the code raised: {error}", detail=error.detail, hint=hint) from error
     if isinstance(result, float) and not math.isfinite(result):
         raise CodeRaisedError("the code gave a number that is none", hint="look for a division by zero")
@@ -113,7 +113,7 @@ def code_problems(
     except CodeError as error:
         line = f" in line {error.line} of the code" if error.line and "\n" in text else ""
         said = f"{error.message}{line if 'line' not in error.message else ''}"
-        return [Problem(said, location, error.hint or "mend the code")]
+        return [Problem(said, location, error.hint or "fix the code")]
     return []
 
 

@@ -102,10 +102,10 @@ def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
     except SchemaError as error:
         where = f" (at {error.json_path})" if error.json_path != "$" else ""
         message = f"broken JSON Schema: {error.message}{where}"
-        return (_Flaw(message, "mend the schema", tuple(error.absolute_path)),)
+        return (_Flaw(message, "fix the schema", tuple(error.absolute_path)),)
     except RecursionError:
         message = "broken JSON Schema: it refers to itself without end, or is nested too deeply"
-        return (_Flaw(message, "mend the schema"),)
+        return (_Flaw(message, "fix the schema"),)
     return flaws
 
 

@@ -4,6 +4,7 @@ from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import LimitAssertionSpec
 from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.numbers import format_cost
 from geval_cli.records import ModelResponse
 
 
@@ -47,4 +48,4 @@ def _cost(response: ModelResponse) -> tuple[float, str]:
             hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
         )
     when = " when it was bought (it comes from the cache)" if response.is_from_cache else ""
-    return cost_usd, f"the answer cost {cost_usd:.6f} USD{when}"
+    return cost_usd, f"the answer cost {format_cost(cost_usd)}{when}"

@@ -8,6 +8,7 @@ from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.graded_schema import MaxScoreRulesSpec, MaxScoreSpec
 from geval_cli.errors import Problem
 from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import AssertionResult
 
 _COMPARING = ("select-best", "max-score")
@@ -67,7 +68,9 @@ def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRulesSpec)
 
 def _reason(score: float, highest: float, rules: MaxScoreRulesSpec, *, chosen: bool) -> str:
     if chosen:
-        return f"the highest score of the row: {score:.3f}"
+        return f"the highest score of the row: {format_score(score)}"
     if rules.threshold is not None and not passes(highest, rules.threshold):
-        return f"no output of the row reaches {rules.threshold:g}; this one has {score:.3f}"
-    return f"the score is {score:.3f}; the highest of the row is {highest:.3f}"
+        own = format_score_beside(score, rules.threshold)
+        return f"no output of the row reaches {rules.threshold:g}; this one has {own}"
+    own, best = format_score_beside(score, highest), format_score_beside(highest, score)
+    return f"the score is {own}; the highest of the row is {best}"

@@ -13,6 +13,7 @@ from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.scoring import passes
 from geval_cli.judge.verdicts import Decision, parse_rubric_verdict
+from geval_cli.numbers import format_score_beside
 from geval_cli.records import JsonValue, Status
 
 _SCHEMA: Mapping[str, Any] = {
@@ -78,8 +79,9 @@ def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> 
     reaches = threshold is None or passes(score, threshold)
     status = Status.PASSED if decision.passed and reaches else Status.FAILED
     reason = decision.reason or ""
-    if decision.passed and not reaches:
-        reason = f"the score {score:g} is below the threshold {threshold:g}. {reason}".strip()
+    if decision.passed and threshold is not None and not reaches:
+        shown = format_score_beside(score, threshold)
+        reason = f"the score {shown} is below the threshold {threshold:g}. {reason}".strip()
     return Outcome(
         status,
         score,

@@ -20,6 +20,7 @@ from geval_cli.config.graded_schema import SimilarSpec
 from geval_cli.config.promptfoo.specs import JudgesSpec
 from geval_cli.errors import Problem, Severity
 from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import Status
 
@@ -76,10 +77,11 @@ def _compared(spec: SimilarSpec, text: str, output: Vector, wanted: Vector) -> O
     shown = shortened(text, 60)
     if spec.base_type == _EUCLIDEAN:
         far = distance(output, wanted)
-        reason = f'the distance to "{shown}" is {far:.3f}; at most {threshold:g} passes'
+        reason = f'the distance to "{shown}" is {format_score_beside(far, threshold)}; at most {threshold:g} passes'
         status = Status.PASSED if passes(threshold, far) else Status.FAILED
         return Outcome(status, 1 / (1 + far), reason, threshold, is_default, {"distance": far})
     similarity = dot(output, wanted) if spec.base_type == "similar:dot" else cosine(output, wanted)
-    reason = f'the similarity to "{shown}" is {similarity:.3f}; the threshold is {threshold:g}'
+    near = format_score_beside(similarity, threshold)
+    reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
     score = min(max(similarity, 0.0), 1.0)
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=similarity)

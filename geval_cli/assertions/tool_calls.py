@@ -125,7 +125,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
     for name, schema in found.items():
         problems = schema_problems(schema, f"the `parameters` of `{name}`", Place.nowhere())
         if problems:
-            raise UnjudgeableError(problems[0].message, hint="mend the function in the provider's config")
+            raise UnjudgeableError(problems[0].message, hint="fix the function in the provider's config")
     return found
 
 

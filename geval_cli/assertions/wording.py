@@ -16,6 +16,8 @@ from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import MeteorAssertionSpec, TextMetricAssertionSpec
 from geval_cli.errors import Problem
+from geval_cli.numbers import format_score_beside
+from geval_cli.version import install_hint
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
 _LARGEST_NGRAM = 4
@@ -30,7 +32,7 @@ def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
     assert isinstance(spec, TextMetricAssertionSpec)
     problems: list[Problem] = []
     if any(find_spec(name) is None for name in _LIBRARIES):
-        hint = "pip install 'geval-cli[text-metrics]'"
+        hint = f"install them {install_hint('text-metrics')}"
         problems.append(
             Problem(
                 f"{spec.base_type} needs libraries that are not installed", spec.place.value("type"), hint
@@ -51,7 +53,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     threshold = _DEFAULT_THRESHOLDS[spec.base_type] if spec.threshold is None else spec.threshold
     score = await asyncio.to_thread(_score, spec, subject.text, references)
     name = spec.base_type.upper()
-    reason = f"{name} is {score:.4f}; the threshold is {threshold:g}"
+    reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
     return Outcome.graded(score, reason, threshold, is_default=is_default)
 
 

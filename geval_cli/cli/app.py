@@ -79,7 +79,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     watch: options.Watch = False,
     untrusted: options.Untrusted = False,
 ) -> None:
-    """Send prompts x providers x tests to models and check every answer."""
+    """Send prompts x providers x tests to models and check every answer. `geval eval -c CONFIG` is the same."""
     from geval_cli.cli.arguments import (
         config_groups,
         named_or_found,
@@ -88,6 +88,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         parse_dialect,
         parse_resumption,
         parse_scoring,
+        parse_share,
         parse_variables,
     )
     from geval_cli.cli.run import RunDisplay, run_configs
@@ -125,7 +126,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         resume=parse_resumption(resume, resume_from, retry_errors),
         repeats=repeat,
         selection=parse_selection(filters, home),
-        fail_under=fail_under,
+        fail_under=parse_share("--fail-under", fail_under),
         max_errors=max_errors,
         allows_empty=allow_empty,
         untrusted=untrusted,
@@ -370,6 +371,12 @@ def pull(
     from geval_cli.cli.models import pull_model
 
     pull_model(model)
+
+
+def names_of_commands() -> list[str]:
+    """What may stand after `geval`."""
+    names = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
+    return [*names, *(str(group.name) for group in app.registered_groups)]
 
 
 def _exit(code: Any) -> None:

@@ -10,6 +10,7 @@ from geval_cli.config.promptfoo.paths import find_files, is_wildcard
 from geval_cli.config.schema import Scoring
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
+from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.service.requests import Resumption
 from geval_cli.store.cache import DEFAULT_TTL_S
@@ -108,6 +109,28 @@ def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget
     return Budget(max_cost_usd, max_requests)
 
 
+def parse_share(option: str, text: str | None) -> float | None:
+    """A share from 0 to 1, written as one or in per cent; None when none was given.
+
+    Raises:
+        UsageError: the text is no share.
+    """
+    if text is None:
+        return None
+    share = share_of_percentage(text)
+    if share is not None:
+        return share
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if 0 <= number <= 1:
+        return number
+    meant = percent_hint(number)
+    hint = f"{meant} or {number:g}%" if meant else "for example 0.9, or 90%"
+    raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
+
+
 def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
     """A way of scoring; None when none was given.
 
@@ -147,7 +170,7 @@ def parse_cache_choice(
         hint = "leave one of the two out"
         raise UsageError("with --offline only the cache answers, and --no-cache does not read it", hint=hint)
     if is_offline and ttl is not None:
-        hint = "leave --cache-ttl out: with --offline answers are good for ever"
+        hint = "leave --cache-ttl out: with --offline answers never expire"
         raise UsageError("--offline and --cache-ttl say different things", hint=hint)
     ttl_s = DEFAULT_TTL_S if ttl is None else None if ttl == _NEVER else parse_age("--cache-ttl", ttl)
     return CacheChoice(folder, ttl_s, is_offline=is_offline)

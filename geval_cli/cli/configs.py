@@ -10,11 +10,11 @@ from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.promptfoo.differences import Difference, differences
-from geval_cli.config.starter import STARTER_CONFIG
 from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.service.starting import choose_starter
 from geval_cli.store.home import make_private_file
 
 
@@ -37,16 +37,17 @@ def write_starter(path: Path) -> None:
     Raises:
         UsageError: the file exists already, or cannot be written.
     """
+    starter = choose_starter(os.environ, path.parent)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(STARTER_CONFIG)
+            file.write(starter.text)
     except FileExistsError as error:
         raise UsageError(
             f"{path} exists already, and is left as it is", hint="name another file: geval init FILE"
         ) from error
     except OSError as error:
         raise _cannot_write(path, error) from error
-    sys.stdout.write(f"wrote {path}; try: geval run {path}\n")
+    sys.stdout.write(f"wrote {path}; try: geval run {path}\n{starter.why}\n")
 
 
 def write_schema(path: Path | None) -> None:

@@ -65,15 +65,17 @@ def _run_command() -> int:
     _collect_garbage_rarely()
     # Plugins of pydantic have no say in configs, and to look for some it reads about every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from geval_cli.cli.app import app
+    from geval_cli.cli.app import app, names_of_commands
+    from geval_cli.cli.verbs import as_typed
     from geval_cli.errors import ExitCode, GevalError
 
-    if sys.argv[1:2] != ["run"]:  # which has more to load
-        raise_again()
     shows_tracebacks = DEBUG in sys.argv
     sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
     try:
         _check_folder()
+        sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())
+        if sys.argv[1:2] != ["run"]:  # which has more to load
+            raise_again()
         app()
     except GevalError as error:
         from geval_cli.cli.problems import print_error

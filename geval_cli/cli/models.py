@@ -28,7 +28,7 @@ def print_models() -> None:
         elif item.is_intact:
             state = f"here: {item.path}"
         else:
-            state = f"damaged: {item.path}; `geval models pull {model.name}` fetches it anew"
+            state = f"damaged: {item.path}; `geval models pull {model.name}` fetches it again"
         table.add_row(f"local:{model.name}", f"{model.size_bytes / _MEGABYTE:.0f} MB", model.license, state)
     print_trimmed(indented(table), console)
     for model in KNOWN_MODELS.values():

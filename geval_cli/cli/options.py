@@ -71,10 +71,8 @@ Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", help="Show passed assertions too, with the judge's steps.")
 ]
 FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure or error.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the latest unfinished run of this config.")
-]
-ResumeFrom = Annotated[str | None, typer.Option("--resume-from", metavar="RUN", help="Go on with this run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the latest unfinished run of this config.")]
+ResumeFrom = Annotated[str | None, typer.Option("--resume-from", metavar="RUN", help="Resume this run.")]
 RetryErrors = Annotated[
     bool, typer.Option("--retry-errors", help="Do the errored cases of the latest run again.")
 ]
@@ -86,10 +84,10 @@ CacheTtl = Annotated[
     typer.Option("--cache-ttl", metavar="AGE", help="Use answers up to this age: 12h, 30d, never. [14d]"),
 ]
 MaxCost = Annotated[
-    float | None, typer.Option("--max-cost", metavar="USD", help="Stop when so much is spent.")
+    float | None, typer.Option("--max-cost", metavar="USD", help="Stop when this much is spent.")
 ]
 MaxRequests = Annotated[
-    int | None, typer.Option("--max-requests", min=0, help="Stop after so many requests.")
+    int | None, typer.Option("--max-requests", min=0, help="Stop after this many requests.")
 ]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what a run would ask and cost; send nothing.")]
 LogFile = Annotated[
@@ -100,9 +98,9 @@ Repeat = Annotated[
     int | None, typer.Option("--repeat", min=1, max=1000, help="Run every test this many times.")
 ]
 FailUnder = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        "--fail-under", metavar="SHARE", min=0, max=1, help="Pass when so many of all cases pass: 0.9."
+        "--fail-under", metavar="SHARE", help="Pass when at least this share of all cases passes: 0.9 or 90%."
     ),
 ]
 MaxErrors = Annotated[
@@ -137,7 +135,7 @@ FilterFailing = Annotated[
 ]
 FilterSample = Annotated[
     int | None,
-    typer.Option("--filter-sample", metavar="N", min=0, help="Only so many tests, drawn at random."),
+    typer.Option("--filter-sample", metavar="N", min=0, help="Only this many tests, drawn at random."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Another seed draws another sample.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Run again when a file in the config's folder changes.")]

@@ -60,7 +60,7 @@ def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
         resumed = look_up(prepared, runs)
-    sys.stderr.write(f"plan of going on with {describe_progress(resumed, prepared)}\n")
+    sys.stderr.write(f"plan of resuming {describe_progress(resumed, prepared)}\n")
     return resumed
 
 

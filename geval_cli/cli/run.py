@@ -47,7 +47,7 @@ _RANK = (
 """Which exit code wins when several configs run: the last in this order."""
 
 
-_NOT_STORED = "this run is not stored either: mend that or name another file, and run again"
+_NOT_STORED = "this run is not stored either: fix that or name another file, and run again"
 
 
 def _tell_nobody(_: Iterable[Path]) -> None:
@@ -171,11 +171,11 @@ def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     if prepared.request.resume is None:
         return None
     if not state.keeps_runs:
-        hint = "mend that first; without this option a new run begins, and ends without being stored"
-        message = "an earlier run can only be gone on with where its results can be stored, and they cannot"
+        hint = "fix that first; without this option a new run begins, and ends without being stored"
+        message = "an earlier run can only be resumed where its results can be stored, and they cannot"
         raise UsageError(message, hint=hint)
     resumed = take_up(prepared, state.runs)
-    sys.stderr.write(f"going on with {describe_progress(resumed, prepared)}\n")
+    sys.stderr.write(f"resuming {describe_progress(resumed, prepared)}\n")
     return resumed
 
 

@@ -59,7 +59,7 @@ def _pattern(option: str, text: str | None) -> str | None:
     except regex.error as error:
         hint = "put a backslash before characters that stand for themselves"
         raise UsageError(
-            f"{option} takes a regular expression, and `{text}` is none: {error}", hint=hint
+            f"{option} takes a regular expression, and `{text}` is not one: {error}", hint=hint
         ) from error
     return text
 

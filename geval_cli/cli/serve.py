@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
+from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.web.settings import ServerSettings
@@ -116,7 +117,7 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 def _check_extra() -> None:
     missing = [name for name in _NEEDED if not _is_installed(name)]
     if missing:
-        hint = "install it with `pip install 'geval-cli[server]'`"
+        hint = f"install it {install_hint('server')}"
         raise UsageError(f"the server needs the extra `server` ({', '.join(missing)} is missing)", hint=hint)
 
 

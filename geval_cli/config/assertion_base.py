@@ -12,7 +12,7 @@ Amount = Annotated[float, Field(ge=0)]
 class AssertionSpec(Spec):
     """What every assertion has. `type` is written with `not-` before it to turn the verdict round."""
 
-    type: str = Field(description="What is checked. With `not-` before it, the verdict is turned round.")
+    type: str = Field(description="What is checked. With `not-` before it, the verdict is inverted.")
     metric: str | None = Field(None, description="The name under which scores are summed up over all tests.")
     weight: Annotated[float, Field(ge=0)] = Field(
         1.0, description="How much this counts in the test's score."

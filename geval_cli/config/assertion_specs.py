@@ -93,7 +93,7 @@ def _is_known(kind: str) -> bool:
 
 def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -> str | None:
     kinds = ", ".join(ASSERTION_SPECS)
-    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is turned round")
+    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is inverted")
     if "type" not in value:
         named = next((key for key in value if _is_known(key)), None)
         hint = f"write `type: {named}`" if named else "add `type`"
@@ -130,8 +130,8 @@ def _write_out(fields: Fields, reading: Reading) -> None:
 def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
     """A text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
     if not isinstance(value, tuple):
-        return reading.text(value, place.value())
-    texts = [reading.text(item, place.value(index)) for index, item in enumerate(value)]
+        return reading.text(value, place.value(), is_for_models=True)
+    texts = [reading.text(item, place.value(index), is_for_models=True) for index, item in enumerate(value)]
     return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
 
 
@@ -140,12 +140,12 @@ def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> Jso
         # A chat, whose texts are templates.
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict):
-        return reading.text(value, place.value())
+        return reading.text(value, place.value(), is_for_models=True)
     fields = read_fields(RubricPromptSpec, value, place, "a rubricPrompt", reading)
     if fields is None:
         return None
     for name, entry in list(fields.values.items()):
-        text = reading.text(entry, fields.child(name).value())
+        text = reading.text(entry, fields.child(name).value(), is_for_models=True)
         if text is None:
             return None
         fields.values[name] = text

@@ -9,6 +9,7 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.validation import Reading
 from geval_cli.config.wanted import describe_value
 from geval_cli.errors import Problem
+from geval_cli.numbers import percent_hint
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
@@ -122,7 +123,10 @@ def parse_gate(text: str, place: Place) -> Gate | Problem:
     limit = float(match["limit"]) / (100 if percent else 1)
     problem = _limit_problem(statistic, limit, is_share=bool(percent))
     if problem:
-        return Problem(f"{problem} in the gate `{text}`", place.value(), _FORM)
+        meant = "" if percent else percent_hint(limit)
+        return Problem(
+            f"{problem} in the gate `{text}`", place.value(), f"{meant} or {limit:g}%" if meant else _FORM
+        )
     comparison: Comparison = match["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
     return Gate(text.strip(), statistic, comparison, limit, metric, tags, bool(percent), place)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from geval_cli.config.derived_metrics import DerivedMetric
+from geval_cli.config.provider_settings import config_schema
 from geval_cli.config.schema import (
     ASSERTION_SPECS,
     AssertionSpec,
@@ -115,7 +116,7 @@ def _prompt_schema() -> JsonSchema:
 
 
 def _provider_schema() -> JsonSchema:
-    written_out = _spec_schema(ProviderSpec, {})
+    written_out = _spec_schema(ProviderSpec, {"config": {"type": "object", "properties": config_schema()}})
     others = {name: form for name, form in written_out["properties"].items() if name != "id"}
     keyed = {
         "type": "object",

@@ -25,6 +25,7 @@ from geval_cli.config.scripts import ScriptCaller
 from geval_cli.config.secrets import mask_config
 from geval_cli.config.source_file import (
     SourceFiles,
+    is_bare_path,
     is_file_reference,
     open_problem,
     parse_document,
@@ -267,6 +268,8 @@ def _rows(fields: Fields, reading: Reading) -> RowSource:
         return _held_rows(value, place, reading)
     if value is not None:
         hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
+        if is_bare_path(value, reading.files.base_dir):
+            hint = f"write file://{value}"
         reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
     return nothing
 

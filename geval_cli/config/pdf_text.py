@@ -8,11 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.version import install_hint
 
 PDF_SUFFIX = ".pdf"
 MAX_PAGES = 2_000
 
-_INSTALL_HINT = "pip install 'geval-cli[pdf]', or convert it to text, for example with pdftotext"
+_INSTALL_HINT = f"install it {install_hint('pdf')}; or convert it to text, for example with pdftotext"
 
 
 def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_characters: int) -> str:
@@ -42,7 +43,7 @@ def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_chara
                     raise ConfigError([_too_long(path, f"{max_characters:,} characters", asked_at)])
     except (package.errors.PyPdfError, *_BROKEN) as error:
         message = f"`{path}` cannot be read as PDF: {str(error) or type(error).__name__}"
-        raise ConfigError([Problem(message, asked_at, "save it anew, or convert it to text")]) from error
+        raise ConfigError([Problem(message, asked_at, "save it again, or convert it to text")]) from error
     text = "\n\n".join(pages).strip()
     if not text:
         hint = "it may hold pictures of text: recognise the text first (OCR), and name the result"

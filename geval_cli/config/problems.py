@@ -121,8 +121,9 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
     plain = _plain(word)
     if not plain:
         return None
-    distances = [(_distance(plain, _plain(candidate)), candidate) for candidate in candidates]
-    near = [(far, candidate) for far, candidate in distances if far <= _tolerance(plain, _plain(candidate))]
+    near = [
+        (far, candidate) for candidate in candidates if (far := _near(plain, _plain(candidate))) is not None
+    ]
     if near:
         return min(near, key=lambda pair: (pair[0], -_similarity(plain, _plain(pair[1]))))[1]
     longer = [candidate for candidate in candidates if _plain(candidate).startswith(plain)]
@@ -139,6 +140,15 @@ def _tolerance(word: str, candidate: str) -> int:
     if longest <= _SHORT_WORD:
         return 1 if longest > 1 else 0
     return 2 if longest <= _MEDIUM_WORD else 3
+
+
+def _near(word: str, candidate: str) -> int | None:
+    """Return the distance when it is small; words whose lengths differ too much are not compared at all."""
+    tolerance = _tolerance(word, candidate)
+    if abs(len(word) - len(candidate)) > tolerance:
+        return None
+    distance = _distance(word, candidate)
+    return distance if distance <= tolerance else None
 
 
 def _similarity(word: str, candidate: str) -> float:

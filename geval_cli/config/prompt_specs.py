@@ -65,7 +65,7 @@ def _build(fields: Fields, short_form: Place | None, reading: Reading) -> Prompt
     for name in ("raw", "system", "evaluation_criteria"):
         if values.get(name) is not None:
             at = short_form or fields.child(name)
-            text = reading.text(values[name], at.value())
+            text = reading.text(values[name], at.value(), is_for_models=True)
             if text is None:
                 return None
             values[name] = text
@@ -89,7 +89,9 @@ def _read_messages(value: JsonValue, place: Place, reading: Reading) -> tuple[Ch
         if fields is None:
             continue
         if "content" in fields.values:
-            fields.values["content"] = reading.text(fields.values["content"], fields.child("content").value())
+            fields.values["content"] = reading.text(
+                fields.values["content"], fields.child("content").value(), is_for_models=True
+            )
             if fields.values["content"] is None:
                 fields.drop("content")
         message = build_spec(ChatMessageSpec, fields, reading)

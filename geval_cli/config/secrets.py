@@ -336,9 +336,13 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
-    for start, end in reversed(spans):
-        text = text[:start] + MASK + text[end:]
-    return text
+    if not spans:
+        return text
+    pieces, cursor = list[str](), 0
+    for start, end in spans:  # sorted, and apart from one another
+        pieces += (text[cursor:start], MASK)
+        cursor = end
+    return "".join([*pieces, text[cursor:]])
 
 
 def _is_reference(value: str) -> bool:

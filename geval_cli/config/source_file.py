@@ -13,6 +13,8 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.regular_file import SpecialFileError, open_regular
 from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
 
 FILE_PREFIX = "file://"
 
@@ -85,6 +87,20 @@ def hash_file(path: Path) -> str:
         while chunk := stream.read(_HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+_FILE_NAME = compile_later(r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|j2|jinja2?|html?|xml|csv|py|m?js)")
+
+
+def is_bare_path(value: JsonValue, base_dir: Path) -> TypeGuard[str]:
+    """Whether a text is the path of a file that is there, so that `file://` was probably forgotten before it."""
+    if not isinstance(value, str) or "." not in value or _FILE_NAME.fullmatch(value) is None:
+        return False
+    path = base_dir / value
+    try:
+        return not is_outside(path) and path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 class SourceFiles:

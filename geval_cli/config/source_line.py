@@ -9,6 +9,11 @@ from geval_cli.config.secrets import MASK, header_line_spans, secret_spans
 _TAB_WIDTH = 4
 _MAX_WIDTH = 100
 _LEAD = 30
+_LONG_LINE = 2_000
+_MARGIN = 500
+"""So many characters on both sides of the caret are drawn of a long line."""
+_SECRET_MARGIN = 65_536
+"""So many are searched for secrets: one that is longer than this is no key."""
 _ELLIPSIS = "…"
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f")
 _REPLACEMENT = "�"
@@ -30,12 +35,12 @@ def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str
         length: how many characters to point at.
         above: the lines above it, the nearest first; they say what is a header.
     """
-    cells = _cells(line, [*secret_spans(line), *header_line_spans(above, line)])
-    start = min(max(column - 1, 0), len(cells))
+    offset, cells = _cells_near(line, column - 1, above)
+    start = min(max(column - 1 - offset, 0), len(cells))
     end = min(start + length, len(cells))
     first, last = _window(cells, start, end)
-    head = _ELLIPSIS if first else ""
-    tail = _ELLIPSIS if last < len(cells) else ""
+    head = _ELLIPSIS if first or offset else ""
+    tail = _ELLIPSIS if offset + last < len(line) else ""
     shown = head + "".join(cell.text for cell in cells[first:last]) + tail
     before = len(head) + sum(cell.width for cell in cells[first:start])
     if start < len(cells) and not cells[start].width:
@@ -44,15 +49,35 @@ def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str
     return shown, " " * before + "^" * max(1, under)
 
 
-def _cells(line: str, hidden: Iterable[tuple[int, int]]) -> list[_Cell]:
+def _cells_near(line: str, caret: int, above: Iterable[str]) -> tuple[int, list[_Cell]]:
+    """Return the cells to draw and the offset of the first: all of a line, or what is near the caret of a long one.
+
+    A config that a program wrote may be one line of megabytes, and have a problem in each of its tests.
+    """
+    caret = min(max(caret, 0), len(line))
+    base, end = max(0, caret - _SECRET_MARGIN), caret + _SECRET_MARGIN
+    first, last = max(0, caret - _MARGIN), min(len(line), caret + _MARGIN)
+    if len(line) <= _LONG_LINE:
+        base, end, first, last = 0, len(line), 0, len(line)
+    cells = _plain_cells(line[first:last])
+    part = line[base:end]
+    for start, stop in (*secret_spans(part), *header_line_spans(above, part)):
+        _mask(cells, max(0, base + start - first), min(len(cells), base + stop - first))
+    return first, cells
+
+
+def _mask(cells: list[_Cell], start: int, end: int) -> None:
+    if start < end:
+        cells[start:end] = [_Cell(MASK, len(MASK)), *[_Cell("", 0)] * (end - start - 1)]
+
+
+def _plain_cells(line: str) -> list[_Cell]:
     cells: list[_Cell] = []
     column = 0
     for character in line:
         cell = _cell(character, column)
         cells.append(cell)
         column += cell.width
-    for start, end in hidden:
-        cells[start:end] = [_Cell(MASK, len(MASK)), *[_Cell("", 0)] * (end - start - 1)]
     return cells
 
 

@@ -88,16 +88,24 @@ class SpotTree:
             self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
         index = bisect_right(self._line_starts, start) - 1
         line_start = self._line_starts[index]
-        found = _LINE_BREAK.search(self._text, start)
-        line_end = found.start() if found else len(self._text)
-        visible = self._text[start : min(end, line_end)].rstrip()
+        visible_end = min(end, self._line_end(index))
+        while visible_end > start and self._text[visible_end - 1].isspace():
+            visible_end -= 1
         return Location(
             self.file,
             self._first_line + index,
             start - line_start + 1,
-            max(1, len(visible)),
+            max(1, visible_end - start),
             format_key_path(path, self._prefix),
         )
+
+    def _line_end(self, index: int) -> int:
+        """Return where a line ends, told from the next one's start: a search would read a long line each time."""
+        starts = self._line_starts or [0]
+        if index + 1 == len(starts):
+            return len(self._text)
+        end = starts[index + 1] - 1
+        return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpot, offset: int) -> str:
         """Where a key stands, told to somebody who reads about `offset`."""

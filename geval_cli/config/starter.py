@@ -1,6 +1,6 @@
-"""The config that `geval init` writes: small, explained line by line, and good to run without any key."""
+"""The config that `geval init` writes: small, explained line by line, and good to run where it is written."""
 
-STARTER_CONFIG = """\
+_TEMPLATE = """\
 # yaml-language-server: $schema=./gevalconfig.schema.json
 # The line above lets editors check this file; `geval schema -o gevalconfig.schema.json` writes the schema it names.
 # Run it with: geval run gevalconfig.yaml
@@ -11,22 +11,13 @@ description: Short answers for visitors of a museum
 prompts:
   - "Answer in one sentence: {{ question }}"
 
-# Who answers: a small model on this machine, or a service whose key stands in an environment variable.
+# Who answers: WHO_COMMENT
 providers:
-  - local:smollm2
-  # - openai:gpt-4.1-mini   # needs OPENAI_API_KEY
+  - ANSWERER
 
-# What all tests have. The judge is a model too; a larger one judges better.
+# What all tests have.JUDGE_COMMENT
 defaultTest:
-  options:
-    provider: local:smollm2
-    # provider: openai:gpt-4.1
-  assert:
-    - type: g-eval
-      metric: helpful
-      criteria: The answer is correct, polite, and answers the question that was asked.
-      threshold: 0.5 # on a scale from 0 to 1
-
+DEFAULT_TEST
 # Each test fills in the variables, and may check more than defaultTest does.
 tests:
   - description: A fact
@@ -40,3 +31,41 @@ tests:
     vars:
       question: Why do people visit museums?
 """
+
+_JUDGED = """\
+  options:
+    provider: JUDGE
+  assert:
+    - type: g-eval
+      metric: helpful
+      criteria: The answer is correct, polite, and answers the question that was asked.
+      threshold: 0.5 # on a scale from 0 to 1
+"""
+_UNJUDGED = """\
+  assert:
+    - type: icontains
+      value: "{{ question }}"
+    # With a model that judges, add:
+    # - type: g-eval
+    #   criteria: The answer is correct, polite, and answers the question that was asked.
+"""
+_OFFLINE_COMMENT = """nobody yet, `echo` gives the prompt back. For a model write its id,
+# such as openai:gpt-4.1-mini (needs OPENAI_API_KEY), or local:smollm2 (a small model on this machine)."""
+
+
+def starter_config(model: str | None) -> str:
+    """The config with `model` as the one that answers and judges; None: one that runs without any."""
+    text = _TEMPLATE if model is not None else _without_expectations(_TEMPLATE)
+    comment = _OFFLINE_COMMENT if model is None else "any other model can stand here, and several can."
+    judge = "" if model is None else " The judge is a model too; a larger one judges better."
+    default = _UNJUDGED if model is None else _JUDGED.replace("JUDGE", model)
+    text = text.replace("WHO_COMMENT", comment).replace("ANSWERER", model or "echo")
+    return text.replace("JUDGE_COMMENT", judge).replace("DEFAULT_TEST\n", default)
+
+
+def _without_expectations(text: str) -> str:
+    return text.replace("value: leonardo", "value: mona lisa # `leonardo`, once a model answers")
+
+
+STARTER_CONFIG = starter_config("local:smollm2")
+"""The one for a machine with the small local model."""

@@ -13,14 +13,25 @@ from geval_cli.config.dialect import Dialect
 from geval_cli.config.env import EnvValues
 from geval_cli.config.place import Place
 from geval_cli.config.problems import did_you_mean
-from geval_cli.config.schema import ProviderSpec, Spec
+from geval_cli.config.schema import (
+    GEvalAssertionSpec,
+    ProviderSpec,
+    Spec,
+    SuiteSpec,
+    TestOptionsSpec,
+    TestSpec,
+)
 from geval_cli.config.scripts import ScriptCaller
-from geval_cli.config.source_file import SourceFiles, is_file_reference
+from geval_cli.config.source_file import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.config.wanted import annotation_at, describe_value, mismatch_hint, tuple_fields, wanted_text
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 
 SpecT = TypeVar("SpecT", bound=Spec)
+
+_OF_PROVIDERS = frozenset(
+    {"model", "models", "temperature", "max_tokens", "maxTokens", "base_url", "apiKey", "api_key_env"}
+)
 
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
 
@@ -53,9 +64,17 @@ class Reading(Struct, frozen=True):
     def with_problems(self, problems: list[Problem]) -> "Reading":
         return Reading(self.files, self.env, problems, self.dialect, self.scripts)
 
-    def text(self, value: JsonValue, location: Location | None) -> JsonValue:
-        """`value`, or the text of the file that it names; None with a problem when that cannot be read."""
+    def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
+        """`value`, or the text of the file that it names; None with a problem when that cannot be read.
+
+        What is for models, prompts and criteria, is never the bare path of a file that is there.
+        """
         if not is_file_reference(value):
+            if is_for_models and not self.is_lenient and is_bare_path(value, self.files.base_dir):
+                hint = f"write file://{value}"
+                self.report(
+                    f"the path `{value}` itself would be sent, not what is in the file", location, hint
+                )
             return value
         try:
             return self.files.text(value, location)
@@ -171,9 +190,30 @@ def read_spec(
 def _unknown_key(
     key: str, near: str | None, model: type[Spec], location: Location | None, what: str
 ) -> Problem:
-    hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
+    elsewhere = _home_of(key, model)
+    if elsewhere and not (near or "").startswith(key):
+        hint = f"put it under {elsewhere}"
+    else:
+        hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
     allowed = f"allowed: {', '.join(preferred_spellings(model))}"
     return Problem(f"unknown key `{key}` in {what}", location, hint, (allowed,))
+
+
+def _home_of(key: str, model: type[Spec]) -> str:
+    """Where a key of another level belongs, or ""."""
+    if issubclass(model, SuiteSpec):
+        if key in spellings(TestSpec):
+            return "`tests` or `defaultTest`"
+        if key in spellings(TestOptionsSpec):
+            return "`options` of `defaultTest`"
+        if key in _OF_PROVIDERS:
+            return "`providers`, or `config` of one of them"
+    if issubclass(model, TestSpec):
+        if key in spellings(TestOptionsSpec):
+            return "`options` of the test"
+        if key in spellings(GEvalAssertionSpec):
+            return "an assertion of `assert`"
+    return ""
 
 
 def _error_paths(error: ValidationError, fields: Fields) -> list[tuple[str | int, ...]]:

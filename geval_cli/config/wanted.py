@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.schema import Spec
 from geval_cli.config.secrets import mask_text
+from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.records import JsonValue
 
 _MAX_SHOWN = 40
@@ -61,7 +62,7 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
         if str in kinds:
             return "put quotes around it"
         if value > 1 and any(_is_share(base, limits) for base, limits in bases):
-            return "was it meant on the rating scale? scores run from 0 to 1: 7 of 10 is 0.7"
+            return _too_high_hint(value)
     if isinstance(value, bool) and str in kinds:
         return "put quotes around it"
     return ""
@@ -183,7 +184,14 @@ def _hint_for_text(value: str, kinds: set[Any], choices: list[Any]) -> str:
         return f"write `{'true' if value.lower() in _YES else 'false'}`"
     if kinds & {int, float} and _is_number(value):
         return "remove the quotes"
-    return ""
+    share = share_of_percentage(value) if float in kinds else None
+    return "" if share is None else f"write {share:g}"
+
+
+def _too_high_hint(share: float) -> str:
+    if percent_hint(share):
+        return f"scores run from 0 to 1: {percent_hint(share)} for {share:g} %"
+    return "was it meant on the rating scale? scores run from 0 to 1: 7 of 10 is 0.7"
 
 
 def _is_number(text: str) -> bool:

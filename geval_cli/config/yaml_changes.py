@@ -1,6 +1,6 @@
 """Which cuts make a YAML text say something else: compared part by part with its tree, changed where it differs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
@@ -121,6 +121,7 @@ class YamlChanges:
         own = {entry.key for entry in node.entries}
         stays = [entry for entry in node.entries if entry.key in wanted or entry.key == MERGE_KEY]
         merged = {key for key in old if key not in own}
+        staying = {entry.key for entry in stays}
         if not stays or any(key not in wanted for key in merged) or (merged and self._moved):
             if not same(old, plain_value(wanted)) or merged:
                 self._put(node, wanted, spot)
@@ -128,12 +129,12 @@ class YamlChanges:
         column = self._cuts.column(node.entries[0].start)
         below = _Spot(column + self._step, spot.depth + 1, in_flow=spot.in_flow or node.is_flow)
         for entry in node.entries:
-            if entry not in stays:
+            if entry.key not in staying:
                 self._forget(entry.value)
         for entry in node.entries:
             if entry.key in wanted and entry.key != MERGE_KEY:
                 self._change(entry.value, old[entry.key], wanted[entry.key], below)
-        self._remove([_Part(e.start, e.start, _entry_end(e), e in stays) for e in node.entries], node)
+        self._remove([_Part(e.start, e.start, _entry_end(e), e.key in staying) for e in node.entries], node)
         is_known = own | {key for key in merged if same(old[key], plain_value(wanted[key]))}
         self._add_keys(
             node, stays, {key: value for key, value in wanted.items() if key not in is_known}, wanted
@@ -175,10 +176,11 @@ class YamlChanges:
             self._put(node, wanted, spot)
             return
         in_flow = spot.in_flow or node.is_flow
-        parts = self._list_parts(node, kept)
+        staying = frozenset(kept)
+        parts = self._list_parts(node, staying)
         below = _Spot(self._cuts.column(parts[0].mark) + 2, spot.depth + 1, is_item=True, in_flow=in_flow)
         for index, child in enumerate(node.items):
-            if index not in kept:
+            if index not in staying:
                 self._forget(child)
         for item in items:
             if item.origin is not None and not item.is_copy:
@@ -194,7 +196,7 @@ class YamlChanges:
             else:
                 self._insert_item(parts, kept, before, self._item_text(node, old, item))
 
-    def _list_parts(self, node: Node, kept: Sequence[int]) -> list[_Part]:
+    def _list_parts(self, node: Node, kept: Collection[int]) -> list[_Part]:
         parts: list[_Part] = []
         end = node.start
         for index, item in enumerate(node.items):
@@ -297,8 +299,7 @@ class YamlChanges:
         if spot.in_flow:
             is_long = "\n" in self._cuts.text[node.start : node.end]
             text = self._flow(plain_value(wanted), is_long=is_long)
-            line = self._cuts.text[self._cuts.line_start(node.start) : node.start]
-            column = len(line) - len(line.lstrip(" "))
+            column = self._cuts.indentation(node.start)
             text = self._apart(node, name) + indented(text, column, first=False)
             self._cuts.replace(node.start, node.end, text)
         elif isinstance(wanted, Written):
@@ -314,10 +315,10 @@ class YamlChanges:
     def _put_text(self, node: Node, text: str, name: str, spot: _Spot) -> None:
         """Write a scalar, or an empty collection, in the line of its key or dash where that is possible."""
         lines = indented(text, max(0, spot.indent - 2), first=False)
-        before = self._cuts.text[: node.start].rstrip()
+        before = self._cuts.behind_text(node.start, " \t\r\n")
         if self._cuts.begins_line(node.start) and not spot.is_item:
-            if before.endswith(":"):
-                self._put_lines(node, f" {name}{lines}", start=len(before))
+            if self._cuts.text.startswith(":", before - 1):
+                self._put_lines(node, f" {name}{lines}", start=before)
             else:  # a comment stands between
                 pad = max(0, spot.indent - self._cuts.column(node.start))
                 self._put_lines(node, " " * pad + name + lines)
@@ -335,9 +336,9 @@ class YamlChanges:
             width = column if is_deep else spot.indent
             self._put_lines(node, " " * (width - column) + indented(text, width, first=False))
         else:
-            before = self._cuts.text[: node.start].rstrip(" ")
+            before = self._cuts.behind_text(node.start, " ")
             lines = indented(text, spot.indent, first=True)
-            self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=len(before))
+            self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=before)
 
     def _put_lines(self, node: Node, text: str, *, start: int | None = None) -> None:
         """Replace a part; a comment behind it moves up to the first of several lines."""

@@ -1,7 +1,9 @@
 """Cuts into a text that are made all at once, and where its lines begin and end."""
 
 import re
+from bisect import bisect_right
 
+_NEWLINE = re.compile("\n")
 _BLANK_LINES = re.compile(r"(?:[ \t]*\r?\n)*")
 
 
@@ -15,6 +17,7 @@ class Cuts:
     def __init__(self, text: str) -> None:
         self.text = text
         self._cuts: list[tuple[int, int, str]] = []
+        self._line_starts = [0, *(found.end() for found in _NEWLINE.finditer(text))]
         self._newline = "\r\n" if "\r\n" in text else "\n"
 
     def replace(self, start: int, end: int, new: str) -> None:
@@ -38,26 +41,40 @@ class Cuts:
         return "".join([*parts, self.text[cursor:]])
 
     def line_start(self, at: int) -> int:
-        return self.text.rfind("\n", 0, at) + 1
+        return self._line_starts[bisect_right(self._line_starts, at) - 1]
 
     def line_end(self, at: int) -> int:
         """Where the line of `at` ends, before its line break."""
-        found = self.text.find("\n", at)
-        if found < 0:
+        index = bisect_right(self._line_starts, at)
+        if index == len(self._line_starts):
             return len(self.text)
+        found = self._line_starts[index] - 1
         return found - 1 if found > at and self.text[found - 1] == "\r" else found
 
     def next_line(self, at: int) -> int:
         """Where the line after that of `at` begins."""
-        found = self.text.find("\n", at)
-        return len(self.text) if found < 0 else found + 1
+        index = bisect_right(self._line_starts, at)
+        return self._line_starts[index] if index < len(self._line_starts) else len(self.text)
 
     def column(self, at: int) -> int:
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
         """Whether only spaces stand before `at` in its line."""
-        return not self.text[self.line_start(at) : at].strip(" ")
+        return self.behind_text(at, " ") <= self.line_start(at)
+
+    def behind_text(self, at: int, blanks: str) -> int:
+        """Return the end of the text before `at`, `blanks` not counted."""
+        while at and self.text[at - 1] in blanks:
+            at -= 1
+        return at
+
+    def indentation(self, at: int) -> int:
+        """Return how many spaces the line of `at` begins with, as far as `at`."""
+        start = end = self.line_start(at)
+        while end < at and self.text[end] == " ":
+            end += 1
+        return end - start
 
     def skip_blank_lines(self, at: int) -> int:
         found = _BLANK_LINES.match(self.text, at)

@@ -1,7 +1,7 @@
 """The first pass over a suite: every test is rendered and every assertion checked before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,17 +17,21 @@ from geval_cli.config.schema import (
     PromptSpec,
     ProviderSpec,
 )
-from geval_cli.config.suite import TestCase
+from geval_cli.config.source_file import is_bare_path
+from geval_cli.config.suite import Suite, TestCase
 from geval_cli.config.test_source import MAX_PROBLEMS
 from geval_cli.engine.carried import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
+from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
 from geval_cli.templating import Templates, template_problem
+
+_TESTS_COMPARED = 100
 
 
 class Checked(Struct, frozen=True):
@@ -41,6 +45,7 @@ class Checked(Struct, frozen=True):
         own_judges: how many assertions, counted once per test, name a judge of their own, so that `--grader` does
             not apply to them.
         cases: how many cases there are, repeats counted once.
+        checks_nothing: whether no test has anything that is checked.
         is_serial: whether a case may depend on those before it.
         is_in_rows: whether outputs of a test are compared with one another.
     """
@@ -51,6 +56,7 @@ class Checked(Struct, frozen=True):
     answerers: tuple[ProviderSpec, ...] = ()
     own_judges: int = 0
     cases: int = 0
+    checks_nothing: bool = False
     is_serial: bool = False
     is_in_rows: bool = False
 
@@ -115,18 +121,24 @@ class _Findings(Struct):
 
 
 def check_plan(
-    plan: Plan, templates: Templates, defaults: JudgeDefaults, *, is_complete: bool = True
+    plan: Plan,
+    templates: Templates,
+    defaults: JudgeDefaults,
+    *,
+    is_complete: bool = True,
+    is_filtered: bool = False,
 ) -> Checked:
     """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are told one by one.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
-    said about what seems to be absent.
+    said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
     findings, judges = _Findings(), _Judges(defaults)
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
     count, cases, lenient = 0, 0, templates.lenient()
+    subjects, checks_nothing, asked = GateSubjects(plan.suite.gates), True, _AskedTheSame(plan.suite.prompts)
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
     try:
         for written in plan.suite.tests:
@@ -137,23 +149,33 @@ def check_plan(
             is_serial = is_serial or is_order_bound(test)
             is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
+            subjects.note(test, templates)
+            asked.note(test)
+            checks_nothing = checks_nothing and not _is_checked(test, plan)
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
                 judges.answerers.setdefault(answerer.fingerprint, answerer)
             if is_complete:
                 for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
                     findings.add(problem, where)
+            for problem in _bare_paths(test, plan.suite):
+                findings.add(problem, where)
             for problem in _check_test(test, plan, seen_by, judges):
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), count)
     return Checked(
-        tuple(findings.all()),
+        (
+            *findings.all(),
+            *asked.problems(),
+            *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ()),
+        ),
         count,
         tuple(judges.found.values()),
         tuple(judges.answerers.values()),
         own_judges=judges.own,
         cases=cases,
+        checks_nothing=bool(count) and checks_nothing,
         is_serial=is_serial,
         is_in_rows=is_in_rows,
     )
@@ -175,7 +197,7 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
         try:
             context = replace(context, rendered_prompt=render_prompt(prompt, test, templates).whole)
         except TemplateError as error:
-            yield _prompt_problem(error, prompt, test)
+            yield _prompt_problem(error, prompt, test, plan.suite)
         evaluation = evaluation_of(prompt, test)
         if evaluation is not None:
             judges.note(evaluation, context)
@@ -188,7 +210,73 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
             yield Problem(message, spec.place.value("type"), "add another prompt or provider")
 
 
-def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase) -> Problem:
+def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:
+    for problem in subjects.problems():
+        yield dataclasses.replace(problem, severity=Severity.WARNING) if is_filtered else problem
+
+
+class _AskedTheSame:
+    """Prompts without variables, and whether tests differ in nothing but variables: then all ask the same."""
+
+    def __init__(self, prompts: Iterable[PromptSpec]) -> None:
+        self._fixed = [prompt for prompt in prompts if _is_fixed(prompt)]
+        self._first: TestCase | None = None
+        self._tests = 0
+        self._is_shown = False
+
+    def note(self, test: TestCase) -> None:
+        """Take in the next test; a few are enough to tell."""
+        if not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
+            return
+        self._tests += 1
+        if self._first is None:
+            self._first = test
+        elif test.variables != self._first.variables:
+            self._is_shown = _written(test.assertions) == _written(self._first.assertions)
+
+    def problems(self) -> Iterator[Problem]:
+        for prompt in self._fixed if self._is_shown else ():
+            message = f"the prompt `{prompt.label or prompt.id}` uses no variable, so tests that differ only in theirs"
+            hint = "name them in it, as in {{ question }}"
+            yield Problem(f"{message} ask the same", prompt.place.value(), hint, severity=Severity.WARNING)
+
+
+def _is_fixed(prompt: PromptSpec) -> bool:
+    if type(prompt) is not PromptSpec or prompt == NO_PROMPT or prompt.system is not None:
+        return False
+    texts = [prompt.raw or "", *(str(message.content) for message in prompt.messages or ())]
+    return not any(mark in text for text in texts for mark in ("{{", "{%"))
+
+
+def _written(specs: Iterable[AssertionSpec]) -> list[dict[str, object]]:
+    return [spec.model_dump(exclude={"place"}, serialize_as_any=True) for spec in specs]
+
+
+def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
+    """Texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
+    if suite.dialect is Dialect.PROMPTFOO:
+        return
+    own = {"input": test.input, "output": test.output, "expected_output": test.expected_output}
+    texts = [(value, test.place.child(name)) for name, value in own.items()]
+    texts += [(value, test.place.child("vars").child(name)) for name, value in test.vars.items()]
+    texts += [(getattr(spec, "value", None), spec.place.child("value")) for spec in test.assertions]
+    for value, place in texts:
+        if is_bare_path(value, suite.base_dir):
+            message = f"the path `{value}` itself is used, not what is in the file"
+            hint = f"write file://{value} if its text is meant"
+            yield Problem(message, place.value(), hint, severity=Severity.WARNING)
+
+
+def _is_checked(test: TestCase, plan: Plan) -> bool:
+    return bool(test.assertions) or any(evaluation_of(prompt, test) for prompt in plan.suite.prompts)
+
+
+def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase, suite: Suite) -> Problem:
+    written = suite.snapshot if isinstance(suite.snapshot, dict) else {}
+    if error.missing and "prompts" in written and "tests" not in written:
+        label = prompt.label or prompt.id
+        message = f"the config has no `tests`, and the prompt `{label}` needs the variable `{error.missing}`"
+        return Problem(message, prompt.place.value(), f"add `tests:` with `vars: {{{error.missing}: ...}}`")
     key = "system" if prompt.system is not None else "messages" if prompt.messages is not None else "raw"
     where = f"in prompt `{prompt.label or prompt.id}` for {describe_test(test)}"
     return template_problem(error, where=where, location=prompt.place.value(key))

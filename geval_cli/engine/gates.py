@@ -1,17 +1,26 @@
 """Gates judged: one pass over the results of a run, a handful of sums for each gate. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from geval_cli.assertions.registry import members_of, metric_name
 from geval_cli.config.gates import Gate, Statistic
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.schema import AssertionSpec
+from geval_cli.config.suite import TestCase
 from geval_cli.engine.quantiles import Quantiles
-from geval_cli.engine.statistics import RunningMean, wilson_interval
-from geval_cli.records import CaseResult, GateResult, Status, Usage
+from geval_cli.engine.statistics import ClusteredMean, RunningMean
+from geval_cli.errors import Problem
+from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
+from geval_cli.templating import Templates
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
 
 _LATENCIES = {Statistic.LATENCY_MEAN, *_QUANTILES}
+
+_NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
+"""Types whose verdict may name scores that the config does not."""
 
 ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
 """What decides a run that nobody set a gate for."""
@@ -44,21 +53,22 @@ class _Sums(Struct):
 
     gate: Gate
     cases: int = 0
-    passed: int = 0
     failed: int = 0
     errored: int = 0
-    scores: RunningMean = field(default_factory=RunningMean)
+    scores: ClusteredMean = field(default_factory=ClusteredMean)
+    judged: ClusteredMean = field(default_factory=ClusteredMean)
+    finished: ClusteredMean = field(default_factory=ClusteredMean)
     latencies: Quantiles = field(default_factory=Quantiles)
     latency: RunningMean = field(default_factory=RunningMean)
     usage: Usage = field(default_factory=Usage)
 
     def add(self, result: CaseResult) -> None:
-        if not all(_has_tag(result, name, value) for name, value in self.gate.tags):
+        if not all(_is_tagged(result.metadata, name, value) for name, value in self.gate.tags):
             return
         if self.gate.metric is None:
-            self._count(result.status)
+            self._count(result.status, result)
             if result.score is not None:
-                self.scores.add(result.score)
+                self.scores.add(result.test_index, result.score)
         else:
             self._add_metric(result, self.gate.metric)
         for usage in result.usage.values():
@@ -73,17 +83,21 @@ class _Sums(Struct):
         """Count the assertions of the metric as one: it is as bad as the worst of them."""
         statuses = {item.status for item in result.assertions if item.metric == metric}
         if metric in result.named_scores:
-            self.scores.add(result.named_scores[metric])
+            self.scores.add(result.test_index, result.named_scores[metric])
         for status in (Status.FAILED, Status.ERROR, Status.PASSED):
             if status in statuses:
-                self._count(status)
+                self._count(status, result)
                 return
 
-    def _count(self, status: Status) -> None:
+    def _count(self, status: Status, result: CaseResult) -> None:
         self.cases += 1
-        self.passed += status is Status.PASSED
         self.failed += status is Status.FAILED
         self.errored += status is Status.ERROR
+        has_passed = float(status is Status.PASSED)
+        if status in {Status.PASSED, Status.FAILED}:
+            self.judged.add(result.test_index, has_passed)
+        if status is not Status.NOT_EVALUATED:
+            self.finished.add(result.test_index, has_passed)
 
     def result(self) -> GateResult:
         """How the gate stands."""
@@ -111,9 +125,9 @@ class _Sums(Struct):
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
             case Statistic.PASS_RATE:
-                return _share(self.passed, self.passed + self.failed)
+                return _share(self.judged)
             case Statistic.PASSED:
-                return _share(self.passed, self.passed + self.failed + self.errored)
+                return _share(self.finished)
             case Statistic.FAILURES:
                 return self._counted(self.failed)
             case Statistic.ERRORS:
@@ -132,6 +146,64 @@ class _Sums(Struct):
         return float(count), f"of {self.cases:,}"
 
 
+class GateSubjects(Struct):
+    """The metrics and tags that the tests of a suite have, for gates to be checked before anything is paid for."""
+
+    gates: Sequence[Gate]
+    metrics: set[str] = field(default_factory=set)
+    metadata: dict[str, set[str]] = field(default_factory=dict)
+    fitting: set[int] = field(default_factory=set)
+    names_may_come: bool = False
+
+    def note(self, test: TestCase, templates: Templates) -> None:
+        """Take in what one test has."""
+        if not self.gates:
+            return
+        self.names_may_come |= test.directions.assert_scoring_function is not None
+        for spec in test.assertions:
+            self.note_metrics(spec, test, templates)
+        for name, value in test.metadata.items():
+            self.metadata.setdefault(name, set()).update(_tag_texts(value))
+        for index, gate in enumerate(self.gates):
+            if all(_is_tagged(test.metadata, name, value) for name, value in gate.tags):
+                self.fitting.add(index)
+
+    def note_metrics(self, spec: AssertionSpec, test: TestCase, templates: Templates) -> None:
+        """Take in the metrics of an assertion and its members."""
+        self.names_may_come |= spec.base_type in _NAMES_SCORES
+        name = metric_name(spec, test, templates)
+        if name is not None:
+            self.metrics.add(name)
+        for member in members_of(spec):
+            self.note_metrics(member, test, templates)
+
+    def problems(self) -> Iterator[Problem]:
+        """One for each gate for which nothing can be counted, whatever models answer."""
+        for index, gate in enumerate(self.gates):
+            if gate.metric is not None and gate.metric not in self.metrics and not self.names_may_come:
+                near = did_you_mean(gate.metric, self.metrics)
+                known = (
+                    f"metrics: {', '.join(sorted(self.metrics))}"
+                    if self.metrics
+                    else "no assertion has a metric"
+                )
+                message = f"no assertion has the metric `{gate.metric}` of the gate `{gate.text}`"
+                hint = f"did you mean `{near}`?" if near else ""
+                yield Problem(message, gate.place.value(), hint, (known,))
+            if index not in self.fitting:
+                yield self._missing_tags(gate)
+
+    def _missing_tags(self, gate: Gate) -> Problem:
+        hint = ""
+        for name, value in gate.tags:
+            known = self.metadata.get(name)
+            near = did_you_mean(name, self.metadata) if known is None else did_you_mean(value, known)
+            if near and near not in {name, value}:
+                hint = f"did you mean `{near}`?"
+        message = f"no test has the metadata that the gate `{gate.text}` selects by"
+        return Problem(message, gate.place.value(), hint)
+
+
 def errors_are_gated(gates: Iterable[Gate]) -> bool:
     """Whether one of the gates says how many errors of the whole run are allowed."""
     return any(item.statistic is Statistic.ERRORS and not item.metric and not item.tags for item in gates)
@@ -142,22 +214,20 @@ def passed_gate(share: float) -> Gate:
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 
-def _has_tag(result: CaseResult, name: str, value: str) -> bool:
-    if name not in result.metadata:
-        return False
-    found = result.metadata[name]
-    texts = [_tag_text(item) for item in found] if isinstance(found, list | tuple) else [_tag_text(found)]
-    return value in texts
+def _is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
+    return name in metadata and value in _tag_texts(metadata[name])
+
+
+def _tag_texts(found: JsonValue) -> list[str]:
+    return [_tag_text(item) for item in found] if isinstance(found, list | tuple) else [_tag_text(found)]
 
 
 def _tag_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _share(part: int, whole: int) -> tuple[float | None, str]:
-    if not whole:
-        return None, ""
-    return part / whole, _interval_note(wilson_interval(part, whole), whole)
+def _share(cases: ClusteredMean) -> tuple[float | None, str]:
+    return cases.mean, _interval_note(cases.share_interval(), cases.n)
 
 
 def _interval_note(interval: tuple[float, float] | None, n: int) -> str:

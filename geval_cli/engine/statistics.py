@@ -1,6 +1,7 @@
-"""How sure a number is: 95 % intervals for a share and for a mean. Pure."""
+"""How sure a number is: 95 % intervals for a share and for a mean, of single cases and of clusters. Pure."""
 
 import math
+from functools import cache
 from statistics import NormalDist
 
 from msgspec import Struct
@@ -10,11 +11,12 @@ Interval = tuple[float, float]
 
 _CONFIDENCE_QUANTILE = 0.975
 _Z = NormalDist().inv_cdf(_CONFIDENCE_QUANTILE)
-# The 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom, where the series below is not good enough.
-_T_FEW = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+_EXACT_UP_TO = 200
+"""Degrees of freedom; above, a series in their inverse is as good and quicker."""
+_HALVINGS = 60
 
 
-def wilson_interval(passed: int, judged: int) -> Interval | None:
+def wilson_interval(passed: float, judged: float) -> Interval | None:
     """Wilson's score interval for the share `passed` of `judged`, within 0..1; None when nothing was judged.
 
     Unlike the usual mean plus or minus an error, it stays within 0..1 and says something for 0 and for all of a few.
@@ -71,25 +73,146 @@ class RunningMean(Struct):
         deviation = self.deviation
         if deviation is None:
             return None
-        spread = _t_quantile(self.n - 1) * deviation / math.sqrt(self.n)
-        low, high = self._mean - spread, self._mean + spread
-        if self._lowest >= 0 and self._highest <= 1:
-            return max(low, 0.0), min(high, 1.0)
-        return low, high
+        spread = t_quantile(self.n - 1) * deviation / math.sqrt(self.n)
+        return _around(self._mean, spread, in_range=self._lowest >= 0 and self._highest <= 1)
 
 
-def _t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, good to three decimals.
+class ClusteredMean(Struct):
+    """The mean of numbers that come cluster by cluster, and how sure it is; neither numbers nor clusters are kept.
 
-    Source: the Cornish-Fisher series in Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
+    The cases of one test are a cluster: its repeats, and its answers in other columns, are no further tests, so
+    they make an interval no narrower than their differences allow.
+
+    Source of the standard error: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986,
+    with the correction G / (G - 1) for G clusters.
     """
-    if freedom <= len(_T_FEW):
-        return _T_FEW[freedom - 1]
+
+    n: int = 0
+    _first: float = 0.0
+    _lowest: float = math.inf
+    _highest: float = -math.inf
+    _cluster: int | None = None
+    _open_sum: float = 0.0
+    _open_count: int = 0
+    _closed: int = 0
+    _sums: float = 0.0
+    _sum_squares: float = 0.0
+    _sums_by_counts: float = 0.0
+    _count_squares: float = 0.0
+
+    def add(self, cluster: int, value: float) -> None:
+        """Take in the next number; those of one cluster come one after another."""
+        if not self.n:
+            self._first = value  # sums of distances from it lose no digits to a large mean
+        if cluster != self._cluster:
+            self._close()
+            self._cluster = cluster
+        self.n += 1
+        self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
+        self._open_sum += value - self._first
+        self._open_count += 1
+
+    @property
+    def mean(self) -> float | None:
+        """The mean so far; None of nothing."""
+        return self._first + (self._sums + self._open_sum) / self.n if self.n else None
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters there are so far."""
+        return self._closed + (1 if self._open_count else 0)
+
+    def interval(self) -> Interval | None:
+        """The 95 % interval of the mean by Student's t over clusters; None of fewer than two of them.
+
+        Of numbers that all lie within 0..1 the interval is cut to that range.
+        """
+        mean, error = self.mean, self.standard_error()
+        if mean is None or error is None:
+            return None
+        spread = t_quantile(self.clusters - 1) * error
+        return _around(mean, spread, in_range=self._lowest >= 0 and self._highest <= 1)
+
+    def standard_error(self) -> float | None:
+        """The standard error of the mean; None of fewer than two clusters."""
+        self._close()
+        if self._closed <= 1:
+            return None
+        mean = self._sums / self.n
+        squares = self._sum_squares - 2 * mean * self._sums_by_counts + mean**2 * self._count_squares
+        return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
+
+    def share_interval(self) -> Interval | None:
+        """The 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, of as many as they are worth.
+
+        Numbers of one cluster that agree are worth less than as many independent ones: n is divided by how much
+        larger their variance is. Where all agree, that cannot be told, and each cluster counts once.
+
+        Source: Kish, L., "Survey Sampling", 1965, on the effective sample size.
+        """
+        share, error = self.mean, self.standard_error()
+        if share is None or self.clusters == self.n:
+            return None if share is None else wilson_interval(round(share * self.n), self.n)
+        if error is None or share in {0.0, 1.0}:
+            return wilson_interval(share * self.clusters, self.clusters)
+        # Without the correction for few clusters, as Wilson's own variance has none: else equal repeats would cost.
+        variance = error**2 * (self.clusters - 1) / self.clusters
+        worth = min(self.n, share * (1 - share) / variance) if variance else self.n
+        return wilson_interval(share * worth, worth)
+
+    def _close(self) -> None:
+        if self._open_count:
+            self._closed += 1
+            self._sums += self._open_sum
+            self._sum_squares += self._open_sum**2
+            self._sums_by_counts += self._open_sum * self._open_count
+            self._count_squares += self._open_count**2
+        self._open_sum, self._open_count, self._cluster = 0.0, 0, None
+
+
+def _around(mean: float, spread: float, *, in_range: bool) -> Interval:
+    low, high = mean - spread, mean + spread
+    return (max(low, 0.0), min(high, 1.0)) if in_range else (low, high)
+
+
+@cache
+def t_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, good to nine decimals.
+
+    Sources: Abramowitz and Stegun, "Handbook of Mathematical Functions": 26.7.3 and 26.7.4 for few degrees of
+    freedom, solved by halving; the series 26.7.5 for many.
+    """
+    if freedom > _EXACT_UP_TO:
+        return _t_series(freedom)
+    low, high = _Z, 13.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _share_within(middle, freedom) < 2 * _CONFIDENCE_QUANTILE - 1:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _share_within(t: float, freedom: int) -> float:
+    """Return how much of Student's distribution lies between -t and t."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    is_odd = freedom % 2
+    term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)
+    for power in range(is_odd, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+
+
+def _t_series(freedom: int) -> float:
     z = _Z
     terms = (
         z,
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return sum(term / float(freedom) ** power for power, term in enumerate(terms))

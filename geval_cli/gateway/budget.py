@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
 from geval_cli.gateway.call import Handler, ModelCall, Server
+from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse, Role
 
@@ -48,7 +49,7 @@ class Budget(Struct):
             plural = "" if self.max_requests == 1 else "s"
             raise BudgetError(f"the budget of {self.max_requests:,} request{plural} is used up", hint=_HINT)
         if not self.leaves_room_beside(0.0):
-            raise BudgetError(f"the budget of ${self.max_cost_usd:g} is used up", hint=_HINT)
+            raise BudgetError(f"the budget of {format_cost(self.max_cost_usd or 0.0)} is used up", hint=_HINT)
 
     def take_request(self) -> None:
         """Count a request that is about to leave.

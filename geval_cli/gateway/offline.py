@@ -19,11 +19,11 @@ class Offline:
         if provider.identity.kind in _SELF_CONTAINED:
             return await self._following(call)
         if call.outlives_run:
-            message = f"the cache has no answer of {provider.label} to this, and --offline asks nobody"
+            message = f"the cache has no answer of {provider.label} to this, and --offline sends nothing"
             hint = (
-                "run it once without --offline; a config, prompt or base URL that was changed is asked anew"
+                "run it once without --offline; a config, prompt or base URL that was changed is asked again"
             )
         else:
-            message = f"answers of {provider.label} are never kept in the cache, and --offline asks nobody"
+            message = f"answers of {provider.label} are never kept in the cache, and --offline sends nothing"
             hint = "have its output in the tests (`output:`), or leave --offline out"
         raise OfflineError(message, provider_id=provider.id, hint=hint)

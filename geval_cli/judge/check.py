@@ -10,6 +10,7 @@ from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, ScoreRange, default_step, format_number
 from geval_cli.judge.weighing import LARGEST_SCALE
+from geval_cli.numbers import percent_hint
 
 _DUST = 1e-9
 
@@ -41,6 +42,9 @@ def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
         share = format_number(round((threshold - low) / (high - low), 4))
         span = f"{format_number(low)} to {format_number(high)}"
         return f"was it meant on the rating scale of {span}? then write {share}"
+    meant = percent_hint(threshold)
+    if meant:
+        return f"a threshold lies between 0 and 1: {meant} for {format_number(threshold)} %"
     return "a threshold lies between 0 and 1, whatever the rating scale is"
 
 

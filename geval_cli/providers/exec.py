@@ -22,7 +22,14 @@ from geval_cli.errors import (
 )
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
+from geval_cli.providers.options import (
+    LIMIT_KEYS,
+    Others,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
 from geval_cli.providers.placeholders import Places, has_place, without_spaces
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
@@ -142,7 +149,7 @@ class ExecProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the command and the config of an exec provider."""
-    problems = check_settings(source, LIMIT_KEYS)
+    problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         command = _split_command(source)
     except ValueError as error:

@@ -173,7 +173,8 @@ class HttpProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of an HTTP provider."""
-    problems = [*check_settings(source, HTTP_KEYS), *_template_problems(source)]
+    problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
+    problems += _template_problems(source)
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))

@@ -10,7 +10,14 @@ from geval_cli.errors import ConfigError, Problem, ProviderRequestError, Provide
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import told_finish_reason
 from geval_cli.providers.conversation import message_list, request_text
-from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
+from geval_cli.providers.options import (
+    LIMIT_KEYS,
+    Others,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.program_reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
@@ -105,13 +112,13 @@ class JavaScriptProvider:
             raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         except ScriptError as error:
             message = self._target.secrets.excerpt(f"{self.id} raised {error}")
-            hint = _ELSEWHERE if isinstance(error, ScriptLimitError) else "mend its code"
+            hint = _ELSEWHERE if isinstance(error, ScriptLimitError) else "fix its code"
             raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
 
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the id, the config and the code of a JavaScript provider."""
-    problems = check_settings(source, LIMIT_KEYS)
+    problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         code = _code(source)
     except CodeError as error:
@@ -125,7 +132,7 @@ def check(source: ProviderSource) -> list[Problem]:
     try:
         check_javascript(code, ())
     except CodeError as error:
-        problems.append(source.problem(error.message, hint=_ELSEWHERE if error.hint else "mend its code"))
+        problems.append(source.problem(error.message, hint=_ELSEWHERE if error.hint else "fix its code"))
     return problems
 
 

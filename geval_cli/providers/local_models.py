@@ -12,11 +12,12 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import ModelFetchError, Problem
 from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.providers.llama_server import POOLINGS
-from geval_cli.providers.options import LIMIT_KEYS, OwnKey, check_settings, is_count
+from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey, check_settings, is_count
 from geval_cli.providers.source import ProviderSource
+from geval_cli.version import install_hint
 
 MODELS_DIR_VARIABLE = "GEVAL_MODELS_DIR"
-EXTRA_HINT = 'install it: pip install "geval-cli[local]"'
+EXTRA_HINT = f"install it {install_hint('local')}"
 
 _EMBEDDING_MODES = ("embedding:", "embeddings:")
 
@@ -25,6 +26,7 @@ LOCAL_KEYS = (
     OwnKey(("n_parallel",), "a whole number from 1", is_count),
     OwnKey(("n_threads",), "a whole number from 1", is_count),
     OwnKey(("pooling",), f"one of {', '.join(POOLINGS)}", lambda value: value in POOLINGS),
+    PASSTHROUGH,
     *LIMIT_KEYS,
 )
 
@@ -159,7 +161,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the id and the config of a `local:` provider."""
-    problems = check_settings(source, LOCAL_KEYS)
+    problems = check_settings(source, LOCAL_KEYS, Others.SENT)
     name = model_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
         hint = f"for embeddings write `local:embedding:{name}`"

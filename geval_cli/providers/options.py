@@ -1,11 +1,15 @@
 """geval's own keys in a provider's config: spellings, types and meaning. All other keys go to the wire."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from geval_cli.config.problems import did_you_mean
+from geval_cli.config.provider_settings import WIRE_SETTINGS
+from geval_cli.config.wanted import describe_value
 from geval_cli.errors import Problem, Severity
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.providers.source import ProviderSource
@@ -68,6 +72,7 @@ def _is_http_url(value: Any) -> bool:
         return False
 
 
+PASSTHROUGH = OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict))
 LIMIT_KEYS = (
     OwnKey(("timeout_s", "timeoutS"), "a number of seconds above 0", is_positive),
     OwnKey(("max_retries", "maxRetries"), "a whole number from 0", _is_retry_count),
@@ -91,7 +96,7 @@ ENDPOINT_KEYS = (
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
-    OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict)),
+    PASSTHROUGH,
     *(key for key in LIMIT_KEYS if "price" not in key.spellings),
     OwnKey(
         ("price",),
@@ -131,8 +136,84 @@ def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
     return ProviderLimits(**{**defaults, **named})
 
 
-def check_settings(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:
-    """A problem for each own key of a wrong type or written twice, a warning for each that geval sets itself."""
+class Others(Enum):
+    """What becomes of keys that are not geval's own."""
+
+    SENT = "sent"
+    HANDED_OVER = "handed to the program"
+    UNUSED = "unused"
+
+
+def check_settings(
+    source: ProviderSource,
+    keys: tuple[OwnKey, ...],
+    others: Others = Others.UNUSED,
+    *,
+    further: Collection[str] = (),
+) -> list[Problem]:
+    """Every problem of the keys: wrong types, keys written twice, near-misses; one warning names unknown ones.
+
+    Args:
+        source: the provider.
+        keys: geval's own.
+        others: what becomes of all other keys.
+        further: names of such that somebody else checks.
+    """
+    problems = [*_own_problems(source, keys), *_other_problems(source, keys, others, further)]
+    if others is Others.SENT:
+        problems += _wire_problems(source)
+    return problems
+
+
+def _wire_problems(source: ProviderSource) -> Iterator[Problem]:
+    """Parameters of models whose values are of the wrong type; promptfoo sends them nevertheless."""
+    severity = Severity.WARNING if source.is_of_promptfoo else Severity.ERROR
+    for name, value in source.spec.config.items():
+        kind = WIRE_SETTINGS.get(name)
+        if kind is not None and value is not None and not kind.is_valid(value):
+            message = f"`{name}` must be {kind.expected}, found {describe_value(value)}"
+            yield source.problem(message, key=name, hint=_AS_IT_IS, severity=severity)
+
+
+def _other_problems(
+    source: ProviderSource, keys: tuple[OwnKey, ...], others: Others, further: Collection[str]
+) -> Iterator[Problem]:
+    own = {spelling for key in keys for spelling in key.spellings}
+    known = {*own, *further, *_SET_BY_GEVAL, *(WIRE_SETTINGS if others is Others.SENT else ())}
+    unknown = []
+    for name in source.spec.config:
+        if name in known:
+            continue
+        in_its_style = sorted(known, key=lambda word: (word.islower() != name.islower(), word))
+        near = did_you_mean(name, in_its_style)
+        if near is None:
+            unknown.append(name)
+            continue
+        hint = f"did you mean `{near}`?"
+        if others is Others.SENT:
+            hint = f"{hint} {_AS_IT_IS}"
+        # A program may well have settings of its own that look like ours, and promptfoo has others than the vendors.
+        is_meant_elsewhere = source.is_of_promptfoo and (near not in own or name in _OF_PROMPTFOO)
+        is_odd_only = others is Others.HANDED_OVER or is_meant_elsewhere
+        severity = Severity.WARNING if is_odd_only else Severity.ERROR
+        yield source.key_problem(f"unknown key `{name}` in `config`", key=name, hint=hint, severity=severity)
+    if unknown and others is not Others.HANDED_OVER:
+        names = ", ".join(f"`{name}`" for name in unknown)
+        message = f"geval does not know {names} of `config` ({source.id}): {_FATES[others]}"
+        hint = (
+            "put it under `passthrough` to say that this is meant"
+            if others is Others.SENT
+            else "leave it out"
+        )
+        yield source.key_problem(message, key=unknown[0], hint=hint, severity=Severity.WARNING)
+
+
+_OF_PROMPTFOO = frozenset({"timeout", "retries", "maxConcurrent"})
+_AS_IT_IS = "what is to be sent as it is stands under `passthrough`"
+_FATES = {Others.SENT: "sent as it is", Others.UNUSED: "nothing comes of it"}
+
+
+def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Problem]:
     config = source.spec.config
     problems = []
     for key in keys:

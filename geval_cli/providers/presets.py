@@ -12,6 +12,7 @@ from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
+    Others,
     check_settings,
     is_price,
     limits_of,
@@ -70,7 +71,7 @@ def speaks_responses(source: ProviderSource) -> bool:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of a provider that a preset describes."""
-    problems = check_settings(source, ENDPOINT_KEYS)
+    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))

@@ -15,7 +15,14 @@ from geval_cli.errors import (
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import told_finish_reason
 from geval_cli.providers.conversation import message_list, request_text
-from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings, wire_parameters
+from geval_cli.providers.options import (
+    LIMIT_KEYS,
+    Others,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.program_reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
@@ -111,7 +118,7 @@ class PythonProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the id and the config of a Python provider."""
-    problems = check_settings(source, LIMIT_KEYS)
+    problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     path, _ = split_target(source)
     if path.suffix != ".py":
         hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"

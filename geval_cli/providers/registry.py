@@ -16,6 +16,7 @@ from msgspec import Struct
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
+from geval_cli.config.source_file import is_bare_path
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
@@ -210,7 +211,9 @@ def _unknown_kind(source: ProviderSource) -> Problem:
     if source.kind in _ELSEWHERE:
         return source.problem(f"`{source.id}` is not supported", hint=_ELSEWHERE[source.kind])
     near = did_you_mean(source.kind, kinds)
-    if near:
+    if is_bare_path(source.spec.id, source.base_dir):
+        hint = f"write file://{source.spec.id}"
+    elif near:
         rest = source.id[len(source.kind) :]
         hint = f"did you mean `{near}{rest}`?"
     elif ":" not in source.spec.id:

@@ -54,6 +54,17 @@ class ProviderSource:
         }
         return secret_values([self.spec.id, dict(self.spec.config), inherited])
 
+    @property
+    def is_of_promptfoo(self) -> bool:
+        """Whether it stands in a config of promptfoo's dialect."""
+        return isinstance(self.spec, EnvProviderSpec)
+
+    def key_problem(
+        self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR
+    ) -> Problem:
+        """A problem with a key of the config itself, not with its value."""
+        return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
+
     def problem(
         self,
         message: str,

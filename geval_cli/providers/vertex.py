@@ -13,6 +13,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.endpoint import Endpoint
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
+    Others,
     OwnKey,
     check_settings,
     limits_of,
@@ -59,7 +60,7 @@ VERTEX_KEYS = (
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the model and the config."""
-    problems = check_settings(source, VERTEX_KEYS)
+    problems = check_settings(source, VERTEX_KEYS, Others.SENT)
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
         problems.append(source.problem(f"`{source.id}` names no Gemini model", hint=hint))

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.numbers import format_score
 from geval_cli.report.console import print_trimmed
 from geval_cli.report.inert import one_line
-from geval_cli.report.numbers import format_score
 from geval_cli.report.plain_table import indented, plain_table
 from geval_cli.report.report import RunReport
 from geval_cli.report.verdict import column_title, signs_of

@@ -4,10 +4,11 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.engine.forecast import Forecast, ForecastRow
+from geval_cli.numbers import format_cost
 from geval_cli.records import Role
 from geval_cli.report.console import print_hanging, print_trimmed
 from geval_cli.report.inert import one_line
-from geval_cli.report.numbers import format_cost, format_count, plural
+from geval_cli.report.numbers import format_count, plural
 from geval_cli.report.plain_table import indented, plain_table
 
 _NAME_WIDTH = 60

@@ -3,8 +3,9 @@
 from msgspec import Struct, field
 
 from geval_cli.events import CaseFinished, ModelCalled, RunEvent, RunStarted
+from geval_cli.numbers import format_cost
 from geval_cli.records import Role, Status, Usage
-from geval_cli.report.numbers import format_clock, format_cost, format_count, format_percentage, plural
+from geval_cli.report.numbers import format_clock, format_count, format_percentage, plural
 
 _ETA_FROM_DONE = 3
 _ETA_FROM_SHARE = 0.01

@@ -29,8 +29,9 @@ from geval_cli.scripting.script_errors import (
     ScriptLimitError,
     ScriptTimeoutError,
 )
+from geval_cli.version import install_hint
 
-INSTALL_HINT = "pip install 'geval-cli[js]'"
+INSTALL_HINT = f"install it {install_hint('js')}"
 
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
 _STRINGS_AND_COMMENTS = compile_later(

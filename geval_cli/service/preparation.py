@@ -33,6 +33,14 @@ PROMPTFOO_THRESHOLD = 0.7
 """What a g-eval must reach in promptfoo's dialect when it does not say."""
 
 
+_NOTHING_CHECKED = Problem(
+    "no test has an assertion, so nothing is checked: the run will pass whatever is answered",
+    None,
+    "add `assert` to the tests or to `defaultTest`",
+    severity=Severity.WARNING,
+)
+
+
 def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun:
     """Load a config and check all of it; nothing is sent.
 
@@ -49,7 +57,13 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     templates = templates_for(suite, is_trusted=not request.is_untrusted)
     defaults = _judge_defaults(request, suite)
     with confined_to((suite.base_dir, *_folders_of(request))) if request.is_untrusted else nullcontext():
-        checked = check_plan(plan, templates, defaults, is_complete=not opened.problems)
+        checked = check_plan(
+            plan,
+            templates,
+            defaults,
+            is_complete=not opened.problems,
+            is_filtered=not request.selection.takes_all,
+        )
         refused = list(_refused_tests(suite)) if request.is_untrusted else []
     problems = [
         *opened.problems,
@@ -60,6 +74,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request.budget),
     ]
+    if checked.checks_nothing and not opened.problems:
+        problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
@@ -207,7 +223,7 @@ def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iter
             continue
         if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:
             yield Problem(
-                f"nobody knows what {spec.public_id} costs, so --max-cost cannot be kept",
+                f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
                 spec.place.value("id"),
                 "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
             )

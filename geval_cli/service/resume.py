@@ -137,7 +137,7 @@ def _check_same(
         shown.append(f"and {len(lines) - len(shown):,} more")
     what = "".join(f"\n  - {line}" for line in shown)
     raise UsageError(
-        f"run {run.id} cannot be gone on with: what decides its results has changed since{what}",
+        f"run {run.id} cannot be resumed: what decides its results has changed since{what}",
         hint="take the changes back, or begin a new run: the cache answers what is still the same",
     )
 

@@ -58,7 +58,7 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:
     old = resumed.run
     warnings = [text for text in old.warnings if not text.startswith(STOPPED)]
     if old.tool_version != __version__:
-        warnings.append(f"begun by geval {old.tool_version}, gone on with by geval {__version__}")
+        warnings.append(f"begun by geval {old.tool_version}, resumed by geval {__version__}")
     if _now() < old.started_at:
         warnings.append("the system's clock stands before the time at which this run began")
     return replace(

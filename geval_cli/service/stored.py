@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
 from geval_cli.records import RunStatus, Status
@@ -24,7 +24,10 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         for result in runs.results(run.id):
             tally.add(result)
         spent = origin.spent if origin is not None and origin.spent is not None else {}
-        summary = replace(tally.summary(), usage=combined(tally.usage, spent, larger))
+        summary = tally.summary()
+        if tally.has_clusters:
+            summary = with_clustered_intervals(summary, runs.results(run.id))
+        summary = replace(summary, usage=combined(tally.usage, spent, larger))
     planned = None if origin is None else origin.planned
     return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
 

@@ -46,7 +46,7 @@ def filter_problems(suite: Suite) -> Iterator[Problem]:
         try:
             check_javascript(find_code(item.written, suite.base_dir, Language.JAVASCRIPT), ("value",))
         except CodeError as error:
-            yield Problem(error.message, item.location, error.hint or "mend the code")
+            yield Problem(error.message, item.location, error.hint or "fix the code")
 
 
 def _built(item: TemplateFilter, suite: Suite) -> Callable[..., JsonValue]:

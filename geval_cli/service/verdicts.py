@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from geval_cli.config.gates import Gate
+from geval_cli.engine.aggregate import with_clustered_intervals
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.spread import flaky_tests
@@ -24,6 +25,8 @@ def with_verdicts(
         return summary
     gates, max_errors = gates_of(prepared)
     try:
+        if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
+            summary = with_clustered_intervals(summary, results())
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)

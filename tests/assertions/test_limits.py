@@ -4,6 +4,7 @@ from support.verdicts import judged
 
 from geval_cli.assertions.outcome import Subject
 from geval_cli.errors import UnjudgeableError
+from geval_cli.numbers import format_cost
 from geval_cli.records import Choice, ModelResponse, Status, Usage
 
 
@@ -42,7 +43,7 @@ def test_cost(cost: float, status: Status) -> None:
     seen = answered(usage=Usage(requests=1, cost_usd=cost))
     result = judged("cost", "x", seen=seen, threshold=0.001)
     assert (result.status, result.score) == (status, float(status is Status.PASSED))
-    assert f"{cost:.6f} USD" in (result.reason or "")
+    assert f"the answer cost {format_cost(cost)}" in (result.reason or "")
 
 
 def test_an_unknown_price_is_an_error_that_says_what_to_do() -> None:

@@ -125,7 +125,6 @@ def test_broken_filters(
         (["pass_rate >= 70%"], [], 1),
         (["tone.mean >= 0.6", "pass_rate[area=start] >= 100%"], [], 0),
         (["pass_rate[area=end] >= 1%"], [], 1),
-        (["pass_rate[area=nowhere] >= 0"], [], 3),
         ([], ["--fail-under", "0.66"], 0),
         ([], ["--fail-under", "0.67"], 1),
         ([], ["--max-errors", "1"], 1),
@@ -141,6 +140,13 @@ def test_gates_decide_the_exit_code(tmp_path: Path, gates: list[str], options: l
     assert shown[: len(gates)] == gates
     assert all(gate in done.stdout for gate in shown)
     assert ("FAILED" in done.stdout.splitlines()[-1]) is (code == 1)
+
+
+def test_a_gate_on_tags_that_no_test_has_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    done, document = run_suite(tmp_path, suite=f'{SUITE}gates: ["pass_rate[area=nowhere] >= 0"]\n')
+
+    assert (done.code, document) == (2, {})
+    assert "nothing was sent" in done.stderr
 
 
 @pytest.mark.parametrize(("allowed", "code"), [("0", 3), ("1", 0)])
@@ -185,3 +191,16 @@ def test_repeats_name_the_flaky_tests(tmp_path: Path) -> None:
     assert (summary["flaky"][0]["passed"], summary["flaky"][0]["judged"]) == (2, 3)
     assert "flaky test" in done.stdout
     assert "2 of 3" in done.stdout
+
+
+def test_repeats_of_equal_answers_make_no_interval_narrower(tmp_path: Path) -> None:
+    suite = SUITE.replace("  - {id: loud", "  # - {id: loud").replace("  - {id: echo, label: second}\n", "")
+    _, once = run_suite(tmp_path, suite=suite)
+    _, again = run_suite(tmp_path, "--repeat", "3", suite=suite)
+
+    assert (once["summary"]["total"], again["summary"]["total"]) == (3, 9)
+    for read in (
+        lambda run: run["summary"]["metrics"]["tone"]["interval"],
+        lambda run: run["summary"]["pass_interval"],
+    ):
+        assert read(again) == pytest.approx(read(once))

@@ -241,7 +241,7 @@ def test_a_run_of_an_older_geval_is_not_resumed_but_shown(product: Product, serv
     store.begin(structs.replace(stored, id="older", config_digest="0", status=RunStatus.RUNNING))
     store.close()
     refused = product.run(config(), server, "--resume-from", "older")
-    assert (refused.code, "run older cannot be gone on with" in refused.stderr) == (2, True)
+    assert (refused.code, "run older cannot be resumed" in refused.stderr) == (2, True)
 
 
 def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackServer, model: Model) -> None:

@@ -9,6 +9,7 @@ from support.suites import load_suite
 
 from geval_cli.config.pdf_text import pdf_text
 from geval_cli.errors import ConfigError
+from geval_cli.version import install_hint
 
 pypdf = pytest.importorskip("pypdf")
 
@@ -77,7 +78,7 @@ def test_without_the_package_there_is_a_hint(tmp_path: Path, monkeypatch: pytest
     assert errors_of(tmp_path, content) == ["reading `a.pdf` needs the package pypdf"]
     with pytest.raises(ConfigError) as caught:
         pdf_text(path.read_bytes(), path, None, max_characters=10)
-    assert "pip install 'geval-cli[pdf]'" in caught.value.problems[0].hint
+    assert install_hint("pdf") in caught.value.problems[0].hint
 
 
 def _written(path: Path, content: bytes) -> Path:

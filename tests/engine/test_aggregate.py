@@ -1,13 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.specs import assertion_result
 
 from geval_cli.assertions.verdict import named_scores, verdict_of, weighted_score
-from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
+    ErrorInfo,
     MetricSummary,
     ProviderRef,
     RenderedPrompt,
@@ -141,3 +143,46 @@ def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown() -> None:
     usage = tally.summary().usage
     assert usage[Role.GENERATION] == Usage(2, 11, 6, 0, 0.75)
     assert usage[Role.JUDGE] == Usage(3, 8, 4, 1, None)
+
+
+def scored(test: int, score: float, *, repeat: int = 0, column: int = 0) -> CaseResult:
+    status = PASSED if score >= 0.5 else FAILED
+    result = case_result(status, (assertion_result(status, score, metric="m"),))
+    return replace(result, test_index=test, repeat_index=repeat, column=column)
+
+
+@pytest.mark.parametrize("changed", ["repeat", "column"])
+def test_repeats_and_columns_are_no_further_tests(changed: str) -> None:
+    scores = (0.2, 0.9, 0.4, 0.7)
+    once, again = Tally(), Tally()
+    single = [scored(test, score) for test, score in enumerate(scores)]
+    several = [
+        scored(test, score, **{changed: number}) for test, score in enumerate(scores) for number in range(3)
+    ]
+    for tally, results in ((once, single), (again, several)):
+        for result in results:
+            tally.add(result)
+
+    assert (once.has_clusters, again.has_clusters) == (False, True)
+    assert again.summary().metrics["m"].interval is None  # until the results can be gone through test by test
+    found = with_clustered_intervals(again.summary(), several)
+    assert found.metrics["m"].interval == pytest.approx(once.summary().metrics["m"].interval)
+    assert found.metrics["m"].n == 12
+    assert found.pass_interval == pytest.approx(once.summary().pass_interval)
+
+
+def test_half_of_the_judged_cases_is_a_pass_rate_of_exactly_one_half() -> None:
+    tally = Tally()
+    for status in (PASSED, FAILED, ERROR):
+        tally.add(case_result(status))
+    assert tally.summary().pass_rate == 0.5
+
+
+@pytest.mark.parametrize(("kind", "bugs"), [("InternalError", 1), ("JudgeError", 0)])
+def test_results_that_a_bug_spoilt_are_counted_once(kind: str, bugs: int) -> None:
+    tally = Tally()
+    error = ErrorInfo(kind, "oops")
+    judged = replace(assertion_result(ERROR, None), error=error)
+    tally.add(replace(case_result(ERROR, (judged, judged)), error=error))
+    tally.add(case_result(PASSED))
+    assert tally.bugs == bugs

@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.sample_run import make_case, make_judged
 
 from geval_cli.config.gates import Gate, Statistic, parse_gate
 from geval_cli.config.place import Place
-from geval_cli.engine.gates import judge_gates, passed_gate
+from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.quantiles import Quantiles
 from geval_cli.records import CaseResult, GateResult, Role, Status, Usage
 
@@ -154,3 +155,57 @@ def test_quantiles_are_off_by_half_a_per_cent_at_most(values: list[float], share
 def test_a_gate_on_the_errors_of_one_metric() -> None:
     assert gate("coherence.errors <= 5%").statistic is Statistic.ERRORS
     assert result_of("coherence.errors <= 5%", ALL).actual == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(0, Status.PASSED), (1, Status.PASSED)])
+def test_a_single_failed_test_is_no_error(allowed: int, status: Status) -> None:
+    (found,) = judge_gates([], [*PASSED, FAILED[0]], max_errors=allowed)
+
+    assert (found.status, found.actual) == (status, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "status", "actual"),
+    [
+        ("failures[area=x] <= 0", ALL, Status.ERROR, None),
+        ("errors[area=x] <= 0", ALL, Status.ERROR, None),
+        ("pass_rate >= 50%", [*PASSED[:2], *FAILED], Status.PASSED, 0.5),
+        ("pass_rate > 50%", [*PASSED[:2], *FAILED], Status.FAILED, 0.5),
+    ],
+)
+def test_gates_at_their_edges(
+    text: str, results: list[CaseResult], status: Status, actual: float | None
+) -> None:
+    found = result_of(text, results)
+
+    assert (found.status, found.actual) == (status, actual)
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_gated"),
+    [
+        (["errors[area=x] <= 5"], False),
+        (["coherence.errors <= 5"], False),
+        (["errors <= 5"], True),
+        (["errors[area=x] <= 5", "errors <= 5"], True),
+        (["errors <= 5", "errors[area=x] <= 5"], True),
+        (["failures <= 5"], False),
+    ],
+)
+def test_only_a_gate_on_the_errors_of_the_whole_run_allows_errors(texts: list[str], is_gated: bool) -> None:
+    assert errors_are_gated([gate(text) for text in texts]) is is_gated
+
+
+def test_p95_is_bounded_from_both_sides() -> None:
+    results = [make_case(number, latency_ms=10.0 * (number + 1)) for number in range(100)]
+
+    assert result_of("latency.p95 <= 9999", results).actual == pytest.approx(950, rel=0.0051)
+    assert result_of("latency.p95 >= 940", results).status is Status.PASSED
+    assert result_of("latency.p95 <= 940", results).status is Status.FAILED
+
+
+def test_the_interval_beside_a_gate_counts_each_test_once() -> None:
+    several = [replace(item, repeat_index=number) for item in [*PASSED, *FAILED] for number in range(3)]
+    once, again = (result_of("coherence.mean >= 0.75", results) for results in ([*PASSED, *FAILED], several))
+
+    assert once.note.removeprefix("n=8") == again.note.removeprefix("n=24")

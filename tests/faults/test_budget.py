@@ -91,7 +91,7 @@ def test_what_has_no_price_is_refused_before_anything_is_sent(product: Product) 
     with LoopbackServer(respond=respond) as server:
         finished = product.run(config(5), server, "--max-cost", "1")
     assert (finished.code, len(server.requests)) == (2, 0)
-    assert "nobody knows what openai:m costs" in finished.stderr
+    assert "the price of openai:m is unknown" in finished.stderr
     assert "price: {input: USD, output: USD}" in finished.stderr
     assert "openai:judge" not in finished.stderr
 

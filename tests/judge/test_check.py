@@ -130,3 +130,4 @@ def test_a_threshold_that_came_past_the_schema_is_a_problem():
 
     assert "found 7" in problem.message
     assert "0.7" in problem.hint
+    assert threshold_question(70, (0, 10)) == "a threshold lies between 0 and 1: write 0.7 for 70 %"

@@ -56,7 +56,7 @@ def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
             "friendly × openai:gpt-4o",  # noqa: RUF001
         ]
         assert page.locator("#rows tr").count() == 5
-        assert page.locator(".cell .verdict").all_inner_texts()[2] == "✗ failed 0.3749"
+        assert page.locator(".cell .verdict").all_inner_texts()[2] == "✗ failed 0.37"
 
 
 def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:

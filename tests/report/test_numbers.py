@@ -1,17 +1,12 @@
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.report.numbers import (
-    format_clock,
-    format_comparison,
-    format_cost,
-    format_count,
-    format_duration,
-    format_percentage,
-    format_score,
-    plural,
-)
+from geval_cli.numbers import format_comparison, format_cost, format_score, format_score_beside
+from geval_cli.report.numbers import format_clock, format_count, format_duration, format_percentage, plural
 
 unit = st.floats(0, 1)
 
@@ -138,7 +133,17 @@ def test_clock_counts_whole_seconds() -> None:
 
 @pytest.mark.parametrize(
     ("cost", "text"),
-    [(0, "$0.00"), (1.234, "$1.23"), (0.5, "$0.50"), (0.000123, "$0.000123"), (1e-9, "<$0.000001")],
+    [
+        (0, "$0.00"),
+        (1.234, "$1.23"),
+        (1.3583, "$1.36"),
+        (0.193023, "$0.19"),
+        (0.5, "$0.50"),
+        (0.01, "$0.01"),
+        (0.0099, "$0.0099"),
+        (0.000123, "$0.000123"),
+        (1e-9, "<$0.000001"),
+    ],
 )
 def test_cost(cost: float, text: str) -> None:
     assert format_cost(cost) == text
@@ -150,3 +155,27 @@ def test_plural() -> None:
         "2 cases",
         "1,000 entries",
     ]
+
+
+@pytest.mark.parametrize(
+    ("score", "other", "text"),
+    [
+        (0.976852, 0.8, "0.98"),
+        (0.7999, 0.8, "0.7999"),
+        (0.8, 0.8, "0.80"),
+        (0.666666, 0.666667, "0.666666"),
+        (0.5, 0.50001, "0.50000"),
+    ],
+)
+def test_a_score_beside_a_threshold_is_on_its_side(score: float, other: float, text: str) -> None:
+    assert format_score_beside(score, other) == text
+
+
+ASSERTIONS = Path(__file__).parents[2] / "geval_cli" / "assertions"
+
+
+@pytest.mark.parametrize("module", sorted(ASSERTIONS.glob("*.py")), ids=lambda path: path.stem)
+def test_reasons_round_scores_with_the_one_function(module: Path) -> None:
+    assert not re.search(
+        r"\{[a-z_.]*(score|similarity|cost)[a-z_.]*:\.\d", module.read_text(encoding="utf-8")
+    )

@@ -10,6 +10,7 @@ from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_TEXT_BYTES, open_problem
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.version import install_hint
 
 Rows = Iterator[tuple[int, list[str]]]
 """Rows as texts, each with the number of the line that it ends on, from 1."""
@@ -51,7 +52,7 @@ def sheet_rows(path: Path, sheet: str, asked_at: Location | None) -> Rows:
     try:
         import openpyxl  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        hint = "install it with: pip install 'geval-cli[xlsx]', or save the sheet as .csv"
+        hint = f"install it {install_hint('xlsx')}; or save the sheet as .csv"
         raise ConfigError(
             [Problem("reading .xlsx files needs the package openpyxl", asked_at, hint)]
         ) from error

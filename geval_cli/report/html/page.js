@@ -38,10 +38,26 @@ function number(value, digits = 2) {
   return typeof value === "number" ? value.toFixed(digits) : "none";
 }
 
-/** As many digits as it takes to see on which side of the threshold a score is. */
-function score(value) {
-  const text = number(value);
-  return Number(text) === Number(value.toFixed(9)) ? text : String(Number(value.toFixed(6)));
+/** Two decimals, or more where two would look like a full 1, a plain 0, or the other side of the threshold. */
+function score(value, threshold = null) {
+  const exact = Number(value.toFixed(9));
+  const misleads = (shown) =>
+    ([0, 1].includes(shown) && shown !== exact) || (threshold !== null && shown < threshold !== exact < threshold);
+  let digits = 2;
+  while (digits < 9 && misleads(Number(exact.toFixed(digits)))) digits += 1;
+  return exact.toFixed(digits);
+}
+
+/** US dollars: two decimals from a cent on. */
+function money(value) {
+  return value === 0 || value >= 0.01 ? `$${value.toFixed(2)}` : `$${+value.toFixed(6)}`;
+}
+
+/** What the gate's limit was compared with, in the form that the limit is written in. */
+function gateValue(gate) {
+  if (gate.actual === null) return "none";
+  if (gate.gate.trim().endsWith("%")) return percent(gate.actual);
+  return Number.isInteger(gate.actual) ? `${gate.actual}` : score(gate.actual);
 }
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -164,7 +180,7 @@ function table(heads, lines) {
 function gatesCard() {
   const gates = summary.gates ?? [];
   if (!gates.length) return [];
-  const lines = gates.map((gate) => [asText(gate.gate), gate.actual === null ? "none" : `${+gate.actual.toFixed(4)}`, STATUSES[gate.status].join(" ")]);
+  const lines = gates.map((gate) => [asText(gate.gate), gateValue(gate), STATUSES[gate.status].join(" ")]);
   return [element("section", { class: "card" }, element("h2", {}, "Gates"), table(["gate", "actual", "status"], lines))];
 }
 
@@ -173,7 +189,7 @@ function metricsCard() {
   if (!metrics.length) return [];
   const lines = metrics.map(([name, metric]) => [
     name,
-    number(metric.mean),
+    typeof metric.mean === "number" ? score(metric.mean) : "none",
     metric.interval ? `${number(metric.interval[0])} to ${number(metric.interval[1])}` : "",
     `${metric.n}`,
     `${metric.errored}`,
@@ -187,8 +203,8 @@ function derivedCard() {
   const lines = [];
   for (const [name, value] of Object.entries(summary.derived ?? {})) {
     const byColumn = columns.length > 1 ? (summary.derived_by_column?.[name] ?? []) : [];
-    byColumn.forEach((own, index) => lines.push([asText(name), columnTitle(columns[index]), number(own)]));
-    lines.push([asText(name), "all cases", number(value)]);
+    byColumn.forEach((own, index) => lines.push([asText(name), columnTitle(columns[index]), own === null ? "none" : score(own)]));
+    lines.push([asText(name), "all cases", value === null ? "none" : score(value)]);
   }
   if (!lines.length) return [];
   return [element("section", { class: "card" }, element("h2", {}, "Derived metrics"), table(["derived metric", "of", "value"], lines))];
@@ -200,7 +216,7 @@ function usageCard() {
     compact.format(usage.requests),
     compact.format(usage.cached_requests),
     `${compact.format(usage.input_tokens)} + ${compact.format(usage.output_tokens)}`,
-    usage.cost_usd === null ? "unknown" : `$${+usage.cost_usd.toFixed(6)}`,
+    usage.cost_usd === null ? "unknown" : money(usage.cost_usd),
   ]);
   return element("section", { class: "card" }, element("h2", {}, "Usage"), table(["", "answers", "cached", "tokens in + out", "cost"], lines));
 }
@@ -314,7 +330,7 @@ function caseParts(result) {
 }
 
 function usageText(amount) {
-  const cost = amount.cost_usd === null ? "cost unknown" : `$${+amount.cost_usd.toFixed(6)}`;
+  const cost = amount.cost_usd === null ? "cost unknown" : money(amount.cost_usd);
   const cached = amount.cached_requests ? ` (${amount.cached_requests} cached)` : "";
   return `${amount.requests} answers${cached}, ${amount.input_tokens} tokens in, ${amount.output_tokens} out, ${cost}`;
 }
@@ -368,7 +384,7 @@ function assertionFacts(item) {
   const threshold = item.threshold === null ? null : `${item.threshold}${item.threshold_is_default ? " (default)" : ""}`;
   const usage = item.usage.requests ? usageText(item.usage) : null;
   return [
-    ["score", item.score === null ? null : score(item.score)],
+    ["score", item.score === null ? null : score(item.score, item.threshold)],
     ["threshold", threshold],
     ["weight", item.weight === 1 ? null : String(item.weight)],
     ["judging", usage],

@@ -59,7 +59,7 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
     except RefusedError as error:
         return error_page(error.status, "This suite cannot be edited here", error.message, error.hint)
     except ConfigError as error:
-        hint = "mend it in an editor; `geval validate` shows the place"
+        hint = "fix it in an editor; `geval validate` shows the place"
         return error_page(_UNPROCESSABLE, "This file is broken", _sentence(error.problems[0]), hint)
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)

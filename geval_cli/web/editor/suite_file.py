@@ -11,11 +11,11 @@ from msgspec import Struct
 from geval_cli.config.dialect import Dialect, dialect_of
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_CONFIG_BYTES, read_text
-from geval_cli.config.starter import STARTER_CONFIG
 from geval_cli.config.yaml_edit import EditableText, editable_text
 from geval_cli.errors import ConfigError, OutputError
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.service.starting import choose_starter
 from geval_cli.web.refusals import RefusedError
 from geval_cli.web.served_folder import served_config
 
@@ -117,7 +117,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
         with SafeFile(path) as file:
             file.write(content.decode())
     except OutputError as error:
-        hint = "your changes are still on this page; mend it, then save again"
+        hint = "your changes are still on this page; fix it, then save again"
         raise RefusedError(error.message, status=_FORBIDDEN, hint=hint) from error
     return hashlib.sha256(content).hexdigest()
 
@@ -144,7 +144,7 @@ def create_suite_file(folder: Path, name: str) -> str:
         raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(STARTER_CONFIG)
+            file.write(choose_starter(os.environ, folder).text)
     except FileExistsError as error:
         raise RefusedError(
             f"there is a file {name} already", status=_CONFLICT, hint="choose another name"

@@ -26,6 +26,7 @@ from geval_cli.cli.serve import ServeOptions, serve
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore, StoredRun
+from geval_cli.version import install_hint
 from geval_cli.web import connections
 from geval_cli.web.settings import ServerSettings
 
@@ -415,4 +416,4 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, monkeypatch: pyt
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UsageError, match="extra `server`") as caught:
         serve(options(tmp_path))
-    assert "geval-cli[server]" in caught.value.hint
+    assert install_hint("server") in caught.value.hint

@@ -1,0 +1,51 @@
+"""Commands by the names that people bring along from other tools: aliases, and what to type in place of the rest."""
+
+from collections.abc import Iterator, Sequence
+
+from geval_cli.errors import UsageError
+
+_ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
+_CONFIG_OPTIONS = ("-c", "--config")
+_INSTEAD = {
+    "share": "write a page that can be sent: geval run CONFIG -o results.html",
+    "retry": "`geval run CONFIG --retry-errors` does the errored cases again",
+    "resume": "`geval run CONFIG --resume` resumes the latest unfinished run",
+    "check": "`geval validate CONFIG` reports every problem of a config",
+    "results": "`geval show` shows the latest run, `geval list` lists all",
+    "history": "`geval list` lists stored runs",
+    "ui": "`geval view` opens runs in the browser",
+    "clear-cache": "`geval cache clear` removes all answers",
+    "delete": "geval has no command for it",
+    "generate": "geval has no command for it: write the tests into a .jsonl file",
+    "redteam": "geval has no command for it",
+}
+
+
+def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
+    """The words after `geval` with an alias written out: `eval -c FILE` is `run FILE`.
+
+    Raises:
+        UsageError: there is no such command.
+    """
+    if not words or words[0].startswith("-") or words[0] in commands:
+        return list(words)
+    verb, *rest = words
+    if verb in _ALIASES:
+        return [_ALIASES[verb], *_without_config_option(rest)]
+    from geval_cli.config.problems import did_you_mean
+
+    near = did_you_mean(verb, [*commands, *_ALIASES])
+    hint = _INSTEAD.get(verb) or (
+        f"did you mean `geval {near}`?" if near else "`geval --help` lists the commands"
+    )
+    raise UsageError(f"there is no command `{verb}`", hint=hint)
+
+
+def _without_config_option(words: Sequence[str]) -> Iterator[str]:
+    """The words without `-c` and `--config`, whose values `geval run` takes as they are."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in _CONFIG_OPTIONS:
+            yield value
+        elif word not in _CONFIG_OPTIONS:
+            yield word

@@ -1,0 +1,132 @@
+"""Parameters of models that vendors agree on: their names and types, for checks before a run and for editors.
+
+What else stands in a provider's `config` is sent as well: vendors add parameters every month.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from geval_cli.records import JsonValue
+
+
+class Kind(Struct, frozen=True):
+    """What a parameter takes: in words, as a test, and as a JSON Schema."""
+
+    expected: str
+    is_valid: Callable[[Any], bool]
+    schema: Mapping[str, JsonValue]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_ANY = Kind("a value", lambda _: True, {})
+_AMOUNT = Kind(
+    "a number from 0", lambda value: _is_number(value) and value >= 0, {"type": "number", "minimum": 0}
+)
+_SHARE = Kind(
+    "a number from 0 to 1",
+    lambda value: _is_number(value) and 0 <= value <= 1,
+    {"type": "number", "minimum": 0, "maximum": 1},
+)
+_NUMBER = Kind("a number", _is_number, {"type": "number"})
+_WHOLE = Kind("a whole number", _is_whole, {"type": "integer"})
+_COUNT = Kind(
+    "a whole number from 1", lambda value: _is_whole(value) and value >= 1, {"type": "integer", "minimum": 1}
+)
+_FLAG = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
+_TEXT = Kind("a text", lambda value: isinstance(value, str), {"type": "string"})
+_TEXTS = Kind(
+    "a text or a list of texts",
+    lambda value: (
+        isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    ),
+    {"type": ["string", "array"], "items": {"type": "string"}},
+)
+_MAPPING = Kind("a mapping", lambda value: isinstance(value, dict), {"type": "object"})
+
+_NAMES: tuple[tuple[Kind, str], ...] = (
+    (_AMOUNT, "temperature"),
+    (_SHARE, "top_p topP min_p typical_p"),
+    (
+        _NUMBER,
+        "frequency_penalty presence_penalty frequencyPenalty presencePenalty repetition_penalty repeat_penalty "
+        "length_penalty top_a",
+    ),
+    (_WHOLE, "seed random_seed top_k topK min_tokens top_logprobs"),
+    (
+        _COUNT,
+        "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens best_of candidateCount "
+        "dimensions",
+    ),
+    (_FLAG, "logprobs parallel_tool_calls ignore_eos skip_special_tokens"),
+    (_TEXT, "reasoning_effort service_tier verbosity encoding_format"),
+    (_TEXTS, "stop stop_sequences stopSequences"),
+    (_MAPPING, "generationConfig logit_bias"),
+    (
+        _ANY,
+        "response_format tools tool_choice functions function_call metadata store safetySettings toolConfig "
+        "tool_config systemInstruction system_instruction system labels guided_json guided_regex guided_choice "
+        "guided_grammar grammar transforms models route provider prompt previous_response_id conversation beta "
+        "thinkingConfig safe_prompt prompt_mode input_type format options keep_alive moderation plugins effort "
+        "user instructions suffix safety_identifier prompt_cache_key cachedContent task_type truncation modalities "
+        "include audio prediction text reasoning thinking extra_body output_config web_search_options "
+        "chat_template_kwargs stream_options background",
+    ),
+)
+
+WIRE_SETTINGS: Mapping[str, Kind] = {name: kind for kind, names in _NAMES for name in names.split()}
+"""Each known parameter with what it takes."""
+
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_CAP = {"type": "number", "exclusiveMinimum": 0}
+
+_PLAIN = ("number", "integer", "boolean")
+
+OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
+    ("base_url", "apiBaseUrl"): ({"type": "string"}, "Where the API begins."),
+    ("api_endpoint", "apiEndpoint"): ({"type": "string"}, "The whole address that is asked."),
+    ("api_host", "apiHost"): ({"type": "string"}, "The host of the API, without https://."),
+    ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable that holds the key."),
+    ("api_key", "apiKey"): ({"type": "string"}, "The key itself; better leave it out of files."),
+    ("api_version", "apiVersion"): ({"type": "string"}, "The version of the API."),
+    ("headers",): ({"type": "object"}, "More request headers."),
+    ("passthrough",): ({"type": "object"}, "Parameters that are sent as they are, unchecked."),
+    ("timeout_s", "timeoutS"): (_SECONDS, "Seconds for one request."),
+    ("max_retries", "maxRetries"): (
+        {"type": "integer", "minimum": 0},
+        "How often a request is repeated after an error that may pass.",
+    ),
+    ("max_concurrency", "maxConcurrency"): ({"type": "integer", "minimum": 1}, "Requests at once."),
+    ("requests_per_minute", "requestsPerMinute"): (_CAP, "A cap on requests."),
+    ("tokens_per_minute", "tokensPerMinute"): (_CAP, "A cap on tokens."),
+    ("delay_ms", "delayMs"): ({"type": "number", "minimum": 0}, "Milliseconds from one request to the next."),
+    ("price",): (
+        {"type": ["object", "string"]},
+        "US dollars per million tokens: {input, output, cached_input}, or list.",
+    ),
+}
+"""geval's own keys by their spellings, for editors; `providers.options` checks them."""
+
+
+def config_schema() -> dict[str, JsonValue]:
+    """The properties of a provider's `config`, by their JSON Schemas; other keys may stand there too.
+
+    Of what is sent, only numbers and flags: other words may mean something else to a program that is a provider.
+    """
+    own = {
+        spelling: {**schema, "description": description}
+        for spellings, (schema, description) in OWN_SETTINGS.items()
+        for spelling in spellings
+    }
+    wire = {
+        name: dict(kind.schema) for name, kind in WIRE_SETTINGS.items() if kind.schema.get("type") in _PLAIN
+    }
+    return {**wire, **own}

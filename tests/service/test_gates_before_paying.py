@@ -1,0 +1,162 @@
+"""What the config alone shows is told before anything is sent: gates on nothing, shares, suites that check nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from geval_cli.cli.arguments import parse_share
+from geval_cli.engine.selection import Selection
+from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.service import PreparedRun, RunRequest, prepare
+
+SUITE = """\
+prompts: ["{{word}}"]
+providers: [echo]
+tests:
+  - vars: {word: hello}
+    metadata: {area: billing, lang: [de, en]}
+    assert:
+      - {type: contains, value: hell, metric: tone}
+      - type: assert-set
+        assert: [{type: contains, value: h, metric: "{{word}}s"}]
+"""
+
+
+def prepared(folder: Path, text: str, **request: object) -> PreparedRun:
+    path = folder / "suite.yaml"
+    path.write_text(text, encoding="utf-8")
+    return prepare(RunRequest(path, {}, **request))  # type: ignore[arg-type]
+
+
+def problems_of(folder: Path, text: str, **request: object) -> tuple[Problem, ...]:
+    try:
+        return prepared(folder, text, **request).warnings
+    except ConfigError as error:
+        return error.problems
+
+
+@pytest.mark.parametrize(
+    ("gate", "message", "hint"),
+    [
+        ("ton.mean >= 0.5", "no assertion has the metric `ton`", "did you mean `tone`?"),
+        ("style.errors <= 1", "no assertion has the metric `style`", ""),
+        ("pass_rate[aera=billing] >= 0.5", "no test has the metadata", "did you mean `area`?"),
+        ("pass_rate[area=biling] >= 0.5", "no test has the metadata", "did you mean `billing`?"),
+        ("errors[area=billing, lang=fr] <= 0", "no test has the metadata", ""),
+    ],
+)
+def test_a_gate_on_what_the_config_lacks_is_a_problem(
+    tmp_path: Path, gate: str, message: str, hint: str
+) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['{gate}']\n")
+
+    assert (found.severity, found.hint) == (Severity.ERROR, hint)
+    assert found.message.startswith(message)
+    assert found.location is not None
+    assert (found.location.line, found.location.column) == (10, 9)
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "tone.mean >= 0.5",
+        "hellos.mean >= 0.5",
+        "tone.mean[area=billing, lang=de] >= 0.5",
+        "errors[lang=en] <= 0",
+    ],
+)
+def test_a_gate_on_what_there_is_is_sound(tmp_path: Path, gate: str) -> None:
+    assert problems_of(tmp_path, f"{SUITE}gates: ['{gate}']\n") == ()
+
+
+def test_code_may_bring_metrics_of_its_own(tmp_path: Path) -> None:
+    text = SUITE.replace("type: contains, value: hell,", "type: python, value: 'True',")
+    assert problems_of(tmp_path, f"{text}gates: ['other.mean >= 0.5']\n") == ()
+
+
+def test_what_a_filter_leaves_out_may_have_the_metric(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['ton.mean >= 0']\n", selection=Selection(first=1))
+    assert found.severity is Severity.WARNING
+
+
+def test_a_suite_that_checks_nothing_says_so(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, "prompts: [hello]\nproviders: [echo]\ntests: [{vars: {a: b}}]\n")
+
+    assert (found.severity, "nothing is checked" in found.message) == (Severity.WARNING, True)
+    assert "assert" in found.hint
+
+
+def test_missing_tests_are_called_so(tmp_path: Path) -> None:
+    text = (
+        "prompts: ['Say {{word}}']\nproviders: [echo]\ndefaultTest: {assert: [{type: contains, value: x}]}\n"
+    )
+    (found,) = problems_of(tmp_path, text)
+
+    assert (
+        found.message == "the config has no `tests`, and the prompt `Say {{word}}` needs the variable `word`"
+    )
+    assert found.hint == "add `tests:` with `vars: {word: ...}`"
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("0.9", 0.9), ("90%", 0.9), ("99.5 %", 0.995), ("1", 1), ("0", 0)]
+)
+def test_shares_are_read_in_both_forms(text: str, share: float) -> None:
+    assert parse_share("--fail-under", text) == share
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("90", "write 0.9 or 90%"),
+        ("1.5", "for example 0.9, or 90%"),
+        ("110%", "for example 0.9, or 90%"),
+        ("-0.1", "for example 0.9, or 90%"),
+        ("nan", "for example 0.9, or 90%"),
+        ("most", "for example 0.9, or 90%"),
+    ],
+)
+def test_what_is_no_share_is_answered_with_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_share("--fail-under", text)
+    assert caught.value.hint == hint
+    assert f"not `{text}`" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("threshold: '70%'", "write 0.7"),
+        ("threshold: 70", "scores run from 0 to 1: write 0.7 for 70 %"),
+        ("threshold: 7", "was it meant on the rating scale? scores run from 0 to 1: 7 of 10 is 0.7"),
+        ("threshold: '0.7'", "remove the quotes"),
+    ],
+)
+@pytest.mark.parametrize("where", ["test", "assertion"])
+def test_thresholds_in_per_cent_are_answered_with_the_share(
+    tmp_path: Path, written: str, hint: str, where: str
+) -> None:
+    own, of_test = (f", {written}", "") if where == "assertion" else ("", f"{written}, ")
+    assertion = f"{{type: llm-rubric, value: polite, provider: echo{own}}}"
+    text = f"tests: [{{{of_test}output: hi, assert: [{assertion}]}}]\n"
+    (found,) = problems_of(tmp_path, text)
+
+    assert found.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("threshold", "hint"),
+    [("'70%'", "write 0.7"), ("70", "scores run from 0 to 1: write 0.7 for 70 %"), ("0.7", None)],
+)
+def test_the_threshold_of_a_g_eval_in_per_cent(tmp_path: Path, threshold: str, hint: str | None) -> None:
+    assertion = f"{{type: g-eval, criteria: Polite., provider: echo, threshold: {threshold}}}"
+    found = problems_of(tmp_path, f"tests: [{{output: hi, assert: [{assertion}]}}]\n")
+
+    assert [item.hint for item in found if item.severity is Severity.ERROR] == (
+        [] if hint is None else [hint]
+    )
+
+
+def test_gates_in_whole_numbers_are_answered_with_per_cent(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['passed >= 90']\n")
+    assert found.hint == "write 0.9 or 90%"

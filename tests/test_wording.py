@@ -1,0 +1,51 @@
+"""Messages, help and pages are written in plain English: phrases that readers stumbled over do not come back."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+STRANGE = re.compile(
+    r"gone on with|go(?:es|ing)? on with|\bmend(?:s|ed)?\b|turned round|nobody knows what|\banew\b|this is none\b",
+    re.IGNORECASE,
+)
+MADE_FOR_DEVELOPERS = {"architecture.md"}
+
+
+def shown_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Every text of a module that is no docstring."""
+    tree = ast.parse(source)
+    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
+            yield node.lineno, node.value
+
+
+def test_messages_are_plain_english() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for path in sorted((ROOT / "geval_cli").rglob("*.py"))
+        for line, text in shown_texts(path.read_text(encoding="utf-8"))
+        if STRANGE.search(text)
+    ]
+    assert found == []
+
+
+def test_pages_are_plain_english() -> None:
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages += [*(ROOT / "geval_cli").rglob("*.html"), ROOT / "action.yml"]
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {line}"
+        for page in pages
+        if page.name not in MADE_FOR_DEVELOPERS
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+        if STRANGE.search(line)
+    ]
+    assert found == []
+
+
+def test_the_search_finds_what_it_looks_for() -> None:
+    texts = [text for _, text in shown_texts('"""mend docstring"""\nhint = f"mend {x}"\n')]
+    assert [bool(STRANGE.search(text)) for text in texts] == [True]
