@@ -112,8 +112,8 @@ _SELECT_HISTORY = """
     FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
 _SELECT_PREVIOUS = """
-    SELECT id FROM runs WHERE config_path = (SELECT config_path FROM runs WHERE id = ?1)
-        AND sequence < (SELECT sequence FROM runs WHERE id = ?1)
+    SELECT id FROM runs WHERE config_path = (SELECT config_path FROM runs WHERE id = :run)
+        AND sequence < (SELECT sequence FROM runs WHERE id = :run)
     ORDER BY sequence DESC LIMIT 1
 """
 _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY status"
@@ -181,7 +181,7 @@ class RunPages(Struct, frozen=True):
     def previous(self, run_id: str) -> str | None:
         """The id of the run of the same config that began before this one."""
         with self._reading() as connection:
-            row = connection.execute(_SELECT_PREVIOUS, (run_id,)).fetchone()
+            row = connection.execute(_SELECT_PREVIOUS, {"run": run_id}).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:

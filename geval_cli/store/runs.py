@@ -49,8 +49,8 @@ _INSERT_RESULT = """
 """
 _SELECT_RUNS = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT ?"
 _SELECT_BY_PREFIX = """
-    SELECT record, summary FROM runs WHERE substr(id, 1, length(?1)) = ?1
-    ORDER BY id = ?1 DESC, sequence DESC LIMIT 2
+    SELECT record, summary FROM runs, (SELECT ? AS wanted) WHERE substr(id, 1, length(wanted)) = wanted
+    ORDER BY id = wanted DESC, sequence DESC LIMIT 2
 """
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
@@ -62,7 +62,7 @@ _NOTE_SPENT = "UPDATE origins SET spent = ? WHERE run_id = ?"
 _SELECT_ORIGIN = "SELECT config_file, planned, covered, spent FROM origins WHERE run_id = ?"
 _SELECT_OF_CONFIG = """
     SELECT record, summary FROM runs LEFT JOIN origins ON run_id = id
-    WHERE config_file = ?1 OR config_digest = ?2 ORDER BY sequence DESC
+    WHERE config_file = ? OR config_digest = ? ORDER BY sequence DESC
 """
 
 
