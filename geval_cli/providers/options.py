@@ -81,6 +81,12 @@ LIMIT_KEYS = (
         is_price,
     ),
 )
+CERTIFICATE_KEYS = (
+    OwnKey(("client_cert", "clientCert"), "the path of a PEM file", is_text),
+    OwnKey(("client_key", "clientKey"), "the path of a PEM file", is_text),
+)
+"""What a client shows to servers that want to know who it is."""
+
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
     OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// address", _is_http_url),
@@ -91,6 +97,7 @@ ENDPOINT_KEYS = (
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
+    *CERTIFICATE_KEYS,
     OwnKey(("passthrough",), "a mapping of wire parameters", lambda value: isinstance(value, dict)),
     *(key for key in LIMIT_KEYS if "price" not in key.spellings),
     OwnKey(
