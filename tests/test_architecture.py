@@ -140,8 +140,11 @@ def room_of(path: Path) -> str:
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-BOUNDARIES = {"engine/case.py", "cli/main.py", "store/writer.py"}
-"""The modules that may catch every error: there it becomes a value, an exit code or a refused write."""
+BOUNDARIES = {"engine/case.py", "cli/main.py", "store/writer.py", "providers/openai_client.py"}
+"""The modules that may catch every error.
+
+There it becomes a value, an exit code, a refused write or, where the user's own code raised it, a provider's error.
+"""
 
 
 def broken_in(rule: Callable[[Path, str], list[str]]) -> dict[str, list[str]]:
