@@ -29,6 +29,7 @@ _SWITCHED = 101
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
 _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
 
 
@@ -131,6 +132,8 @@ class HttpClient:
             headers["authorization"] = basic_credentials(address.user_info)
         headers |= _sendable(call.headers)
         options: dict[str, Any] = {"headers": headers, "data": _payload(call.body), "allow_redirects": False}
+        if missing := [name for name in _ADDED_BY_AIOHTTP if name not in headers]:
+            options["skip_auto_headers"] = missing
         if address.is_encrypted or (proxy is not None and proxy.is_encrypted):
             options["ssl"] = self._tls()
             options["server_hostname"] = _certified_name(address.host)
@@ -213,7 +216,7 @@ def _payload(body: bytes) -> Any:
     """Return what aiohttp is given for `body`: a long one leaves in pieces, so that others are not held up."""
     if len(body) > _LONG_BODY_BYTES:
         return BytesIO(body)
-    return body or None
+    return aiohttp.BytesPayload(body) if body else None
 
 
 @lru_cache(maxsize=256)

@@ -47,7 +47,6 @@ _LAST_WORDS_BYTES = 64 * 1024
 _FIRST_PROBE_AFTER_S = 60
 _CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upon"
 _SOCKS_HINT = "SOCKS proxies need an extra: pip install 'geval-cli[socks]'"
-_NO_DEFAULTS = ("user-agent", "accept", "accept-encoding", "content-type")
 
 _PROBE = b"HTTP/1.1 204 Probe\r\n\r\n"
 _PROBE_STATUS = 204
@@ -68,7 +67,6 @@ def new_session(socks: Address | None) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_connect=None),
         auto_decompress=False,
-        skip_auto_headers=_NO_DEFAULTS,
         max_line_size=_MAX_HEAD_BYTES,
         max_field_size=_MAX_HEAD_BYTES,
         max_headers=_MAX_HEADERS,

@@ -5,7 +5,6 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from support.calls import answer, run
@@ -187,7 +186,7 @@ def test_logprobs_weigh_the_ratings() -> None:
 
 
 def test_a_synchronous_client_brings_its_own_connections(judge: LoopbackServer) -> None:
-    with httpx2.Client(headers={"x-own": "yes"}) as connections:
+    with openai.DefaultHttpxClient(headers={"x-own": "yes"}) as connections:
         client = openai.OpenAI(api_key=KEY, base_url=judge.base_url, http_client=connections)
         assert tone(client).evaluate(TestCase("q", "a")).score == 0.9
         assert not connections.is_closed
