@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing geval and its development tools into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[local,server,js,text-metrics,xlsx,pdf]" --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[local,server,js,text-metrics,xlsx,pdf,socks,compression]" --group dev
 	@touch $@
 
 # A real run with a real model: exit code 0 or 1 (judged, good or bad) is a working geval; anything else is not.

@@ -11,6 +11,8 @@ QUICK_SIZES = SIZES[:2]
 LATENCY_S = 0.01
 MEMORY_BOUND_MB = 200
 GROWTH_BOUND = 1.2
+FURTHER_TEST_BOUND_MS = 1.2
+"""Processor time of each test between the first two sizes: what a test costs once everything has been loaded."""
 
 
 def run() -> None:
@@ -35,10 +37,18 @@ def compare(sizes: tuple[int, ...]) -> None:
     print(
         f"{sizes[-1]:,} tests take {growth:.2f} times the memory of {sizes[-2]:,} ({verdict(growth, GROWTH_BOUND)})"
     )
+    further_ms = 1000 * (runs[1].cpu_s - runs[0].cpu_s) / (sizes[1] - sizes[0])
+    print(
+        f"each test between {sizes[0]:,} and {sizes[1]:,} takes {further_ms:.2f} ms of processor "
+        f"({verdict(further_ms, FURTHER_TEST_BOUND_MS)})"
+    )
     slower = (runs[-1].cpu_s / sizes[-1]) / (runs[-2].cpu_s / sizes[-2])
     print(f"a test among {sizes[-1]:,} takes {slower:.2f} times as long as one among {sizes[-2]:,}")
 
 
 def show(tests: int, run: Measured) -> None:
     each_ms = 1000 * run.wall_s / tests
-    print(f"{tests:>8,} tests {run.wall_s:8.1f} s {each_ms:6.2f} ms a test {run.peak_mb:6.0f} MB")
+    print(
+        f"{tests:>8,} tests {run.wall_s:8.1f} s ({run.cpu_s:.1f} s of processor) {each_ms:6.2f} ms a test "
+        f"{run.peak_mb:6.0f} MB"
+    )

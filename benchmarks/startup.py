@@ -30,7 +30,7 @@ LIBRARY_PROGRAMS = {
 }
 
 
-FIRST_REQUEST_BOUND_S = 0.5
+FIRST_REQUEST_BOUND_S = 0.7
 MODEL_CONFIG = """\
 prompts: ["{{ x }}"]
 providers: [openai:m]

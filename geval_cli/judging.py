@@ -17,8 +17,15 @@ from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits
+from geval_cli.providers.client_model import ClientModel
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.registry import NONE_PROVIDER, build_provider, check_provider, check_ready
+from geval_cli.providers.registry import (
+    NONE_PROVIDER,
+    build_client_provider,
+    build_provider,
+    check_provider,
+    check_ready,
+)
 from geval_cli.providers.source import ProviderSource
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.store.cache import ResponseCache
@@ -73,6 +80,7 @@ class Judges:
         self._pool = pool
         self._memory = JudgeMemory()
         self._adopted: dict[int, _AdoptedJudge] = {}
+        self._clients: dict[tuple[int, str], tuple[ClientModel, Provider]] = {}
 
     def find(self, spec: ProviderSpec) -> Judge:
         """The judge that `spec` names.
@@ -90,6 +98,17 @@ class Judges:
         """A judge that somebody else made, behind this gateway: equal requests reach it once."""
         adopted = self._adopted.setdefault(id(judge), _AdoptedJudge(judge, len(self._adopted)))
         return self._gateway.model(adopted)
+
+    def connect(self, asked: ClientModel) -> Judge:
+        """Return a judge that is asked through a client of the user's; `aclose` closes what was opened for it."""
+        key = id(asked.client), asked.model
+        if key not in self._clients:
+            self._clients[key] = asked, build_client_provider(asked, len(self._clients))
+        return self._gateway.model(self._clients[key][1])
+
+    async def aclose(self) -> None:
+        """Close the connections of `connect`; the users' own clients stay open."""
+        await asyncio.gather(*(provider.aclose() for _, provider in self._clients.values()))
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
         """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
@@ -135,7 +154,9 @@ async def judging(
         stack.push_async_callback(pool.aclose)
         gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
         stack.push_async_callback(gateway.aclose)
-        yield Judges(gateway, pool)
+        judges = Judges(gateway, pool)
+        stack.push_async_callback(judges.aclose)
+        yield judges
 
 
 def judge_problems(

@@ -20,9 +20,10 @@ from geval_cli.judge.build import metric_from_spec
 from geval_cli.judge.check import check_metric
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.judging import judge_problems
+from geval_cli.providers.client_model import HINT, ClientModel, client_problem, is_openai_client
 from geval_cli.records import JsonValue
 
-Model = str | tuple[str, str] | Mapping[str, Any] | Judge
+Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 
 _DEFAULT_KIND = "openai"
 _JUDGE_PARTS = ("label", "provider_params", "complete")
@@ -34,7 +35,7 @@ class Definition:
     """A sound metric, who judges by it, and what is doubtful about it, in sentences."""
 
     metric: Metric
-    judge: ProviderSpec | Judge
+    judge: ProviderSpec | ClientModel | Judge
     doubts: tuple[str, ...] = ()
 
 
@@ -55,7 +56,7 @@ def define(arguments: Mapping[str, Any]) -> Definition:
     return Definition(metric_from_spec(spec), judge, doubts)
 
 
-def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | Judge:
+def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | ClientModel | Judge:
     """Who judges, by the `model` and `adapter` of a single evaluation.
 
     Raises:
@@ -96,7 +97,7 @@ def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalAssertion
 
 def _read_judge(
     model: Model | None, adapter: str | None, problems: list[Problem]
-) -> ProviderSpec | Judge | None:
+) -> ProviderSpec | ClientModel | Judge | None:
     if adapter is not None:
         if not isinstance(model, str):
             message = "`adapter` needs `model`, the name of one of its models"
@@ -107,6 +108,8 @@ def _read_judge(
         model = (adapter, model)
     if _is_judge(model):
         return model
+    if is_openai_client(model) or (isinstance(model, tuple | list) and any(map(is_openai_client, model))):
+        return _client_model(model, problems)
     written = _provider_form(model)
     if written is None:
         message = f"`model` must be text, a pair of texts, a mapping or a judge, found {_shown(model)}"
@@ -118,6 +121,19 @@ def _read_judge(
     if spec is not None:
         problems += judge_problems(spec, env=os.environ, base_dir=Path(), is_going_to_judge=False)
     return spec
+
+
+def _client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
+    """Return the client and the model of a pair; a problem is added when `model` is none."""
+    is_pair = isinstance(model, tuple | list) and len(model) == _PAIR and is_openai_client(model[0])
+    if not is_pair or not isinstance(model[1], str) or not model[1].strip():
+        problems.append(Problem("`model` is a client, without the name of a model", hint=HINT))
+        return None
+    problem = client_problem(model[0])
+    if problem is not None:
+        problems.append(Problem(problem[0], hint=problem[1]))
+        return None
+    return ClientModel(model[0], model[1])
 
 
 def _provider_form(model: Model | None) -> JsonValue:

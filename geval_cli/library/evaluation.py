@@ -11,6 +11,7 @@ from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import missing_params
 from geval_cli.judging import Judges
 from geval_cli.library.records import Result, TestCase
+from geval_cli.providers.client_model import ClientModel
 from geval_cli.records import JsonValue, Status
 
 
@@ -19,7 +20,7 @@ class Evaluation:
     """By which yardstick, and by whom."""
 
     metric: Metric
-    judge: ProviderSpec | Judge
+    judge: ProviderSpec | ClientModel | Judge
 
 
 async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
@@ -86,6 +87,8 @@ def _check_case(case: object) -> None:
 
 def _find_judge(judges: Judges, evaluation: Evaluation) -> Judge:
     judge = evaluation.judge
+    if isinstance(judge, ClientModel):
+        return judges.connect(judge)
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
 
 

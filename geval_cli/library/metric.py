@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric
     from geval_cli.library.definition import Model
     from geval_cli.library.evaluation import Evaluation
+    from geval_cli.providers.client_model import ClientModel
 
 DEFAULT_CONCURRENCY = 10
 """How many cases of a batch are judged at a time."""
@@ -38,8 +39,8 @@ class GEval:
         score_range: lowest and highest rating.
         strict_mode: all or nothing: the judge answers 0 or 1, and only 1 passes.
         model: who judges, "openai:gpt-4o", ("openai", "gpt-4o") or "gpt-4o"; a provider as a config file has it,
-            {"id": ..., "config": {...}}; or an object with the methods of `geval_cli.judge.metric.Judge`. None for
-            openai:gpt-4.1.
+            {"id": ..., "config": {...}}; a client of the openai library with its model, (client, "gpt-4.1"); or an
+            object with the methods of `geval_cli.judge.metric.Judge`. None for openai:gpt-4.1.
         threshold: the least score (0..1) that passes.
         scoring: how ratings become a score: auto, logprobs, samples or single.
         samples: how many ratings are asked for when `scoring` is, or falls back to, samples.
@@ -63,7 +64,7 @@ class GEval:
     samples: int = 20
     min_valid: float = 0.5
     _metric: "Metric" = field(init=False, repr=False)
-    _judge: "ProviderSpec | Judge" = field(init=False, repr=False)
+    _judge: "ProviderSpec | ClientModel | Judge" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
 """Says what went wrong when no complete HTTP answer came: where it broke, and what to do about it."""
 
 import os
-from pathlib import Path
 
 from geval_cli.errors import (
     ProviderError,
@@ -9,9 +8,9 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.http_client.client import HttpCall
-from geval_cli.http_client.dialing import parse_proxy
-from geval_cli.http_client.failures import (
+from geval_cli.providers.addresses import is_loopback, parse_proxy, public_origin
+from geval_cli.providers.http_client import HttpCall
+from geval_cli.providers.http_failures import (
     BrokenCompressionError,
     CertificateError,
     CutOffAnswerError,
@@ -27,13 +26,14 @@ from geval_cli.http_client.failures import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
-from geval_cli.providers.addresses import is_loopback, public_origin
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.refusals import CallContext
+from geval_cli.providers.tls import missing_bundle
 
 _PROXY_WANTS_A_PASSWORD = 407
-_PROXY_HINT = "check HTTPS_PROXY and HTTP_PROXY, or name the host in NO_PROXY"
+_PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the host in NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
+_UNSENDABLE_HINT = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
 
 _WHAT_BROKE: dict[type[HttpFailure], str] = {
     NoAnswerError: "closed the connection without an answer",
@@ -63,15 +63,14 @@ def connection_error(
         )
     if isinstance(error, UnsendableRequestError):
         message = f"the request to {origin} cannot be sent: {_reason(error, context)}"
-        hint = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
+        hint = _UNSENDABLE_HINT if "extra" not in str(error) else "or use an HTTP proxy"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, UnknownCompressionError):
         message = f"{origin} packed its answer with {_reason(error, context)}, which it was not asked for"
-        hint = "have the server, or the proxy before it, send gzip or no compression at all"
+        hint = "for br and zstd: pip install 'geval-cli[compression]'; or have the server send gzip"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
-        address = parse_proxy(proxy or "")
-        return _proxy_error(error, context, f"{address.scheme}://{address.host_header}")
+        return _proxy_error(error, context, parse_proxy(proxy or "").origin)
     if isinstance(error, TlsError | NoConnectionError):
         return _unreachable(error, call, context)
     return _unavailable(
@@ -93,7 +92,7 @@ def _unreachable(error: HttpFailure, call: HttpCall, context: CallContext) -> Pr
     origin, reason = public_origin(call.url), _reason(error, context)
     if isinstance(error, CertificateError):
         message = f"the TLS certificate of {origin} could not be verified: {reason}"
-        hint = _certificates_hint(os.environ.get("SSL_CERT_FILE"))
+        hint = missing_bundle(os.environ) or _CERTIFICATES_HINT
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, TlsError):
         message = f"{origin} agrees on no encryption: {reason}"
@@ -112,13 +111,8 @@ def _proxy_error(error: NoProxyError | ProxyRefusalError, context: CallContext, 
         message = f"the proxy {name} wants a user name and password"
         hint = "write them into the proxy's address: http://USER:PASSWORD@HOST:PORT"
         return ProviderRequestError(message, provider_id=context.provider_id, status=error.status, hint=hint)
-    return _unavailable(f"the proxy {name} answered HTTP {error.status}", context, _PROXY_HINT)
-
-
-def _certificates_hint(named: str | None) -> str:
-    if named and not Path(named).is_file():
-        return f"SSL_CERT_FILE names {named}, which is no file"
-    return _CERTIFICATES_HINT
+    said = f"answered {error}" if error.status else f"refuses: {_reason(error, context)}"
+    return _unavailable(f"the proxy {name} {said}", context, _PROXY_HINT)
 
 
 def _unavailable(message: str, context: CallContext, hint: str) -> ProviderUnavailableError:

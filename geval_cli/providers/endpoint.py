@@ -7,6 +7,7 @@ from typing import Any
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
+from geval_cli.providers.tls import ClientCertificate
 from geval_cli.providers.token_usage import TokenUsage
 from geval_cli.records import Usage
 
@@ -22,6 +23,7 @@ class Endpoint:
         key_source: where the key came from, in words for an error message; empty without a key.
         wire: parameters of each request, from the config.
         price: None when unknown.
+        certificate: what is shown to a server that wants to know who asks.
         max_choices: how many choices one request may ask for; None: as many as are wanted.
     """
 
@@ -38,6 +40,7 @@ class Endpoint:
     wire: Mapping[str, Any] = field(default_factory=dict, repr=False)
     price: Price | None = None
     max_choices: int | None = None
+    certificate: ClientCertificate | None = None
 
     @property
     def identity(self) -> ProviderIdentity:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
-from geval_cli.http_client.client import HttpCall
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.content_filter import filtered_choice
 from geval_cli.providers.endpoint import Endpoint
+from geval_cli.providers.http_client import HttpCall
 from geval_cli.providers.prices import Price
 from geval_cli.providers.refusals import CallContext, HttpReply, request_id_of
 from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
@@ -49,7 +49,7 @@ class EndpointProvider:
     def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
         self._endpoint = endpoint
         self.identity: ProviderIdentity = endpoint.identity
-        self._transport = transport or Transport()
+        self._transport = transport or Transport(certificate=endpoint.certificate)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._endpoint!r})"

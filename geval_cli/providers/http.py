@@ -9,12 +9,13 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
-from geval_cli.http_client.client import HttpCall
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.http_client import HttpCall
 from geval_cli.providers.http_templates import HttpTemplates, is_template, names_in, problems_of
 from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
 from geval_cli.providers.options import (
+    CERTIFICATE_KEYS,
     LIMIT_KEYS,
     OwnKey,
     check_settings,
@@ -29,6 +30,7 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.providers.response_code import ResponseCode, code_problem
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.token_usage import Exchange, TokenUsage, believed, read_chat_usage
 from geval_cli.providers.transport import Transport, response_error
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
@@ -58,6 +60,7 @@ HTTP_KEYS = (
         is_text,
     ),
     OwnKey(("url",), "an address", is_text),
+    *CERTIFICATE_KEYS,
     *LIMIT_KEYS,
 )
 _NOT_DONE = {
@@ -67,7 +70,7 @@ _NOT_DONE = {
     "sessionParser": "use a Python provider",
     "sessionSource": "use a Python provider",
     "signatureAuth": "use a Python provider",
-    "tls": "name certificates in SSL_CERT_FILE",
+    "tls": "name your certificate in `client_cert` and `client_key`, and those to trust in SSL_CERT_FILE",
     "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
     "validateStatus": "a status of 2xx is an answer, and any other an error",
 }
@@ -96,6 +99,7 @@ class HttpSettings:
     response_code: ResponseCode | None = None
     limits: ProviderLimits = field(default_factory=ProviderLimits)
     price: Price | None = None
+    certificate: ClientCertificate | None = None
 
 
 class HttpProvider:
@@ -106,7 +110,7 @@ class HttpProvider:
     def __init__(self, settings: HttpSettings, transport: Transport | None = None) -> None:
         self._settings = settings
         self.identity = _identity(settings)
-        self._transport = transport or Transport()
+        self._transport = transport or Transport(certificate=settings.certificate)
         self._context = CallContext(settings.id, settings.secrets)
 
     def __repr__(self) -> str:
@@ -174,7 +178,7 @@ class HttpProvider:
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
-    problems += _template_problems(source)
+    problems += [*check_certificate(source), *_template_problems(source)]
     for key in _NOT_DONE.keys() & source.spec.config.keys():
         message = f"`{key}` of an HTTP provider is not supported"
         problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
@@ -229,6 +233,7 @@ def build(source: ProviderSource) -> HttpProvider:
             else None,
             limits=limits_of(settings),
             price=price_of(settings, url=url),
+            certificate=certificate_of(source),
         )
     )
 

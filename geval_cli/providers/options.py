@@ -86,6 +86,12 @@ LIMIT_KEYS = (
         is_price,
     ),
 )
+CERTIFICATE_KEYS = (
+    OwnKey(("client_cert", "clientCert"), "the path of a PEM file", is_text),
+    OwnKey(("client_key", "clientKey"), "the path of a PEM file", is_text),
+)
+"""What a client shows to servers that want to know who it is."""
+
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
     OwnKey(("api_endpoint", "apiEndpoint"), "an http:// or https:// address", _is_http_url),
@@ -96,6 +102,7 @@ ENDPOINT_KEYS = (
     OwnKey(("account_id", "accountId"), "a text", is_text),
     OwnKey(("organization",), "a text", is_text),
     OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
+    *CERTIFICATE_KEYS,
     PASSTHROUGH,
     *(key for key in LIMIT_KEYS if "price" not in key.spellings),
     OwnKey(

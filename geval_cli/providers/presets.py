@@ -30,6 +30,7 @@ from geval_cli.providers.preset_table import (
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.tls import certificate_of, check_certificate
 
 AZURE_API_VERSION = "2024-10-21"
 """The newest version of Azure's deployment API that is not a preview."""
@@ -71,7 +72,7 @@ def speaks_responses(source: ProviderSource) -> bool:
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the config of a provider that a preset describes."""
-    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT)
+    problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
         problems.append(source.problem(f"`{source.id}` names no model", hint=hint))
@@ -163,6 +164,7 @@ def endpoint_of(source: ProviderSource) -> Endpoint:
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, ENDPOINT_KEYS),
         price=_price(source, settings, url, model),
+        certificate=certificate_of(source),
     )
 
 

@@ -20,6 +20,7 @@ from geval_cli.config.source_file import is_bare_path
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
+from geval_cli.providers.client_model import ClientModel
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.vertex import VERTEX
@@ -196,6 +197,12 @@ def build_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path
     if kind is None:
         raise ConfigError([_unknown_kind(source)])
     provider: Provider = import_module(kind.builds).build(source)
+    return provider
+
+
+def build_client_provider(asked: ClientModel, number: int) -> Provider:
+    """Return the provider for a client of the user's, the `number`-th of its event loop."""
+    provider: Provider = import_module(f"{_HERE}.openai_client").build(asked, number)
     return provider
 
 

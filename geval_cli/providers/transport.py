@@ -5,37 +5,50 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urljoin
 
 import msgspec
 
 from geval_cli.errors import ProviderResponseError, ProviderShapeError
-from geval_cli.http_client.address import parse_address
-from geval_cli.http_client.client import HttpCall, HttpClient
-from geval_cli.http_client.failures import HttpFailure, OversizedAnswerError
-from geval_cli.http_client.unpacking import ACCEPTED
 from geval_cli.json_codec import decode_json
-from geval_cli.providers.addresses import proxy_for, same_origin_target
+from geval_cli.providers.addresses import parse_address, proxy_for
 from geval_cli.providers.connection_errors import connection_error
+from geval_cli.providers.http_client import HttpCall, HttpClient
+from geval_cli.providers.http_failures import HttpFailure, OversizedAnswerError
 from geval_cli.providers.rate_headers import used_up_for_s
 from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, request_id_of
+from geval_cli.providers.tls import ClientCertificate
+from geval_cli.providers.unpacking import accepted
 from geval_cli.records import Usage
 from geval_cli.version import __version__
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A longer answer is refused; it is counted after decompression."""
 
-_OWN_HEADERS = {
-    "user-agent": f"geval-cli/{__version__}",
-    "accept": "*/*",
-    "accept-encoding": ACCEPTED,
-}
+_OWN_HEADERS = {"user-agent": f"geval-cli/{__version__}", "accept": "*/*"}
 _MOST_REDIRECTS = 3
+_SAME_REQUEST_AGAIN = frozenset({307, 308})
+_MOVED = frozenset({301, 302})  # for anything but a GET they have come to mean: as a GET, without the body
 
 
 class Transport:
-    """A pool of connections for one provider. It belongs to the event loop of its first request."""
+    """A pool of connections for one provider. It belongs to the event loop of its first request.
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    Args:
+        certificate: what is shown to servers that want to know who asks.
+        find_proxy: the address of the proxy for a URL, if there is one; that of the environment by default.
+        clock: the Unix time, for dates in headers.
+    """
+
+    def __init__(
+        self,
+        *,
+        certificate: ClientCertificate | None = None,
+        find_proxy: Callable[[str], str | None] = proxy_for,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._certificate = certificate
+        self._find_proxy = find_proxy
         self._clock = clock
         self._client: HttpClient | None = None
         self._proxies: dict[tuple[str, str], str | None] = {}
@@ -95,7 +108,8 @@ class Transport:
 
     async def _exchange(self, call: HttpCall, context: CallContext) -> HttpReply:
         if self._client is None:
-            self._client = HttpClient(_OWN_HEADERS)
+            own = {**_OWN_HEADERS, "accept-encoding": accepted()}
+            self._client = HttpClient(own, certificate=self._certificate)
         started = time.perf_counter()
         proxy = None
         try:
@@ -110,12 +124,30 @@ class Transport:
         return HttpReply(answer.status, answer.headers, answer.body, latency_ms)
 
     def _proxy_for(self, url: str) -> str | None:
-        """As `proxy_for`, which reads the whole environment, but once for each host."""
+        """Return the proxy for `url`; it is looked for, in the whole environment, once for each host."""
         address = parse_address(url)
         origin = address.scheme, address.host_header
         if origin not in self._proxies:
-            self._proxies[origin] = proxy_for(url)
+            self._proxies[origin] = self._find_proxy(url)
         return self._proxies[origin]
+
+
+def same_origin_target(call: HttpCall, reply: HttpReply) -> str | None:
+    """Return where `reply` sends the same request again, if that is at the same scheme, host and port; else None.
+
+    User and password count, too: others than the URL's own must not be taken from a redirect.
+    """
+    is_redirect = reply.status in _SAME_REQUEST_AGAIN or (call.method == "GET" and reply.status in _MOVED)
+    location = reply.headers.get("location")
+    if not is_redirect or not location:
+        return None
+    try:
+        target = urljoin(call.url, location)
+        here, there = parse_address(call.url), parse_address(target)
+    except (ValueError, HttpFailure):
+        return None
+    is_same = (here.origin, here.user_info) == (there.origin, there.user_info)
+    return target if is_same else None
 
 
 def response_error(what: str, reply: HttpReply, context: CallContext) -> ProviderResponseError:

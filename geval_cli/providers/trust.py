@@ -9,7 +9,7 @@ from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
 from geval_cli.providers.json_path import has_response_code
 from geval_cli.providers.local_models import model_name
-from geval_cli.providers.options import ENDPOINT_KEYS, own_settings
+from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.registry import OWN_KINDS
 from geval_cli.providers.source import ProviderSource
@@ -50,6 +50,8 @@ def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
     has_own_host = settings.get("api_host") is not None
     if has_own_host or not all(_is_own_address(address, preset) for address in addresses):
         return _refused(f"`{spec.public_id}` sends what it is asked to another host", spec)
+    if own_settings(spec.config, CERTIFICATE_KEYS):
+        return _refused(f"`{spec.public_id}` shows a certificate of this machine's", spec)
     if key_env is not None and key_env not in preset.key_envs:
         return _refused(f"`{spec.public_id}` reads the environment variable `{key_env}`", spec)
     return None

@@ -24,6 +24,7 @@ from geval_cli.providers.preset_table import Preset
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.tls import certificate_of, check_certificate
 
 VERTEX = Preset(
     "Gemini models at Google's Vertex AI",
@@ -60,7 +61,7 @@ VERTEX_KEYS = (
 
 def check(source: ProviderSource) -> list[Problem]:
     """What is wrong with the model and the config."""
-    problems = check_settings(source, VERTEX_KEYS, Others.SENT)
+    problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
         problems.append(source.problem(f"`{source.id}` names no Gemini model", hint=hint))
@@ -107,6 +108,7 @@ def vertex_endpoint(source: ProviderSource) -> Endpoint:
         limits=limits_of(settings),
         wire=wire_parameters(source.spec.config, VERTEX_KEYS),
         price=price_of(settings, url=url, model=source.name),
+        certificate=certificate_of(source),
     )
 
 

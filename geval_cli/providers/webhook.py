@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from geval_cli.config.secrets import mask_text, secret_values
-from geval_cli.http_client.client import HttpCall
+from geval_cli.providers.http_client import HttpCall
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.refusals import CallContext
 from geval_cli.providers.transport import Transport

@@ -19,7 +19,7 @@ def loaded_to_run() -> set[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "httptools",
+        "aiohttp",
         "genai_prices",
         "jsonschema",
         "platformdirs",

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 from support.geval_command import run_geval
 
@@ -47,6 +48,10 @@ def folder(tmp_path: Path) -> Path:
         named = re.match(r"(?:#|//) (\w+\.\w+)\n", text)
         if named:
             (tmp_path / named[1]).write_text(text, encoding="utf-8")
+    own = trustme.CA().issue_cert("me@models.example")
+    (tmp_path / "certs").mkdir()
+    own.cert_chain_pems[0].write_to_path(tmp_path / "certs" / "me.pem")
+    own.private_key_pem.write_to_path(tmp_path / "certs" / "me.key")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "my-model.gguf").write_bytes(b"GGUF")
     return tmp_path

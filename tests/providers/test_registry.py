@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from support.calls import provider
 
+from geval_cli.config.confinement import served_from
 from geval_cli.config.place import Place, Positions
 from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
@@ -19,6 +21,7 @@ from geval_cli.providers.registry import (
     check_ready,
     provider_kinds,
 )
+from geval_cli.providers.trust import trust_problem
 
 
 def problems(
@@ -265,6 +268,80 @@ def test_a_local_model_answers_as_many_at_once_as_it_has_slots() -> None:
     assert built.limits.max_concurrency == 2
 
 
+CERTIFICATE_KINDS = ("openai:m", "vertex:gemini-2.5-flash", "https://models.example/answer", "anthropic:m")
+
+
+@pytest.mark.parametrize("provider_id", CERTIFICATE_KINDS)
+class TestClientCertificates:
+    def found(self, provider_id: str, folder: Path, **config: str) -> list[Problem]:
+        spec = ProviderSpec(id=provider_id, config=config)
+        return check_provider(spec, env={}, base_dir=folder)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        issued, other = (trustme.CA().issue_cert("me@models.example") for _ in range(2))
+        issued.cert_chain_pems[0].write_to_path(tmp_path / "me.pem")
+        issued.private_key_pem.write_to_path(tmp_path / "me.key")
+        issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+        other.private_key_pem.write_to_path(tmp_path / "other.key")
+        (tmp_path / "text.pem").write_text("no certificate")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"client_cert": "me.pem", "client_key": "me.key"},
+            {"clientCert": "file://me.pem", "clientKey": "./me.key"},
+            {"client_cert": "both.pem"},
+        ],
+        ids=str,
+    )
+    def test_one_beside_the_config_is_found(
+        self, provider_id: str, config: dict[str, str], folder: Path
+    ) -> None:
+        assert self.found(provider_id, folder, **config) == []
+        spec = ProviderSpec(id=provider_id, config=config)
+        built: Any = build_provider(spec, env={}, base_dir=folder)
+        assert built._transport._certificate.certificate.startswith(str(folder))
+
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            (
+                {"client_cert": "no.pem", "client_key": "me.key"},
+                "`client_cert` names no.pem, which is no file",
+            ),
+            ({"client_cert": "me.pem", "clientKey": "no.key"}, "`clientKey` names no.key, which is no file"),
+            ({"client_cert": "."}, "`client_cert` names ., which is no file"),
+            ({"client_key": "me.key"}, "`client_key` needs a `client_cert`, to which it belongs"),
+            ({"client_cert": "me.pem"}, "`client_cert` and its key cannot be used"),
+            ({"client_cert": "text.pem"}, "`client_cert` and its key cannot be used"),
+            (
+                {"client_cert": "me.pem", "client_key": "other.key"},
+                "`client_cert` and its key cannot be used",
+            ),
+        ],
+        ids=str,
+    )
+    def test_what_is_wrong_is_told_with_its_place(
+        self, provider_id: str, config: dict[str, str], said: str, folder: Path
+    ) -> None:
+        places = {("config", key): Location("c.yaml", 4, 1 + len(key)) for key in config}
+        key = said.split("`")[1]
+        place = Place(Positions("c.yaml", values={(): Location("c.yaml", 1, 1), **places}))
+        spec = ProviderSpec(id=provider_id, config=config, place=place)
+        [problem] = check_provider(spec, env={}, base_dir=folder)
+        assert problem.message.startswith(said)
+        assert problem.location == places["config", key]
+
+    def test_a_strangers_config_may_name_none(self, provider_id: str, folder: Path) -> None:
+        spec = ProviderSpec(id=provider_id, config={"client_cert": "both.pem"})
+        assert trust_problem(spec, folder) is not None
+        with served_from(folder / "elsewhere"):
+            [problem] = self.found(provider_id, folder, client_cert="both.pem")
+        assert "outside the folder that is served" in problem.message
+
+
 @pytest.mark.parametrize(
     ("provider_id", "is_loaded"), [("openai:m", True), ("echo", False), ("opnai:m", False)]
 )
@@ -277,12 +354,12 @@ from pathlib import Path
 from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.providers.registry import begin_loading
-assert "httptools" not in sys.modules
+assert "aiohttp" not in sys.modules
 begin_loading([ProviderSpec(id={provider_id!r})], env={{}}, base_dir=Path())
 for thread in threading.enumerate():
     if thread is not threading.current_thread():
         thread.join()
-assert ("httptools" in sys.modules) is {is_loaded}
+assert ("aiohttp" in sys.modules) is {is_loaded}
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

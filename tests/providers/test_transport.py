@@ -5,9 +5,9 @@ from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderShapeError
-from geval_cli.http_client.client import HttpCall
 from geval_cli.providers import transport
-from geval_cli.providers.addresses import is_loopback, proxy_for
+from geval_cli.providers.addresses import is_exempt, is_loopback, proxy_for
+from geval_cli.providers.http_client import HttpCall
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.refusals import CallContext
 from geval_cli.providers.transport import Transport
@@ -30,6 +30,77 @@ def test_proxies_of_the_environment_are_used_but_not_for_this_machine(no_proxies
     assert proxy_for("http://api.openai.com/v1") is None
     assert proxy_for("https://internal.example/v1") is None
     assert proxy_for("https://127.0.0.1:8000/v1") is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "proxy"),
+    [
+        ({"https_proxy": "http://a:1"}, "https://models.example/", "http://a:1"),
+        ({"HTTPS_PROXY": "http://a:1"}, "https://models.example/", "http://a:1"),
+        ({"https_proxy": "http://a:1", "HTTPS_PROXY": "http://b:1"}, "https://models.example/", "http://a:1"),
+        ({"https_proxy": "", "HTTPS_PROXY": "http://b:1"}, "https://models.example/", None),
+        ({"HTTP_PROXY": "http://a:1"}, "https://models.example/", None),
+        ({"HTTP_PROXY": "http://a:1"}, "http://models.example/", "http://a:1"),
+        ({"HTTP_PROXY": "http://a:1", "REQUEST_METHOD": "GET"}, "http://models.example/", None),
+        ({"ALL_PROXY": "socks5h://a:1"}, "https://models.example/", "socks5h://a:1"),
+        ({"all_proxy": "http://a:1"}, "http://models.example/", "http://a:1"),
+        ({"ALL_PROXY": "http://a:1", "HTTPS_PROXY": "http://b:1"}, "https://models.example/", "http://b:1"),
+        ({"ALL_PROXY": "http://a:1", "NO_PROXY": "*"}, "https://models.example/", None),
+        (
+            {"ALL_PROXY": "http://a:1", "no_proxy": "example", "NO_PROXY": "x"},
+            "https://models.example/",
+            None,
+        ),
+        ({"ALL_PROXY": "http://a:1"}, "http://localhost:8000/", None),
+    ],
+)
+def test_which_variable_names_the_proxy(
+    no_proxies: pytest.MonkeyPatch, variables: dict[str, str], url: str, proxy: str | None
+) -> None:
+    for name, value in variables.items():
+        no_proxies.setenv(name, value)
+    assert proxy_for(url) == proxy
+
+
+@pytest.mark.parametrize(
+    ("entry", "host", "port", "is_named"),
+    [
+        ("*", "a.example", 443, True),
+        ("example", "a.example", 443, True),
+        (".example", "a.example", 443, True),
+        ("*.example", "a.example", 443, True),
+        (".example", "example", 443, True),
+        ("A.Example", "a.EXAMPLE", 443, True),
+        ("a.example.", "a.example.", 443, True),
+        ("ample", "a.example", 443, False),
+        ("b.a.example", "a.example", 443, False),
+        ("a.example:443", "a.example", 443, True),
+        ("a.example:8080", "a.example", 443, False),
+        ("10.0.0.0/8", "10.9.8.7", 80, True),
+        ("10.0.0.0/8", "11.9.8.7", 80, False),
+        ("10.1.2.3/8", "10.9.8.7", 80, True),
+        ("10.0.0.0/8", "10.example", 80, False),
+        ("10.0.0.1", "10.0.0.1", 80, True),
+        ("10.0.0.1:80", "10.0.0.1", 80, True),
+        ("10.0.0.1:81", "10.0.0.1", 80, False),
+        ("0.0.1", "10.0.0.1", 80, False),
+        ("fd00::/8", "fd12::1", 80, True),
+        ("fd00::/8", "fe80::1", 80, False),
+        ("2001:db8::1", "2001:db8:0::1", 80, True),
+        ("[2001:db8::1]", "2001:db8::1", 80, True),
+        ("[2001:db8::1]:81", "2001:db8::1", 80, False),
+        ("fe80::/10", "fe80::1%eth0", 80, True),
+        ("fd00::/8", "10.0.0.1", 80, False),
+        ("other, a.example", "a.example", 80, True),
+        ("other a.example", "a.example", 80, True),
+        ("", "a.example", 80, False),
+        (",. ,", "a.example", 80, False),
+        ("10.0.0.0/99", "10.0.0.1", 80, False),
+        ("[", "a.example", 80, False),
+    ],
+)
+def test_what_no_proxy_names(entry: str, host: str, port: int, is_named: bool) -> None:
+    assert is_exempt(host, port, entry) is is_named
 
 
 def test_requests_go_through_the_proxy(no_proxies: pytest.MonkeyPatch) -> None:
@@ -128,7 +199,7 @@ def test_an_address_that_is_none_is_refused(url: str, said: str) -> None:
     ("proxy", "said"),
     [
         ("me:hunter2000@127.0.0.1:9", "the proxy http://127.0.0.1:9 cannot be reached"),
-        ("socks5://me:hunter2000@127.0.0.1:9", "the proxy is a SOCKS proxy, and only HTTP proxies"),
+        ("socks5h://me:hunter2000@127.0.0.1:9", "the proxy socks5h://127.0.0.1:9 cannot be reached"),
         ("ftp://me:hunter2000@127.0.0.1:9", "the proxy's address is not valid"),
     ],
 )

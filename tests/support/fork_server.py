@@ -25,7 +25,7 @@ LOADED = (
     "geval_cli.cli.run",
     "geval_cli.cli.arguments",
     "geval_cli.cli.selection",
-    "httptools",
+    "aiohttp",
     "ssl",
     "jsonschema",
     "rich.console",

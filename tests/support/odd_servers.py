@@ -151,13 +151,86 @@ class TunnelProxy(_Listener):
             return
         with socket.create_connection(("127.0.0.1", self._target_port)) as target:
             connection.sendall(self._agree)
-            ends = {connection: target, target: connection}
-            while True:
-                for ready in select.select(list(ends), [], [])[0]:
-                    part = ready.recv(65536)
-                    if not part:
-                        return
-                    ends[ready].sendall(part)
+            _join(connection, target)
+
+
+class SocksProxy(_Listener):
+    """A SOCKS proxy (4, 4a and 5) that leads everything to one port of this machine.
+
+    `asked` are the hosts that clients wanted to go to, `logins` what they said of themselves.
+    """
+
+    def __init__(self, target_port: int, *, login: str = "", refuses: bool = False) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.logins: list[str] = []
+        self._target_port = target_port
+        self._login = login
+        self._refuses = refuses
+
+    def converse(self, connection: socket.socket) -> None:
+        version = _exactly(connection, 1)[0]
+        reply = self._read_5(connection) if version == 5 else self._read_4(connection)
+        connection.sendall(reply)
+        if self._refuses:
+            return
+        with socket.create_connection(("127.0.0.1", self._target_port)) as target:
+            _join(connection, target)
+
+    def _read_5(self, connection: socket.socket) -> bytes:
+        _exactly(connection, _exactly(connection, 1)[0])
+        connection.sendall(b"\x05\x02" if self._login else b"\x05\x00")
+        if self._login:
+            _exactly(connection, 1)
+            name, word = (_exactly(connection, _exactly(connection, 1)[0]).decode() for _ in range(2))
+            self.logins.append(f"{name}:{word}")
+            connection.sendall(b"\x01\x00" if self.logins[-1] == self._login else b"\x01\x01")
+            if self.logins[-1] != self._login:
+                raise ConnectionResetError
+        kind = _exactly(connection, 4)[3]
+        if kind == 3:
+            host = _exactly(connection, _exactly(connection, 1)[0]).decode()
+        else:
+            family, length = (socket.AF_INET, 4) if kind == 1 else (socket.AF_INET6, 16)
+            host = socket.inet_ntop(family, _exactly(connection, length))
+        _exactly(connection, 2)
+        self.asked.append(host)
+        return b"\x05" + (b"\x05" if self._refuses else b"\x00") + b"\x00\x01" + bytes(6)
+
+    def _read_4(self, connection: socket.socket) -> bytes:
+        _exactly(connection, 3)
+        address = _exactly(connection, 4)
+        _until_zero(connection)
+        self.asked.append(_until_zero(connection) if address[:3] == bytes(3) else socket.inet_ntoa(address))
+        return b"\x00" + (b"\x5b" if self._refuses else b"\x5a") + bytes(6)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        part = connection.recv(count - len(found))
+        if not part:
+            raise ConnectionResetError
+        found += part
+    return found
+
+
+def _until_zero(connection: socket.socket) -> str:
+    found = b""
+    while not found.endswith(b"\0"):
+        found += _exactly(connection, 1)
+    return found[:-1].decode()
+
+
+def _join(one: socket.socket, other: socket.socket) -> None:
+    """Hand what comes from one end to the other, until one of them has no more to say."""
+    ends = {one: other, other: one}
+    while True:
+        for ready in select.select(list(ends), [], [])[0]:
+            part = ready.recv(65536)
+            if not part:
+                return
+            ends[ready].sendall(part)
 
 
 def read_request(connection: socket.socket) -> str:

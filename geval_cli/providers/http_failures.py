@@ -34,10 +34,10 @@ class NoProxyError(HttpFailure):
 
 
 class ProxyRefusalError(HttpFailure):
-    """The proxy does not lead to the server; `status` is its HTTP status."""
+    """The proxy does not lead to the server; `status` is its HTTP status, 0 for a SOCKS proxy."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"HTTP {status}")
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
         self.status = status
 
 

@@ -2,22 +2,26 @@
 
 import asyncio
 import datetime
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trustme
+import truststore
 from support.calls import run
-from support.odd_servers import Conversation, TunnelProxy
+from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 
-from geval_cli.http_client import dialing
-from geval_cli.http_client.connection import Connection
-from geval_cli.http_client.dialing import Dialer, Route, parse_proxy
-from geval_cli.http_client.failures import (
+from geval_cli.providers import http_connections
+from geval_cli.providers.addresses import parse_proxy
+from geval_cli.providers.http_client import HttpCall, HttpClient
+from geval_cli.providers.http_failures import (
     CertificateError,
     HttpFailure,
     NoConnectionError,
@@ -27,11 +31,11 @@ from geval_cli.http_client.failures import (
     TlsError,
     UnsendableRequestError,
 )
+from geval_cli.providers.tls import CA_VARIABLES, ClientCertificate, tls_context
 
 SECRET = "hunter2000"
 NAME = "models.example"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-REQUEST = b"GET / HTTP/1.1\r\nhost: a.example\r\n\r\n"
 AGREED = b"HTTP/1.1 200 Connection established\r\n"
 
 
@@ -43,7 +47,13 @@ def authority() -> trustme.CA:
 @pytest.fixture
 def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    clear_bundles(monkeypatch)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+
+def clear_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 def tls_of(authority: trustme.CA, *names: str, expired: bool = False) -> ssl.SSLContext:
@@ -56,33 +66,46 @@ def tls_of(authority: trustme.CA, *names: str, expired: bool = False) -> ssl.SSL
     return context
 
 
-def talk(*routes: Route, room: int = 100) -> list[bytes]:
+class Route(NamedTuple):
+    """A way to a server."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
+
+
+async def ask(client: HttpClient, route: Route, room: int = 100) -> bytes:
+    call = HttpCall(f"{route.url}?key={SECRET}", {"authorization": SECRET})
+    return (await client.exchange(call, max_bytes=room, proxy=route.proxy)).body
+
+
+def talk(*routes: Route, room: int = 100, certificate: ClientCertificate | None = None) -> list[bytes]:
     """What comes back along each of `routes`, one after another."""
 
     async def body() -> list[bytes]:
-        dialer, found = Dialer(), []
-        for route in routes:
-            connection = await dialer.dial(route)
-            try:
-                found.append((await connection.exchange(REQUEST, room)).body)
-            finally:
-                connection.close()
-                await connection.closed
-        return found
+        client = HttpClient(certificate=certificate)
+        try:
+            return [await ask(client, route, room) for route in routes]
+        finally:
+            await client.aclose()
 
     return run(body())
 
 
 def fails(failure: type[HttpFailure], route: Route) -> str:
-    """What is said when `route` leads nowhere; neither that nor what caused it shows a password."""
+    """What is said when `route` leads nowhere; neither that nor what caused it shows a password or the request."""
     with pytest.raises(failure) as caught:
         talk(route)
     assert type(caught.value) is failure
     error: BaseException | None = caught.value
     while error is not None:
-        assert SECRET not in f"{error} {error!r}"
+        assert SECRET not in f"{error} {error!r} {vars(error)}"
         error = error.__cause__ or error.__context__
-    assert SECRET not in repr(route)
     return str(caught.value)
 
 
@@ -109,17 +132,9 @@ class TestPlain:
             assert talk(Route("http", host, server.port)) == [b"ok"]
 
     def test_the_system_looks_after_a_silent_connection(self) -> None:
-        async def body(port: int) -> int:
-            connection = await Dialer().dial(Route("http", "127.0.0.1", port))
-            try:
-                sock = connection.transport.get_extra_info("socket")
-                return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
-            finally:
-                connection.close()
-                await connection.closed
-
-        with Conversation(OK) as server:
-            assert run(body(server.port))
+        family = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 1))
+        with http_connections._new_socket(family) as made:
+            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     @needs_ipv6
     def test_ipv6(self) -> None:
@@ -142,7 +157,7 @@ class TestPlain:
         assert "name" in fails(NoConnectionError, Route("http", host, 80)).lower()
 
     def test_a_server_that_never_accepts_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(dialing, "CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(http_connections, "CONNECT_TIMEOUT_S", 0.05)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             route = Route("https", "127.0.0.1", silent.getsockname()[1])
             assert fails(SlowConnectionError, route) == "within 0.05 s"
@@ -169,32 +184,37 @@ class Names:
 
 
 class TestLookUps:
-    def dialling(self, dialer: Dialer, count: int) -> list[asyncio.Task[Connection]]:
-        return [asyncio.ensure_future(dialer.dial(Route("http", NAME, 80))) for _ in range(count)]
+    def asking(self, client: HttpClient, count: int) -> list[asyncio.Task[bytes]]:
+        return [asyncio.ensure_future(ask(client, Route("http", NAME, 80))) for _ in range(count)]
 
-    async def end(self, *connections: Connection) -> None:
-        for connection in connections:
-            connection.close()
-            await connection.closed
+    def with_names(self, monkeypatch: pytest.MonkeyPatch, names: Names, body: Callable[..., Any]) -> None:
+        async def bounded() -> None:
+            client = HttpClient()
+            try:
+                await body(client)
+            finally:
+                names.may_answer.set()
+                await client.aclose()
+
+        monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+        run(bounded())
 
     def test_many_at_once_ask_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def body(names: Names) -> None:
+        async def body(client: HttpClient) -> None:
             names.may_answer.set()
-            await self.end(*await asyncio.gather(*self.dialling(Dialer(), 20)))
+            assert await asyncio.gather(*self.asking(client, 20)) == [b"ok"] * 20
 
         with Conversation(OK) as server:
             names = Names(server.port)
-            monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
-            run(body(names))
+            self.with_names(monkeypatch, names, body)
         assert names.asked == 1
 
     @pytest.mark.parametrize("cancelled", [1, 3])
     def test_a_failure_is_not_remembered(self, monkeypatch: pytest.MonkeyPatch, cancelled: int) -> None:
         """Not even when all who asked had gone before it was known."""
 
-        async def body(names: Names) -> None:
-            dialer = Dialer()
-            waiting = self.dialling(dialer, 3)
+        async def body(client: HttpClient) -> None:
+            waiting = self.asking(client, 3)
             await asyncio.to_thread(names.was_asked.wait, 60)
             for task in waiting[:cancelled]:
                 task.cancel()
@@ -204,43 +224,34 @@ class TestLookUps:
             for task in waiting[cancelled:]:
                 with pytest.raises(NoConnectionError, match="Temporary failure in name resolution"):
                     await task
-            for lookup in list(dialer._lookups.values()):
-                await asyncio.wait([lookup.task])
-            await asyncio.sleep(0)
-            await self.end(await dialer.dial(Route("http", NAME, 80)))
+            [connector] = [session.connector for session in client._sessions.values()]
+            await asyncio.gather(*connector._resolve_host_tasks, return_exceptions=True)
+            assert await ask(client, Route("http", NAME, 80)) == b"ok"
 
         with Conversation(OK) as server:
             names = Names(server.port, failures=1)
-            monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
-            run(body(names))
+            self.with_names(monkeypatch, names, body)
         assert names.asked == 2
 
     def test_who_waits_does_not_depend_on_who_asked_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def body(names: Names) -> None:
-            first, second = self.dialling(Dialer(), 2)
+        async def body(client: HttpClient) -> None:
+            first, second = self.asking(client, 2)
             await asyncio.to_thread(names.was_asked.wait, 60)
             first.cancel()
             names.may_answer.set()
-            await self.end(await second)
+            assert await second == b"ok"
 
         with Conversation(OK) as server:
             names = Names(server.port)
-            monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
-            run(body(names))
+            self.with_names(monkeypatch, names, body)
 
     def test_the_time_for_a_connection_holds_for_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        names = Names(1)
-        monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
-        monkeypatch.setattr(dialing, "CONNECT_TIMEOUT_S", 0.05)
+        async def body(client: HttpClient) -> None:
+            with pytest.raises(SlowConnectionError):
+                await ask(client, Route("http", NAME, 80))
 
-        async def body() -> None:
-            try:
-                with pytest.raises(SlowConnectionError):
-                    await Dialer().dial(Route("http", NAME, 80))
-            finally:
-                names.may_answer.set()
-
-        run(body())
+        monkeypatch.setattr(http_connections, "CONNECT_TIMEOUT_S", 0.05)
+        self.with_names(monkeypatch, Names(1), body)
 
 
 @pytest.mark.usefixtures("trusted")
@@ -305,7 +316,6 @@ class TestTunnels:
             b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n",
             AGREED + b"content-length: 0\r\nconnection: close\r\n\r\n",
             AGREED + b"transfer-encoding: chunked\r\n\r\n",
-            b"HTTP/1.1 204 No Content\r\n\r\n",
             b"HTTP/1.1 100 Continue\r\n\r\n" + AGREED + b"\r\n",
         ],
     )
@@ -314,21 +324,16 @@ class TestTunnels:
             Conversation(OK, OK.replace(b"\r\n", b"\n"), tls=tls_of(authority)) as server,
             TunnelProxy(server.port, agree=agree) as proxy,
         ):
-
-            async def body() -> None:
-                connection = await Dialer().dial(
-                    Route("https", NAME, 443, f"http://me:{SECRET}@127.0.0.1:{proxy.port}")
-                )
-                for _ in range(2):
-                    assert (await connection.exchange(REQUEST, 100)).body == b"ok"
-                    assert connection.is_open
-                connection.close()
-                await connection.closed
-
-            run(body())
-        assert proxy.heads[0].startswith(f"CONNECT {NAME}:443 HTTP/1.1\r\nhost: {NAME}:443\r\n")
-        assert "proxy-authorization: Basic " in proxy.heads[0]
-        assert "proxy-authorization" not in "".join(server.heads)
+            through = f"http://me:{SECRET}@127.0.0.1:{proxy.port}"
+            assert talk(*[Route("https", NAME, 443, through)] * 2) == [b"ok", b"ok"]
+        assert server.connections == 1
+        head = proxy.heads[0].lower()
+        assert head.startswith(f"connect {NAME}:443 http/1.1\r\n")
+        assert f"\r\nhost: {NAME}" in head
+        assert "proxy-authorization: basic " in head
+        assert "\r\nauthorization" not in head
+        assert "python" not in head
+        assert "proxy-authorization" not in "".join(server.heads).lower()
 
     def test_encryption_within_encryption(self, authority: trustme.CA) -> None:
         with (
@@ -392,6 +397,176 @@ class TestTunnels:
         }
 
 
+class TestSocks:
+    @pytest.mark.parametrize(
+        ("scheme", "asked"),
+        [
+            ("socks4", "127.0.0.1"),
+            ("socks4a", "localhost"),
+            ("socks5", "127.0.0.1"),
+            ("socks5h", "localhost"),
+            ("SOCKS5H", "localhost"),
+            ("socks", "127.0.0.1"),
+        ],
+    )
+    def test_a_proxy_leads_to_the_server(self, scheme: str, asked: str) -> None:
+        with Conversation(OK, OK) as server, SocksProxy(server.port) as proxy:
+            route = Route("http", "localhost", 80, f"{scheme}://127.0.0.1:{proxy.port}")
+            assert talk(route, route) == [b"ok", b"ok"]
+        assert proxy.asked in ([asked], ["::1"] if asked[0] == "1" else [asked])
+        assert server.connections == 1
+
+    @pytest.mark.usefixtures("trusted")
+    def test_with_a_password_and_encryption(self, authority: trustme.CA) -> None:
+        with (
+            Conversation(OK, tls=tls_of(authority)) as server,
+            SocksProxy(server.port, login=f"me:{SECRET}") as proxy,
+        ):
+            through = f"socks5h://me:{SECRET}@127.0.0.1:{proxy.port}"
+            assert talk(Route("https", NAME, 443, through)) == [b"ok"]
+        assert proxy.asked == [NAME]
+        assert proxy.logins == [f"me:{SECRET}"]
+
+    @pytest.mark.usefixtures("trusted")
+    def test_certificates_are_verified(self) -> None:
+        with Conversation(OK, tls=tls_of(trustme.CA())) as server, SocksProxy(server.port) as proxy:
+            route = Route("https", NAME, 443, f"socks5h://127.0.0.1:{proxy.port}")
+            assert "issuer" in fails(CertificateError, route)
+        assert server.heads == []
+
+    @pytest.mark.parametrize("scheme", ["socks4a", "socks5h"])
+    def test_a_proxy_that_refuses(self, scheme: str) -> None:
+        with SocksProxy(0, refuses=True) as proxy:
+            fails(ProxyRefusalError, Route("http", NAME, 80, f"{scheme}://127.0.0.1:{proxy.port}"))
+
+    def test_a_proxy_that_knows_another_password(self) -> None:
+        with SocksProxy(0, login="me:other") as proxy:
+            fails(ProxyRefusalError, Route("http", NAME, 80, f"socks5h://me:{SECRET}@127.0.0.1:{proxy.port}"))
+
+    def test_a_proxy_that_is_not_there(self) -> None:
+        route = Route("http", NAME, 80, f"socks5h://me:{SECRET}@127.0.0.1:{free_port()}")
+        assert fails(NoProxyError, route) == "Connection refused"
+
+    def test_a_proxy_that_says_nothing_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(http_connections, "CONNECT_TIMEOUT_S", 0.05)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            route = Route("http", NAME, 80, f"socks5h://127.0.0.1:{silent.getsockname()[1]}")
+            assert fails(SlowConnectionError, route) == "within 0.05 s"
+
+    def test_what_is_missing_is_told_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "python_socks.async_.asyncio", None)
+        said = fails(UnsendableRequestError, Route("http", NAME, 80, f"socks5://me:{SECRET}@127.0.0.1:9"))
+        assert said == "SOCKS proxies need an extra: pip install 'geval-cli[socks]'"
+
+    def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(self) -> None:
+        with Conversation(OK + OK.replace(b"ok", b"no"), OK) as server, SocksProxy(server.port) as proxy:
+            route = Route("http", NAME, 80, f"socks5h://127.0.0.1:{proxy.port}")
+            assert talk(route, route) == [b"ok", b"ok"]
+        assert server.connections == 2
+
+
+def rehash(certificate: Path) -> None:
+    """Give a certificate the name by which OpenSSL finds it in a folder."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the program openssl is missing")
+    command = ["openssl", "x509", "-hash", "-noout", "-in", str(certificate)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    certificate.rename(certificate.with_name(f"{found}.0"))
+
+
+class TestTrust:
+    """Whom a client trusts is up to the variables that curl, requests and OpenSSL know, or to the system."""
+
+    @pytest.fixture
+    def folder(self, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        clear_bundles(monkeypatch)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+        (tmp_path / "folder").mkdir()
+        shutil.copy(tmp_path / "ca.pem", tmp_path / "folder")
+        rehash(tmp_path / "folder" / "ca.pem")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"SSL_CERT_FILE": "ca.pem"},
+            {"SSL_CERT_DIR": "folder"},
+            {"REQUESTS_CA_BUNDLE": "ca.pem"},
+            {"REQUESTS_CA_BUNDLE": "folder"},
+            {"REQUESTS_CA_BUNDLE": "other.pem", "SSL_CERT_FILE": "ca.pem"},
+            {"REQUESTS_CA_BUNDLE": "ca.pem", "SSL_CERT_FILE": "other.pem"},
+            {"REQUESTS_CA_BUNDLE": "missing.pem", "SSL_CERT_FILE": "ca.pem"},
+        ],
+        ids=str,
+    )
+    def test_an_authority_that_a_variable_names(
+        self,
+        variables: dict[str, str],
+        folder: Path,
+        authority: trustme.CA,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name, file in variables.items():
+            monkeypatch.setenv(name, str(folder / file))
+        with Conversation(OK, tls=tls_of(authority)) as server:
+            assert talk(Route("https", "127.0.0.1", server.port)) == [b"ok"]
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {},
+            {"REQUESTS_CA_BUNDLE": "other.pem"},
+            {"SSL_CERT_FILE": "other.pem"},
+            {"SSL_CERT_DIR": "missing"},
+        ],
+        ids=str,
+    )
+    def test_any_other_is_not_trusted(
+        self,
+        variables: dict[str, str],
+        folder: Path,
+        authority: trustme.CA,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name, file in variables.items():
+            monkeypatch.setenv(name, str(folder / file))
+        with Conversation(OK, tls=tls_of(authority)) as server:
+            fails(CertificateError, Route("https", "127.0.0.1", server.port))
+        assert server.heads == []
+
+    def test_without_a_variable_the_system_is_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clear_bundles(monkeypatch)
+        assert isinstance(tls_context(), truststore.SSLContext)
+
+
+@pytest.mark.usefixtures("trusted")
+class TestClientCertificates:
+    @pytest.mark.parametrize("is_one_file", [False, True])
+    def test_it_is_shown_to_a_server_that_wants_to_see_it(
+        self, authority: trustme.CA, tmp_path: Path, is_one_file: bool
+    ) -> None:
+        own = authority.issue_cert("me@models.example")
+        own.private_key_pem.write_to_path(tmp_path / "me.key")
+        (own.private_key_and_cert_chain_pem if is_one_file else own.cert_chain_pems[0]).write_to_path(
+            tmp_path / "me.pem"
+        )
+        shown = ClientCertificate(str(tmp_path / "me.pem"), "" if is_one_file else str(tmp_path / "me.key"))
+        context = tls_of(authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+        with Conversation(OK, OK, tls=context) as server, TunnelProxy(server.port) as proxy:
+            route = Route("https", "127.0.0.1", server.port)
+            tunnel = Route("https", NAME, 443, f"http://127.0.0.1:{proxy.port}")
+            assert talk(route, tunnel, certificate=shown) == [b"ok", b"ok"]
+            with pytest.raises(HttpFailure):
+                talk(route)
+
+    def test_one_that_has_gone_meanwhile_is_told(self) -> None:
+        with pytest.raises(UnsendableRequestError, match="No such file"):
+            talk(Route("https", "127.0.0.1", 9), certificate=ClientCertificate("/no/such.pem"))
+
+
 @pytest.mark.parametrize(
     ("url", "host", "port", "user_info"),
     [
@@ -399,6 +574,9 @@ class TestTunnels:
         ("proxy.example:3128", "proxy.example", 3128, ""),
         ("me:word@proxy.example", "proxy.example", 80, "me:word"),
         ("https://proxy.example", "proxy.example", 443, ""),
+        ("socks5://me:word@proxy.example", "proxy.example", 1080, "me:word"),
+        ("SOCKS5H://[::1]:9", "::1", 9, ""),
+        ("socks4a://proxy.example:80", "proxy.example", 80, ""),
     ],
 )
 def test_addresses_of_proxies(url: str, host: str, port: int, user_info: str) -> None:
@@ -409,8 +587,8 @@ def test_addresses_of_proxies(url: str, host: str, port: int, user_info: str) ->
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        (f"socks5://me:{SECRET}@127.0.0.1:1080", "only HTTP proxies"),
-        ("SOCKS5H://127.0.0.1:1080", "only HTTP proxies"),
+        (f"socks5://me:{SECRET}@", "not valid"),
+        (f"socks6://me:{SECRET}@127.0.0.1:1080", "not valid"),
         (f"ftp://me:{SECRET}@127.0.0.1", "not valid"),
         (f"me:{SECRET}@", "not valid"),
         (f"http://me:{SECRET}#@127.0.0.1", "not valid"),
@@ -431,16 +609,18 @@ STAGES: dict[str, Callable[[int], Route]] = {
 @pytest.mark.parametrize("stage", STAGES)
 def test_whoever_gives_up_leaves_no_connection_open(stage: str) -> None:
     async def body() -> None:
+        client = HttpClient()
         with socket.create_server(("127.0.0.1", 0)) as silent:
             silent.setblocking(False)
-            dialling = asyncio.ensure_future(Dialer().dial(STAGES[stage](silent.getsockname()[1])))
+            asking = asyncio.ensure_future(ask(client, STAGES[stage](silent.getsockname()[1])))
             loop = asyncio.get_running_loop()
             theirs, _ = await loop.sock_accept(silent)
             with theirs:
                 assert await loop.sock_recv(theirs, 65536)
-                dialling.cancel()
+                asking.cancel()
                 with pytest.raises(asyncio.CancelledError):
-                    await dialling
+                    await asking
                 assert await loop.sock_recv(theirs, 65536) == b""
+        await client.aclose()
 
     run(body())

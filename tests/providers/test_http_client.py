@@ -14,13 +14,12 @@ import pytest
 import trustme
 from support.calls import run
 from support.loopback import LoopbackServer, Reply
+from support.loops import event_loop_kind
 from support.odd_servers import Conversation, TunnelProxy
 
-from geval_cli.http_client import client as client_module
-from geval_cli.http_client.client import HttpCall, HttpClient
-from geval_cli.http_client.connection import RawAnswer
-from geval_cli.http_client.dialing import Route
-from geval_cli.http_client.failures import (
+from geval_cli.providers import http_connections
+from geval_cli.providers.http_client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.http_failures import (
     CutOffAnswerError,
     HttpFailure,
     InvalidAddressError,
@@ -31,6 +30,8 @@ from geval_cli.http_client.failures import (
 )
 
 SECRET = "hunter2000"
+__all__ = ["event_loop_kind"]
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 ROOM = 1_000_000
 
@@ -70,6 +71,12 @@ def fails(failure: type[BaseException], call: HttpCall, proxy: str | None = None
     return str(caught.value)
 
 
+def header_lines(head: str) -> list[str]:
+    """The headers of a request, their names in small letters."""
+    lines = [line.partition(":") for line in head.split("\r\n")[1:]]
+    return [f"{name.lower()}:{value}" for name, _, value in lines]
+
+
 def url_of(server: Conversation, path: str = "/x") -> str:
     return f"http://127.0.0.1:{server.port}{path}"
 
@@ -101,8 +108,7 @@ class TestRequests:
         with Conversation(OK) as server:
             url = url_of(server).replace("//", "//me:word@")
             exchanges(HttpCall(url, {**theirs, "Content-Length": "9"}, b"12"), headers=ours)
-        lines = server.heads[0].split("\r\n")[1:]
-        assert sorted(lines) == [
+        assert sorted(header_lines(server.heads[0])) == [
             "accept-encoding: br",
             "authorization: Bearer k",
             "content-length: 2",
@@ -113,7 +119,9 @@ class TestRequests:
     def test_credentials_of_the_address(self) -> None:
         with Conversation(OK) as server:
             exchanges(HttpCall(url_of(server).replace("//", "//me:p%40ss@")))
-        assert f"authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in server.heads[0]
+        assert f"authorization: Basic {base64.b64encode(b'me:p@ss').decode()}" in header_lines(
+            server.heads[0]
+        )
         assert "ss@" not in server.heads[0]
 
     @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("encoding", "body", "failure"),
         [
-            (b"br", b"x", UnknownCompressionError),
+            (b"compress", b"x", UnknownCompressionError),
             (b"gzip", gzip.compress(b"0" * 2 * ROOM), OversizedAnswerError),
         ],
     )
@@ -182,7 +190,6 @@ class TestKeepingAlive:
             OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n",
             OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nst",
             OK + b"HTTP/1.1 100 Continue\r\n\r\n",
-            OK + b"garbage",
         ],
     )
     def test_no_second_request_where_an_answer_says_or_shows_that_it_ends(self, first: bytes) -> None:
@@ -220,19 +227,27 @@ class TestKeepingAlive:
 
             using(body)
 
-    def test_words_before_any_request_are_no_answer(self) -> None:
-        with Conversation(b"", greeting=OK.replace(b"ok", b"no")) as server:
+    @pytest.mark.parametrize("is_seen", [False, True])
+    def test_words_before_any_request_are_no_answer(self, is_seen: bool) -> None:
+        async def body() -> None:
+            loop = asyncio.get_running_loop()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                _, connection = await loop.create_connection(
+                    lambda: http_connections._Handler(loop), sock=ours
+                )
+                assert connection.is_quiet
+                theirs.sendall(OK)
+                for _ in range(4 if is_seen else 0):
+                    await asyncio.sleep(0)
+                assert not connection.is_quiet
+                connection.abort()
+                await asyncio.sleep(0)
 
-            async def body(client: HttpClient) -> None:
-                connection = await client._dialer.dial(Route("http", "127.0.0.1", server.port))
-                await connection.closed
-                with pytest.raises(NoAnswerError):
-                    await connection.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", ROOM)
-
-            using(body)
+        run(body())
 
     def test_one_that_was_idle_for_long_is_not_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(client_module, "_KEEP_ALIVE_S", 0.0)
+        monkeypatch.setattr(http_connections, "_KEEP_ALIVE_S", 0.0)
         with Conversation(OK, OK) as server:
             exchanges(*[HttpCall(url_of(server))] * 2)
         assert server.connections == 2
@@ -261,7 +276,7 @@ class TestKeepingAlive:
             await client.exchange(HttpCall(server.url), max_bytes=4)
 
         with LoopbackServer(
-            Reply(body="long", truncate=True), Reply(reset=True), Reply(body="long")
+            Reply(body="long", truncate=True), Reply(reset=True), Reply(body="long" * 1_000_000)
         ) as server:
             server.add(Reply(body="fits"))
             using(body)
@@ -324,7 +339,7 @@ class TestTheEnd:
             await client.aclose()
             server.release()
             assert (await asking).body == b"ok"
-            assert client._idle == {}
+            assert client._sessions == {}
 
         before = open_files()
         with LoopbackServer(Reply(body="ok")) as server:
@@ -380,11 +395,13 @@ class TestProxies:
             )
         assert proxy.connections == 1
         first, second = proxy.heads
-        assert first.startswith("POST http://[::1]:8000/a?q=1 HTTP/1.1\r\nhost: [::1]:8000\r\n")
+        assert first.startswith("POST http://[::1]:8000/a?q=1 HTTP/1.1\r\n")
         assert second.startswith("POST http://[::1]:8000/c HTTP/1.1\r\n")
         credentials = base64.b64encode(f"me:{SECRET}".encode()).decode()
-        assert f"proxy-authorization: Basic {credentials}" in first
-        assert f"proxy-authorization: Basic {credentials}" in second
+        for head in (first, second):
+            assert {"host: [::1]:8000", f"proxy-authorization: Basic {credentials}"} <= set(
+                header_lines(head)
+            )
 
     def test_a_server_never_sees_what_is_for_proxies(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -405,11 +422,6 @@ class TestProxies:
         with Conversation(OK) as direct:
             exchanges(HttpCall(url_of(direct), own))
         assert "proxy-authorization" not in direct.heads[0].lower()
-
-    @pytest.mark.parametrize("scheme", ["http", "https"])
-    def test_what_is_no_proxy(self, scheme: str) -> None:
-        call = HttpCall(f"{scheme}://models.example/?key={SECRET}", {"authorization": SECRET})
-        assert "SOCKS" in fails(UnsendableRequestError, call, f"socks5://me:{SECRET}@127.0.0.1:1")
 
     def test_no_failure_shows_a_secret(self) -> None:
         call = HttpCall(f"https://me:{SECRET}@models.example/?key={SECRET}", {"authorization": SECRET})

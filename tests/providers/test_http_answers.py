@@ -1,4 +1,4 @@
-"""One connection over a pair of sockets, whose other end a test plays itself."""
+"""What a server may send, and what it may not: answers read from a socket whose other end a test plays itself."""
 
 import asyncio
 import socket
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.calls import run
+from support.loops import event_loop_kind
 
-from geval_cli.http_client.connection import Connection, RawAnswer
-from geval_cli.http_client.failures import (
+from geval_cli.providers.http_client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.http_failures import (
     CutOffAnswerError,
     HttpFailure,
     NoAnswerError,
@@ -19,32 +20,57 @@ from geval_cli.http_client.failures import (
     OversizedAnswerError,
 )
 
-REQUEST = b"POST /x HTTP/1.1\r\nhost: a.example\r\ncontent-length: 0\r\n\r\n"
+__all__ = ["event_loop_kind"]
+
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+LATER = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nlater"
 ROOM = 1_000_000
 
 
 class Server:
-    """The other end."""
+    """Listens on this machine; a test accepts each connection itself, and sends what it wants to."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._ends: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+    @property
+    def connections(self) -> int:
+        return len(self._ends)
+
+    @property
+    def is_talking(self) -> bool:
+        return bool(self._ends) and self._ends[-1].fileno() >= 0
+
+    async def accept(self) -> None:
+        end, _ = await asyncio.get_running_loop().sock_accept(self._listener)
         end.setblocking(False)
+        self._ends.append(end)
 
     async def send(self, *pieces: bytes) -> None:
         """Each of them is read before the next one is sent, unless the connection is closed before."""
         with suppress(ConnectionError):
             for piece in pieces:
-                await asyncio.get_running_loop().sock_sendall(self._end, piece)
+                await asyncio.get_running_loop().sock_sendall(self._ends[-1], piece)
                 await settle()
 
+    async def flood(self, piece: bytes) -> None:
+        for _ in range(200):
+            await asyncio.get_running_loop().sock_sendall(self._ends[-1], piece)
+            await settle()
+
     async def receive(self) -> bytes:
-        return await asyncio.get_running_loop().sock_recv(self._end, 1_000_000)
+        return await asyncio.get_running_loop().sock_recv(self._ends[-1], 1_000_000)
 
     async def hang_up(self) -> None:
-        self._end.close()
+        self.close()
         await settle()
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
 
 
 async def settle() -> None:
@@ -54,22 +80,50 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Connection, Server]]:
-    ours, theirs = socket.socketpair()
-    _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
+async def connected() -> AsyncIterator[tuple[HttpClient, Server]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        client, server = HttpClient(), Server(listener)
+        try:
+            yield client, server
+        finally:
+            await client.aclose()
+            server.close()
+
+
+async def next_request(server: Server, asking: "asyncio.Task[RawAnswer]") -> bytes:
+    """The head of the request, which comes over a new connection or over the last one."""
+    connecting = asyncio.ensure_future(server.accept())
+    reading = [connecting]
+    if server.is_talking:
+        reading.append(asyncio.ensure_future(server.receive()))
     try:
-        yield connection, Server(theirs)
+        while True:
+            await asyncio.wait([*reading, asking], return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                return await server.receive()
+            if reading[-1].done() and reading[-1].result():
+                return reading[-1].result()
+            if asking.done():
+                return b""
+            await asyncio.sleep(0)
     finally:
-        connection.close()
-        theirs.close()
-        await connection.closed
+        for task in reading:
+            task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await task
 
 
 async def answer_to(
-    connection: Connection, server: Server, *pieces: bytes, hangs_up: bool = False, room: int = ROOM
+    client: HttpClient,
+    server: Server,
+    *pieces: bytes,
+    hangs_up: bool = False,
+    room: int = ROOM,
+    body: bytes = b"",
 ) -> RawAnswer:
-    asking = asyncio.ensure_future(connection.exchange(REQUEST, room))
-    assert await server.receive() == REQUEST
+    asking = asyncio.ensure_future(client.exchange(HttpCall(server.url, body=body), max_bytes=room))
+    assert (await next_request(server, asking)).startswith(b"POST / HTTP/1.1\r\n")
     await server.send(*pieces)
     if hangs_up:
         await server.hang_up()
@@ -77,12 +131,13 @@ async def answer_to(
 
 
 def read(*pieces: bytes, hangs_up: bool = False, room: int = ROOM) -> tuple[RawAnswer, bool]:
-    """The answer that `pieces` are, and whether the connection can be used again."""
+    """The answer that `pieces` are, and whether the connection is used again."""
 
     async def body() -> tuple[RawAnswer, bool]:
-        async with connected() as (connection, server):
-            answer = await answer_to(connection, server, *pieces, hangs_up=hangs_up, room=room)
-            return answer, connection.is_open and connection.is_quiet
+        async with connected() as (client, server):
+            answer = await answer_to(client, server, *pieces, hangs_up=hangs_up, room=room)
+            assert (await answer_to(client, server, LATER)).body == b"later"
+            return answer, server.connections == 1
 
     return run(body())
 
@@ -265,15 +320,16 @@ def test_a_body_in_chunks_of_one_byte_is_no_endless_framing() -> None:
     assert answer.body == b"x" * 100_000
 
 
-def usable_after(*steps: bytes) -> bool:
-    """Whether the connection counts as one for the next request once all of `steps` have come."""
+def is_used_after(*steps: bytes) -> bool:
+    """Whether the connection is used for the next request, whose answer is its own, once all `steps` have come."""
 
     async def body() -> bool:
-        async with connected() as (connection, server):
+        async with connected() as (client, server):
             first, *others = steps
-            assert (await answer_to(connection, server, first)).body == b"ok"
+            assert (await answer_to(client, server, first)).body == b"ok"
             await server.send(*others)
-            return connection.is_open and connection.is_quiet
+            assert (await answer_to(client, server, LATER)).body == b"later"
+            return server.connections == 1
 
     return run(body())
 
@@ -284,90 +340,76 @@ def usable_after(*steps: bytes) -> bool:
         OK,
         b"HTTP/1.1 200 OK\r\n",
         b"H",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nbegun",
+        CHUNKED,
+        CHUNKED + b"5\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n",
-        b"garbage",
-        b"\0",
+        b"HTTP/1.1 204 Probe\r\n\r\n",
+        b"HTTP/1.1 101 S\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
         b"HTTP/1.1 408 T\r\n\r\n",
     ],
 )
 def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(stray: bytes) -> None:
-    assert usable_after(OK)
-    assert not usable_after(OK + stray)
-    assert not usable_after(OK, stray)
+    assert is_used_after(OK)
+    assert not is_used_after(OK + stray)
+    assert not is_used_after(OK, stray)
+    assert not is_used_after(CHUNKED + b"2\r\nok\r\n0\r\n\r\n" + stray)
+
+
+@pytest.mark.parametrize("stray", [b"garbage", b"\0", b"HTTP/1.1 OK 200\r\n\r\n"])
+def test_an_answer_that_is_followed_by_what_is_no_http_is_none(stray: bytes) -> None:
+    with pytest.raises(NotHttpError):
+        read(OK + stray)
+    assert not is_used_after(OK, stray)
 
 
 @pytest.mark.parametrize("hangs_up", [False, True])
 def test_what_the_event_loop_has_not_seen_yet_counts_too(hangs_up: bool) -> None:
     async def body() -> None:
-        ours, theirs = socket.socketpair()
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
-        await answer_to(connection, Server(theirs), OK)
-        assert connection.is_quiet
-        theirs.setblocking(True)
-        if not hangs_up:
-            theirs.sendall(OK)
-        theirs.close()
-        assert connection.is_open
-        assert not connection.is_quiet
-        connection.close()
-        await connection.closed
+        async with connected() as (client, server):
+            await answer_to(client, server, OK)
+            end = server._ends[-1]
+            if not hangs_up:
+                end.send(OK)
+            end.shutdown(socket.SHUT_WR)
+            assert (await answer_to(client, server, LATER)).body == b"later"
+            assert server.connections == 2
 
     run(body())
 
 
 def test_one_request_after_another() -> None:
     async def body() -> list[bytes]:
-        async with connected() as (connection, server):
-            return [(await answer_to(connection, server, row[1])).body for row in ANSWERS if row[4]]
+        async with connected() as (client, server):
+            found = [(await answer_to(client, server, row[1])).body for row in ANSWERS if row[4]]
+            assert server.connections == 1
+            return found
 
     assert run(body()) == [row[3] for row in ANSWERS if row[4]]
 
 
 def test_an_answer_before_the_request_is_out_ends_the_connection() -> None:
     async def body() -> None:
-        async with connected() as (connection, server):
-            asking = asyncio.ensure_future(connection.exchange(REQUEST + b"x" * 20_000_000, ROOM))
-            assert (await server.receive()).startswith(REQUEST)
-            await server.send(OK.replace(b"200", b"413"))
-            assert (await asking).status == 413
-            assert not connection.is_open
+        async with connected() as (client, server):
+            early = OK.replace(b"200", b"413")
+            assert (await answer_to(client, server, early, body=b"x" * 20_000_000)).status == 413
+            assert (await answer_to(client, server, LATER)).body == b"later"
+            assert server.connections == 2
 
     run(body())
 
 
-@pytest.mark.parametrize("last_words", [OK.replace(b"200", b"413"), b"HTTP/1.1 413 Too Large\r\nx: y\r\n"])
-def test_an_answer_is_read_even_if_sending_failed_before_anyone_looked(last_words: bytes) -> None:
-    async def body() -> int:
-        ours, theirs = socket.socketpair()
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, sock=ours)
-        asking = asyncio.ensure_future(connection.exchange(REQUEST + b"x" * 20_000_000, ROOM))
-        await settle()
-        connection.transport.pause_reading()
-        theirs.sendall(last_words)
-        theirs.close()
-        try:
-            return (await asyncio.wait_for(asking, 60)).status
-        finally:
-            await connection.closed
+def test_a_server_that_floods_an_idle_connection_is_cut_off() -> None:
+    async def body() -> None:
+        async with connected() as (client, server):
+            await answer_to(client, server, OK)
+            with pytest.raises(ConnectionError):
+                await server.flood(OK * 1000)
 
-    if last_words.endswith(b"ok"):
-        assert run(body()) == 413
-    else:
-        with pytest.raises(CutOffAnswerError):
-            run(body())
+    run(body())
 
 
 @pytest.mark.parametrize("seen", [b"", b"HTTP/1.1 200 OK\r\n", OK[:-1]])
-def test_whoever_waits_learns_that_it_was_closed(seen: bytes) -> None:
-    async def body() -> None:
-        async with connected() as (connection, server):
-            asking = asyncio.ensure_future(connection.exchange(REQUEST, ROOM))
-            await server.receive()
-            await server.send(*filter(None, [seen]))
-            connection.close()
-            with pytest.raises(CutOffAnswerError if seen else NoAnswerError):
-                await asking
-            with pytest.raises(NoAnswerError, match="closed before"):
-                await connection.exchange(REQUEST, ROOM)
-
-    run(body())
+def test_whoever_waits_learns_that_the_server_has_gone(seen: bytes) -> None:
+    with pytest.raises(CutOffAnswerError if seen else NoAnswerError):
+        read(*filter(None, [seen]), hangs_up=True)
