@@ -75,6 +75,7 @@ _CLAUSE = compile_later(
 )
 _DENIED = compile_later(
     r"\b(?:not|never|cannot|without|neither|nor|hardly|barely|instead of|rather than|far from|short of|"
+    r"miss(?:es|ed|ing)?(?= (?:out on )?an?\b)|"
     r"less than|"
     r"lower than|below|under|above|beyond|more than|at (?:least|most)|up to|prevent\w*|keep\w*|kept|stop\w*|"
     r"hold\w*|"
@@ -110,7 +111,7 @@ _MODAL = compile_later(r"\b(?:would|should|will|can|were|['\u2019]d)\b|['\u2019]
 _CONDITION = compile_later(
     r"(?<!unclear )(?<!clear )(?<!sure )(?<!know )(?<!see )(?<!tell )(?<!wonder )(?<!even )(?<!as )"
     r"\b(?:if|unless|provided that|assuming|only when|had it|had the|were it|were the|in case)\b"
-    r"(?! I (?:had|have|were|must|am asked)\b)(?! asked\b)(?! any\b)(?! not\b)",
+    r"(?! I (?:had to|have to|were to|was to|must|am asked)\b)(?! asked\b)(?! any\b)(?! not\b)",
     re.IGNORECASE,
 )
 _LATE_CONDITION = compile_later(
@@ -128,7 +129,10 @@ _REPORTED = compile_later(
 _OTHERS = compile_later(
     r"\b(?:critics?|reviewers?|articles?|authors?|users?|customers?|they|he|she|who|people|readers?|"
     r"experts?|humans?|"
-    r"annotators?|magazine|newspaper|fans|players?|teams?|team|voters|students?|you|someone|others?|"
+    r"annotators?|some|nobody|no one|none|many|most|anyone|everyone|average|mean|own|sample|example|"
+    r"target|threshold|passing|old|former|required|human|reference|desired|self-|(?:reference|other|"
+    r"second|previous) (?:output|answer|response|summary|text)|magazine|newspaper|fans|players?|teams?|"
+    r"team|voters|students?|you|someone|others?|"
     r"colleagues?|"
     r"judges?|graders?|evaluators?|models?|initial(?:ly)?|first|previous(?:ly)?|earlier|prior|"
     r"original(?:ly)?|formerly|draft|provisional|tentative)"
@@ -141,7 +145,8 @@ _NOBODY = compile_later(r"\W*(?:(?:please|just|now|so|always|then|and)\W*)*", re
 _OTHERS_RATED = compile_later(
     r"\b(?:critics?|reviewers?|articles?|authors?|users?|customers?|they|he|she|people|readers?|experts?|"
     r"humans?|annotators?|"
-    r"magazine|newspaper|fans|viewers|guests|voters|students?)[ \t](?:\w{1,12}[ \t])?"
+    r"magazine|newspaper|some|nobody|no one|none|many|most|anyone|everyone|others?|fans|viewers|guests|"
+    r"voters|students?)[ \t](?:\w{1,12}[ \t])?"
     r"(?:gave|gives?|rate[sd]?|scored?|award(?:s|ed)?|grade[sd]?|give)\b",
     re.IGNORECASE,
 )
@@ -175,9 +180,11 @@ _EXTREME = compile_later(
     re.IGNORECASE,
 )
 _QUOTED = compile_later(
+    r"^[ \t]{0,3}>[^\n]{1,300}$|<(?:(?:actual_?)?output|example|input|quote|blockquote)>[^<]{1,300}</|"
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」"
     r"|(?<![\w'])'[^'\n]{1,200}'(?!\w)|(?<![\w\u2018])\u2018[^\u2019\n]{1,200}\u2019(?!\w)|"
-    r"(?<!`)`[^`\n]{1,200}`(?!`)"
+    r"(?<!`)`[^`\n]{1,200}`(?!`)",
+    re.IGNORECASE | re.MULTILINE,
 )
 _ALONE_IN_QUOTES = compile_later(rf"[\"“„«「'\u2018`]\s?{RATING}[.!]?\s?[\"”“»」'\u2019`]", re.IGNORECASE)
 
@@ -213,6 +220,8 @@ def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int)
     """
     before = _sentence_before(text, match.start())
     after = _sentence_after(text, number_end)
+    if text.startswith("?", number_end + len(after)):
+        return False
     turns = [turn.end() for turn in _TURN.finditer(before)]
     segment = before[turns[-1] :] if turns else before
     lead = text[match.start() : match.end()]
@@ -272,7 +281,9 @@ _PURPOSE = compile_later(
     re.IGNORECASE,
 )
 _UNREAL = compile_later(r"\s*(?:with|without|had|were|given (?:more|better))\b", re.IGNORECASE)
-_FORCED = compile_later(r"\bif (?:I|asked|forced|one) ", re.IGNORECASE)
+_FORCED = compile_later(
+    r"\bif (?:I (?:had to|have to|were to|was to|must|am)|asked|forced|one (?:had|has) to)\b", re.IGNORECASE
+)
 
 
 def _clause(segment: str, *, is_reported: bool = False) -> str:

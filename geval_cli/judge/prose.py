@@ -37,7 +37,7 @@ _QUALIFIERS = (
 )
 _NOUNS = (
     r"scores?|ratings?|grade|marks?|verdict|answer|result|evaluation|assessment|quality|judge?ment|decision|"
-    r"conclusion|points|"
+    r"conclusion|"
     r"punktzahl|punkte|bewertung|wertung|note|gesamtnote|gesamtbewertung|gesamtpunktzahl|endnote|"
     r"endergebnis|ergebnis|"
     r"puntuaci[oó]n|puntaje|calificaci[oó]n|nota|valoraci[oó]n|évaluation|punteggio|voto|valutazione|"
@@ -120,6 +120,10 @@ _IS_FINAL = compile_later(
 _BRACKET_MAXIMUM = compile_later(
     r"(?:out of|/|of|von|sur|max(?:imum)?:?|[-\u2013\u2014]|"
     r"to)\s{0,3}(?P<most>[0-9]{1,9}(?:\.[0-9]{1,6})?)\W{0,3}\Z",
+    re.IGNORECASE,
+)
+_OTHER_THINGS = compile_later(
+    r"\b(?:examples?|sample|reference|other|threshold|passing|target|human|expected|previous|average|minimum)\b",
     re.IGNORECASE,
 )
 _ASPECT = compile_later(
@@ -299,9 +303,9 @@ def read_verdict_lines(reply: Reply) -> list[Stated]:
 def _stated_in_lines(reply: Reply, patterns: tuple[re.Pattern[str], ...]) -> Iterator[Stated]:
     for pattern in patterns:
         for match in pattern.finditer(reply.text):
-            if not _is_another_s(reply, match) and not reply.is_about_another(
-                f"{match['about'] or ''} {match['bracket'] or ''}"
-            ):
+            about = f"{match['about'] or ''} {match['bracket'] or ''}"
+            is_ours = not (_OTHER_THINGS.search(about) or reply.is_about_another(about))
+            if is_ours and not _is_another_s(reply, match):
                 rating = stated(match, is_final=_IS_FINAL.search(match["label"]) is not None)
                 most = None if match["bracket"] is None else _BRACKET_MAXIMUM.search(match["bracket"][:-1])
                 if most is not None and rating.out_of is None:

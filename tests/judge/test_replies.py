@@ -139,3 +139,105 @@ def test_a_reply_that_a_limit_cuts_off_gives_its_rating_or_none(made, length):
     reply, rating = made
 
     assert rating_or_none(reply[:length], {"range": [0, 10], "finish_reason": "length"}) in (rating, None)
+
+
+BESIDE_THE_VERDICT = (
+    "It is better than a {} overall.",
+    "It is at least a {}.",
+    "Not a {}.",
+    "Anything above {} would be too much.",
+    "A {} would need a source.",
+    "I was tempted to give it a {}.",
+    "Some would give it a {}.",
+    "Others may rate it {}.",
+    "It deserves more than a {}.",
+    "A full {} is reserved for flawless texts.",
+    "For a {}, it would have to cite.",
+    "The initial score was {}.",
+    "Previously I gave it a {}.",
+    "My first impression was a {}.",
+    "The expected score is {}.",
+    "The average rating is {}.",
+    "You must give it a {}.",
+    "In example {}, the score was high.",
+    "The score ranges up to {}.",
+    "The maximum is {}.",
+    "I considered a score of {}.",
+    "I considered giving it a {}.",
+    "A rating of {} is for texts with sources.",
+    "If I were generous, I would give it a {}.",
+    "One might argue for a score of {}.",
+    "Had it cited sources, it would be a {}.",
+    "With sources, it would be a {}.",
+    "No {} for this one.",
+    "It is no {}.",
+    "It misses a score of {} by far.",
+    "It almost earns a {}.",
+    "It nearly gets a {}.",
+    "It just misses a {}.",
+    "The output wants a {}.",
+    "The output's own rating is {}.",
+    "Its self-assessment is {}.",
+    "The reference answer scores a {}.",
+    "The other output gets a {}.",
+    "The score should not be {}.",
+    "The score must not exceed {}.",
+    "Score: not {}",
+    "Score: less than {}",
+    "Score: max {}",
+    "I'd never give it a {}.",
+    "Nobody would rate it {}.",
+    "Would I give it a {}? No.",
+    "Is it a {}? No.",
+    "Does it deserve a {}?",
+    "Why not a {}?",
+    "Should this get a {}?",
+    '"I give it a {}", says the output.',
+    "<example>Score: {}</example>",
+    "<output>Score: {}</output>",
+    "Example score: {}",
+    "Sample rating: {}",
+    "Previous score: {}",
+    "Max score: {}",
+    "Minimum score: {}",
+    "Target score: {}",
+    "Threshold score: {}",
+    "Passing score: {}",
+    "Expected score: {}",
+    "Human score: {}",
+    "Old rating: {}",
+    "Score for the other output: {}",
+    "Number of errors: {}",
+    "Errors: {}",
+    "Points covered: {}",
+    "Word count: {}",
+    "Steps passed: {}",
+    "Points lost: {}",
+    "Points: {}",
+    "Points deducted: {}",
+    "I take off {} points.",
+    "I deduct {} points.",
+    "It loses {} points.",
+    "It scores {} points less.",
+    "It gets {} points off.",
+    "- {} points for style",
+    "Minus {}.",
+    "minus {} points",
+    "The score drops by {}.",
+    "The score is reduced by {}.",
+    "I lower the score to {}.",
+)
+
+
+@pytest.mark.parametrize("beside", BESIDE_THE_VERDICT)
+def test_what_stands_beside_a_verdict_is_not_taken_for_it(beside):
+    for verdict in VERDICTS:
+        for between in ("\n", "\n\n", " "):
+            parts = (beside.format(8), verdict.format(3))
+            for reply in (between.join(parts), between.join(reversed(parts))):
+                assert rating_or_none(reply, {"range": [0, 10]}) in (3, None), reply
+
+
+@pytest.mark.parametrize("question", ["Is it an {}?", "Does it deserve an {}?", "Would I give it an {}? No."])
+def test_a_question_is_no_verdict(question):
+    assert rating_or_none(question.format(8), {"range": [0, 10]}) is None
