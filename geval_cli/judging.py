@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
@@ -29,6 +30,7 @@ class ProviderPool:
 
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
+    access: Access
     _built: dict[bytes, Provider] = field(default_factory=dict)
     _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
@@ -39,7 +41,7 @@ class ProviderPool:
             return shared[1]
         key = spec.fingerprint
         if key not in self._built:
-            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
+            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir, access=self.access)
         if len(self._shared) < _SHARED_SPECS_KEPT:
             self._shared[id(spec)] = spec, self._built[key]
         return self._built[key]
@@ -110,7 +112,9 @@ async def judging(
             notice(event.message)
 
     async with AsyncExitStack() as stack:
-        pool = ProviderPool(env, base_dir)
+        pool = ProviderPool(
+            env, base_dir, TRUSTED
+        )  # its judges are named by the program or the server itself
         stack.push_async_callback(pool.aclose)
         gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
         stack.push_async_callback(gateway.aclose)
@@ -127,9 +131,9 @@ def judge_problems(
     if spec.id == NONE_PROVIDER:
         yield Problem(f"`{spec.public_id}` is no model", hint="name one, for example openai:gpt-4.1")
         return
-    problems = check_provider(spec, env=env, base_dir=base_dir)
+    problems = check_provider(spec, env=env, base_dir=base_dir, access=TRUSTED)
     if not problems and is_going_to_judge:
-        problems = check_ready(spec, env=env, base_dir=base_dir)
+        problems = check_ready(spec, env=env, base_dir=base_dir, access=TRUSTED)
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
+from geval_cli.service.requests import UNTRUSTED_VARIABLE, is_untrusted
 
 if TYPE_CHECKING:
     from geval_cli.web.settings import ServerSettings
@@ -63,6 +64,11 @@ def _settings(options: ServeOptions) -> "ServerSettings":
     from geval_cli.cli.arguments import parse_scoring
     from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
 
+    if options.allow_code and is_untrusted(os.environ):
+        hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
+        raise UsageError(
+            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+        )
     if not options.folder.is_dir():
         raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
     settings = ServerSettings(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.config.document import ENV_MARK, Document
 from geval_cli.config.env import EnvValues, gather_env
@@ -63,7 +64,7 @@ def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | 
     Raises:
         ConfigError: with every problem that reading finds.
     """
-    document, dialect = read_with_dialect(path)
+    document, dialect = read_with_dialect(path, TRUSTED)
     if dialect is Dialect.PROMPTFOO:
         hint = (
             "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
@@ -73,7 +74,7 @@ def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | 
         )
         raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent)
-    values = gather_env(env, base_dir=path.parent, env_file=env_file)
+    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=TRUSTED)
     opened = read_suite(path, document, Reading(files, _WrittenEnv(values)))
     problems = list(opened.problems)
     tests: list[JsonValue] = []
@@ -143,7 +144,7 @@ class _PortableFiles(SourceFiles):
     """Gives the content of files, and the reference itself where a config could not hold the content as it is."""
 
     def __init__(self, base_dir: Path) -> None:
-        super().__init__(base_dir)
+        super().__init__(base_dir, TRUSTED)
         self.kept: list[Problem] = []
 
     def text(self, reference: str, asked_at: Location | None) -> str:

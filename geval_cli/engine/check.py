@@ -165,7 +165,9 @@ def describe_test(test: TestCase) -> str:
 
 
 def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
-    context = CheckContext(test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir)
+    context = CheckContext(
+        test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir, access=plan.suite.access
+    )
     if test.index == 0:
         yield from check_suite_code(plan.suite, context)
         yield from check_made_prompts(plan.suite, context)

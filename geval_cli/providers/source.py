@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.secrets import is_secret_name, secret_values
 from geval_cli.errors import Problem, Severity
@@ -18,6 +19,7 @@ class ProviderSource:
     spec: ProviderSpec = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
+    access: Access = TRUSTED
 
     @property
     def kind(self) -> str:

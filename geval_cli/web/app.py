@@ -13,6 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.env import gather_env
 from geval_cli.judging import judging
 from geval_cli.report.html_file import LOOK_FOLDER
@@ -94,7 +95,7 @@ def judge_environment(settings: ServerSettings) -> dict[str, str]:
     Raises:
         ConfigError: an env file cannot be read.
     """
-    return gather_env(settings.environ, base_dir=settings.folder, env_file=settings.env_file)
+    return gather_env(settings.environ, base_dir=settings.folder, env_file=settings.env_file, access=TRUSTED)
 
 
 def _log_notice(message: str) -> None:
