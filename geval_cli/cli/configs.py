@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
@@ -16,13 +17,20 @@ from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
 
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
 
-def validate_configs(requests: Sequence[RunRequest], *, lists_differences: bool = False) -> ExitCode:
+
+def validate_configs(
+    requests: Sequence[RunRequest], wall: "Wall | None" = None, *, lists_differences: bool = False
+) -> ExitCode:
     """Say for each config that it is valid, what a run of it would do, and what promptfoo would do otherwise.
 
     Raises:
         ConfigError: with every problem of every config.
     """
+    if wall is not None:
+        wall.put_up(requests)
     for prepared in prepare_all(requests, is_going_to_run=False):
         sys.stdout.write(_described(prepared) + "\n")
         if lists_differences:

@@ -14,6 +14,9 @@ from geval_cli.version import __version__
 DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
+_SPELT = {"--untrusted=strict": "--untrusted-strict"}
+"""Options that take a value or none, which the parser of options knows only as two."""
+
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
@@ -60,7 +63,7 @@ def _run_command() -> int:
     if sys.argv[1:2] != ["run"]:  # which has more to load
         raise_again()
     shows_tracebacks = DEBUG in sys.argv
-    sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
+    sys.argv[1:] = [_SPELT.get(word, word) for word in sys.argv[1:] if word != DEBUG]
     try:
         app()
     except GevalError as error:

@@ -22,7 +22,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.trust import access_problem
+from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.vertex import VERTEX
 
 _GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
@@ -178,6 +178,20 @@ def provider_access_problem(
 ) -> Problem | None:
     """Why a config with this access may not use a provider; None when it may."""
     return access_problem(_source(spec, env, base_dir, access), OWN_KINDS)
+
+
+def needs_of(
+    specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path, access: Access
+) -> tuple[frozenset[str], frozenset[int] | None]:
+    """The environment variables that these providers may look at, and the TCP ports that they ask (None: any)."""
+    names: set[str] = set()
+    ports: set[int] | None = set()
+    for spec in specs:
+        source = _source(spec, env, base_dir, access)
+        names |= env.keys() if runs_program(spec) and source.access.runs_code else variables_of(source)
+        asked = ports_of(source)
+        ports = None if ports is None or asked is None else ports | asked
+    return frozenset(names), None if ports is None else frozenset(ports)
 
 
 def build_provider(

@@ -9,16 +9,24 @@ from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
 from geval_cli.providers.json_path import has_response_code
-from geval_cli.providers.local_models import model_name
+from geval_cli.providers.local_models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.options import ENDPOINT_KEYS, is_routing_header, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.vertex import DEFAULT_REGION, REGION_VARIABLES, VERTEX, is_region, vertex_endpoint
+from geval_cli.providers.vertex import (
+    DEFAULT_REGION,
+    PROJECT_VARIABLES,
+    REGION_VARIABLES,
+    VERTEX,
+    is_region,
+    vertex_endpoint,
+)
 
 Origin = tuple[str, str, int]
 """Scheme, host and port."""
 
+_VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
 _WITH_FILES = frozenset({"scripted", "local"})
@@ -115,6 +123,30 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
         if is_region(region):
             origins.add(("https", f"{region}-aiplatform.googleapis.com", 443))
     return origins
+
+
+def variables_of(source: ProviderSource) -> frozenset[str]:
+    """The environment variables that a vendor's provider may look at."""
+    if _kind(source.spec) == "vertex":
+        return frozenset({*VERTEX.key_envs, *PROJECT_VARIABLES, *REGION_VARIABLES})
+    preset = PRESETS.get(_kind(source.spec))
+    if preset is None:
+        return frozenset({MODELS_DIR_VARIABLE})
+    return frozenset({*preset.key_envs, *preset.base_url_envs, *preset.account_envs, *_VERSION_VARIABLES})
+
+
+def ports_of(source: ProviderSource) -> frozenset[int] | None:
+    """The TCP ports that a provider is asked at; None where any may be, as a local model's."""
+    kind = _kind(source.spec)
+    if kind == "local" or runs_program(source.spec) or kind in _ADDRESSES:
+        return None if kind == "local" or source.access.reaches_any_host else frozenset()
+    preset = VERTEX if kind == "vertex" else PRESETS.get(kind)
+    return frozenset() if preset is None else frozenset(port for _, _, port in own_origins(source, preset))
+
+
+def port_of(url: str) -> int:
+    """The port that `url` names, or its scheme does; 0 for none."""
+    return _origin(url if "://" in url else f"http://{url}")[2]
 
 
 def _origin(url: str) -> Origin:

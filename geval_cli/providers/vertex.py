@@ -34,7 +34,7 @@ VERTEX = Preset(
 
 _KEY_VARIABLES = VERTEX.key_envs[:1]
 _TOKEN_VARIABLES = VERTEX.key_envs[1:]
-_PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT_ID")
+PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT_ID")
 REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
 DEFAULT_REGION = "us-central1"
 _GLOBAL = "global"
@@ -139,7 +139,7 @@ def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
         return str(settings["project_id"])
     if source.env.get(_KEY_VARIABLES[0]) or "api_key" in settings:
         return ""  # a key is asked for without a project, whatever the environment says of projects
-    return _first(source, _PROJECT_VARIABLES)
+    return _first(source, PROJECT_VARIABLES)
 
 
 def _region(source: ProviderSource, settings: Mapping[str, Any]) -> str:

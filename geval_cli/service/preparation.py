@@ -24,6 +24,7 @@ from geval_cli.providers.registry import (
     build_provider,
     check_provider,
     check_ready,
+    needs_of,
     provider_access_problem,
 )
 from geval_cli.service.load_scripts import LoadScripts
@@ -68,16 +69,18 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if errors:
         raise ConfigError(sort_problems(problems))
     notes = tuple(_judge_notes(suite, checked, defaults))
+    suite, ports = _with_needs(suite, checked, request)
     return PreparedRun(
         request,
         suite,
-        replace(plan, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
         defaults,
         templates,
         checked.tests,
         tuple(sort_problems(problems)),
         notes,
         checked.cases,
+        ports,
     )
 
 
@@ -97,6 +100,18 @@ def _opened(request: RunRequest) -> OpenedSuite:
             access=access,
         ),
     )
+
+
+def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
+    """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
+    asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
+    specs = [resolved(spec, suite) for spec in asked if spec.id != NO_PROVIDER.id]
+    names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+    if not suite.access.is_strangers:
+        return suite, ports
+    env = {name: value for name, value in suite.env.items() if name in names}
+    return dataclasses.replace(suite, env=env), ports
 
 
 def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:

@@ -108,6 +108,7 @@ class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once.
+    `ports` are those that its providers are asked at, over TCP; None for any.
     """
 
     request: RunRequest
@@ -119,6 +120,7 @@ class PreparedRun(Struct, frozen=True):
     warnings: tuple[Problem, ...]
     notes: tuple[str, ...]
     cases: int
+    ports: frozenset[int] | None = None
 
     @property
     def total(self) -> int:
