@@ -1,7 +1,7 @@
 """Configs that try to get out of their folder: every way to name something, times every way to lead elsewhere.
 
-`build_world` makes a folder `out` with secrets and code, and beside it `in`, where each payload has a folder of its own.
-`attempt` does what `geval run` does with one config, in this process, and gives everything that anybody would see of it.
+`build_world` makes a folder `out` with secrets and code; beside it, in `in`, each payload has a folder of its own.
+`attempt` does what `geval run` does with a config, in this process, and gives everything that anybody would see.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ def write(world: World, number: int, payload: Payload) -> Path:
 
 
 def attempt(world: World, number: int, payload: Payload, *, untrusted: bool, env: Mapping[str, str]) -> str:
-    """Everything that is seen of a run of what `write` wrote: its problems as they are printed, its events, its results."""
+    """Everything that is seen of a run of what `write` wrote: problems as they are printed, events, results."""
     path = world.folder(number) / "config.json"
     joined = tuple(path.parent / name for name in payload.joined)
     seen: list[object] = []
@@ -212,10 +212,24 @@ _PROMPTFOO_PLACES: tuple[tuple[str, str, Build], ...] = (
     ("prompts, bare", ".md", lambda r: _suite(prompts=[r])),
     ("prompts, JSON", ".json", lambda r: _suite(prompts=[{"id": f"file://{r}", "label": "p"}])),
     ("prompts, CSV", ".csv", lambda r: _suite(prompts=f"file://{r}")),
-    ("prompts, YAML within YAML", ".txt", lambda r: _suite(prompts=["file://p.yaml"], files={"p.yaml": '- "file://REF"'})),
-    ("config of a prompt", ".txt", lambda r: _suite(prompts=[{"raw": "x", "config": {"stop": f"file://{r}"}}], providers=[_QUICK])),
+    (
+        "prompts, YAML within YAML",
+        ".txt",
+        lambda r: _suite(prompts=["file://p.yaml"], files={"p.yaml": '- "file://REF"'}),
+    ),
+    (
+        "config of a prompt",
+        ".txt",
+        lambda r: _suite(prompts=[{"raw": "x", "config": {"stop": f"file://{r}"}}], providers=[_QUICK]),
+    ),
     ("providers", ".yaml", lambda r: _suite(providers=[f"file://{r}"])),
-    ("config of a provider", ".json", lambda r: _suite(providers=[{"id": "openai:m", "config": {"max_retries": 0, "tools": f"file://{r}"}}])),
+    (
+        "config of a provider",
+        ".json",
+        lambda r: _suite(
+            providers=[{"id": "openai:m", "config": {"max_retries": 0, "tools": f"file://{r}"}}]
+        ),
+    ),
     ("tests, YAML", ".yaml", lambda r: _suite(tests=f"file://{r}")),
     ("tests, JSONL in a list", ".jsonl", lambda r: _suite(tests=[f"file://{r}"])),
     ("tests, CSV, bare", ".csv", lambda r: _suite(tests=r)),
@@ -228,25 +242,45 @@ _PROMPTFOO_PLACES: tuple[tuple[str, str, Build], ...] = (
     ("a variable, Python", ".py", lambda r: _suite(tests=[{"vars": {"i": f"file://{r}"}}])),
     ("a variable, image", ".png", lambda r: _suite(tests=[{"vars": {"i": f"file://{r}"}}])),
     ("a cell", ".txt", lambda r: _suite(tests="file://t.csv", files={"t.csv": 'i\n"file://REF"\n'})),
-    ("a line", ".txt", lambda r: _suite(tests="file://t.jsonl", files={"t.jsonl": '{"vars": {"i": "file://REF"}}\n'})),
+    (
+        "a line",
+        ".txt",
+        lambda r: _suite(tests="file://t.jsonl", files={"t.jsonl": '{"vars": {"i": "file://REF"}}\n'}),
+    ),
     ("vars of a file", ".json", lambda r: _suite(tests=[{"vars": r}], prompts=["{{text}}"])),
     ("vars of files", ".json", lambda r: _suite(tests=[{"vars": [f"file://{r}"]}], prompts=["{{text}}"])),
     ("defaultTest", ".json", lambda r: _suite(defaultTest=f"file://{r}")),
-    ("a variable of defaultTest", ".txt", lambda r: _suite(defaultTest={"vars": {"i": f"file://{r}"}}, tests=[{}])),
+    (
+        "a variable of defaultTest",
+        ".txt",
+        lambda r: _suite(defaultTest={"vars": {"i": f"file://{r}"}}, tests=[{}]),
+    ),
     ("scenarios", ".yaml", lambda r: _suite(scenarios=[{"config": f"file://{r}", "tests": [{}]}], tests=[])),
-    ("tests of scenarios", ".yaml", lambda r: _suite(scenarios=[{"config": [{}], "tests": f"file://{r}"}], tests=[])),
+    (
+        "tests of scenarios",
+        ".yaml",
+        lambda r: _suite(scenarios=[{"config": [{}], "tests": f"file://{r}"}], tests=[]),
+    ),
     ("a file of scenarios", ".yaml", lambda r: _suite(scenarios=f"file://{r}", tests=[])),
     ("value of an assertion", ".txt", lambda r: _asserting(type="equals", value=f"file://{r}")),
     ("schema", ".json", lambda r: _asserting(type="is-json", value=f"file://{r}")),
     ("value, Python", ".py", lambda r: _asserting(type="python", value=f"file://{r}")),
     ("value, JavaScript", ".js", lambda r: _asserting(type="javascript", value=f"file://{r}")),
     ("rubric", ".txt", lambda r: _asserting(type="llm-rubric", value=f"file://{r}", provider="echo")),
-    ("rubricPrompt", ".txt", lambda r: _asserting(type="llm-rubric", value="x", rubricPrompt=f"file://{r}", provider="echo")),
-    ("transform", ".py", lambda r: _suite(tests=[{"vars": {"i": "x"}, "options": {"transform": f"file://{r}"}}])),
+    (
+        "rubricPrompt",
+        ".txt",
+        lambda r: _asserting(type="llm-rubric", value="x", rubricPrompt=f"file://{r}", provider="echo"),
+    ),
+    (
+        "transform",
+        ".py",
+        lambda r: _suite(tests=[{"vars": {"i": "x"}, "options": {"transform": f"file://{r}"}}]),
+    ),
     ("filters", ".js", lambda r: _suite(nunjucksFilters={"f": r}, prompts=["{{ i | f }}"])),
     ("a reference", ".json", lambda r: _suite(tests=[{"vars": {"i": {"$ref": f"{r}#/text"}}}])),
     ("a reference with a scheme", ".json", lambda r: _suite(prompts={"$ref": f"file://{r}#/text"})),
-)  # fmt: skip
+)
 
 _OWN_PLACES: tuple[tuple[str, str, Build], ...] = (
     ("own prompts", ".txt", lambda r: _own(prompts=[f"file://{r}"])),
@@ -254,13 +288,49 @@ _OWN_PLACES: tuple[tuple[str, str, Build], ...] = (
     ("own tests, JSONL", ".jsonl", lambda r: _own(tests=f"file://{r}")),
     ("own variable", ".txt", lambda r: _own(tests=[{"vars": {"i": f"file://{r}"}}])),
     ("own variable, PDF", ".pdf", lambda r: _own(tests=[{"vars": {"i": f"file://{r}"}}])),
-    ("own value", ".txt", lambda r: _own(tests=[{"output": "x", "assert": [{"type": "equals", "value": f"file://{r}"}]}], providers=None)),
-    ("own schema", ".json", lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "is-json", "value": f"file://{r}"}]}])),
-    ("own code", ".py", lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "python", "value": f"file://{r}"}]}])),
+    (
+        "own value",
+        ".txt",
+        lambda r: _own(
+            tests=[{"output": "x", "assert": [{"type": "equals", "value": f"file://{r}"}]}], providers=None
+        ),
+    ),
+    (
+        "own schema",
+        ".json",
+        lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "is-json", "value": f"file://{r}"}]}]),
+    ),
+    (
+        "own code",
+        ".py",
+        lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "python", "value": f"file://{r}"}]}]),
+    ),
     ("own replies", ".yaml", lambda r: _own(providers=[f"scripted:{r}"])),
-    ("own criteria", ".txt", lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "g-eval", "criteria": f"file://{r}", "provider": "echo"}]}])),
-    ("own steps", ".txt", lambda r: _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "g-eval", "evaluation_steps": [f"file://{r}"], "provider": "echo"}]}])),
-)  # fmt: skip
+    (
+        "own criteria",
+        ".txt",
+        lambda r: _own(
+            tests=[
+                {
+                    "vars": {"i": "x"},
+                    "assert": [{"type": "g-eval", "criteria": f"file://{r}", "provider": "echo"}],
+                }
+            ]
+        ),
+    ),
+    (
+        "own steps",
+        ".txt",
+        lambda r: _own(
+            tests=[
+                {
+                    "vars": {"i": "x"},
+                    "assert": [{"type": "g-eval", "evaluation_steps": [f"file://{r}"], "provider": "echo"}],
+                }
+            ]
+        ),
+    ),
+)
 
 
 def _code(world: World) -> Iterator[Payload]:
@@ -285,7 +355,9 @@ def _code(world: World) -> Iterator[Payload]:
         "judge of an assertion": _asserting(**judged, provider=touch),
         "judge in a mapping": _asserting(**judged, provider={"text": {"id": touch}}),
         "judge of a test": _suite(tests=[{"options": {"provider": touch}, "assert": [judged]}]),
-        "judge of defaultTest": _suite(defaultTest={"options": {"provider": touch}}, tests=[{"assert": [judged]}]),
+        "judge of defaultTest": _suite(
+            defaultTest={"options": {"provider": touch}}, tests=[{"assert": [judged]}]
+        ),
         "judge of the options": _suite(commandLineOptions={"grader": touch}, tests=[{"assert": [judged]}]),
         "judge of evaluateOptions": _suite(evaluateOptions={"grader": touch}, tests=[{"assert": [judged]}]),
         "python": _asserting(type="python", value=inline),
@@ -299,14 +371,18 @@ def _code(world: World) -> Iterator[Payload]:
         "transform of an assertion": _asserting(type="equals", value="x", transform="file://own.py"),
         "transform of a provider": _suite(providers=[{"id": "echo", "transform": "file://own.py"}]),
         "contextTransform": _asserting(type="context-recall", value="x", contextTransform="file://own.py"),
-        "scoring": _suite(tests=[{"assertScoringFunction": "file://own.py", "assert": [{"type": "equals", "value": "x"}]}]),
+        "scoring": _suite(
+            tests=[{"assertScoringFunction": "file://own.py", "assert": [{"type": "equals", "value": "x"}]}]
+        ),
         "scoring of defaultTest": _suite(defaultTest={"assertScoringFunction": "file://own.py:f"}),
         "variable": _suite(tests=[{"vars": {"i": "file://own.py"}}]),
         "tests": _suite(tests="file://own.py:f"),
         "own python": _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "python", "value": inline}]}]),
         "own exec": _own(providers=[touch]),
-        "own judge": _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "g-eval", "criteria": "x", "provider": touch}]}]),
-    }  # fmt: skip
+        "own judge": _own(
+            tests=[{"vars": {"i": "x"}, "assert": [{"type": "g-eval", "criteria": "x", "provider": touch}]}]
+        ),
+    }
     files = {
         "own.py": (world.out / "secret.py").read_text(encoding="utf-8"),
         "own.js": f"module.exports = () => '{CANARY}'",
@@ -372,9 +448,25 @@ def _hosts(world: World) -> Iterator[Payload]:
     }
     for name, config in rows.items():
         yield Payload(f"host: {name}", config)
-    headers = ("Host", "host", "HOST ", "X-Forwarded-Host", "X-Forwarded-For", "Forwarded", "Proxy-Authorization",
-               "Proxy-Connection", ":authority", "Content-Length", "Transfer-Encoding", "Connection", "X-Original-URL",
-               "X-Rewrite-URL", "Via", "X-A\r\nHost", "X A")  # fmt: skip
+    headers = (
+        "Host",
+        "host",
+        "HOST ",
+        "X-Forwarded-Host",
+        "X-Forwarded-For",
+        "Forwarded",
+        "Proxy-Authorization",
+        "Proxy-Connection",
+        ":authority",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Connection",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "Via",
+        "X-A\r\nHost",
+        "X A",
+    )
     for name in headers:
         yield Payload(f"header: {name!r}", model(headers={name: host}))
     for name, value in (
@@ -388,8 +480,14 @@ def _hosts(world: World) -> Iterator[Payload]:
 
 
 def _environment() -> Iterator[Payload]:
-    written = ("{{env.SECRET_NAME}}", "{{ env['SECRET_NAME'] }}", '{{env["SECRET_NAME"] | default("x")}}', "{{-env.SECRET_NAME-}}",
-               "{{ env | dump }}", "{{ process.env.SECRET_NAME }}")  # fmt: skip
+    written = (
+        "{{env.SECRET_NAME}}",
+        "{{ env['SECRET_NAME'] }}",
+        '{{env["SECRET_NAME"] | default("x")}}',
+        "{{-env.SECRET_NAME-}}",
+        "{{ env | dump }}",
+        "{{ process.env.SECRET_NAME }}",
+    )
     for text in written:
         yield Payload(f"env in a prompt: {text}", _suite(prompts=[text]), files_alone=False)
         yield Payload(f"env in a variable: {text}", _suite(tests=[{"vars": {"i": text}}]), files_alone=False)
@@ -412,11 +510,17 @@ def _environment() -> Iterator[Payload]:
 
 def _templates() -> Iterator[Payload]:
     texts = (
-        "file://{{x}}", "file://{{ x }}", "file://../../out/{{y}}", "{{ 'file://' ~ x }}",
-        "{% include '../../out/secret.txt' %}", "{% import '../../out/secret.txt' as s %}{{ s }}",
-        "{% extends '../../out/secret.txt' %}", "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__.os.environ }}",
+        "file://{{x}}",
+        "file://{{ x }}",
+        "file://../../out/{{y}}",
+        "{{ 'file://' ~ x }}",
+        "{% include '../../out/secret.txt' %}",
+        "{% import '../../out/secret.txt' as s %}{{ s }}",
+        "{% extends '../../out/secret.txt' %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__.os.environ }}",
         "{{ range.constructor('return process.env')() }}",
-    )  # fmt: skip
+    )
     variables = {"x": "../../out/secret.txt", "y": "secret.txt"}
     for text in texts:
         yield Payload(f"template in a variable: {text}", _suite(tests=[{"vars": {**variables, "i": text}}]))
@@ -449,13 +553,22 @@ def _swaps() -> Iterator[Payload]:
         {"r.yaml": "default: x"},
         {"r.yaml": "secret.yaml"},
     )
-    yield Payload("swap of a folder's file", _suite(tests=[{"vars": {"i": "file://sub/*.txt"}}]), {"sub/a.txt": "x"}, {"sub/a.txt": "secret.txt"})  # fmt: skip
+    yield Payload(
+        "swap of a folder's file",
+        _suite(tests=[{"vars": {"i": "file://sub/*.txt"}}]),
+        {"sub/a.txt": "x"},
+        {"sub/a.txt": "secret.txt"},
+    )
 
 
 def _joined() -> Iterator[Payload]:
     other = {"dialect": "promptfoo", "prompts": ["file://../../../out/secret.txt"]}
     yield Payload("joined: prompts", _suite(), joined={"b/config.json": other})
-    yield Payload("joined: tests", _suite(), joined={"b/config.json": {"dialect": "promptfoo", "tests": "../../../out/secret.yaml"}})  # fmt: skip
+    yield Payload(
+        "joined: tests",
+        _suite(),
+        joined={"b/config.json": {"dialect": "promptfoo", "tests": "../../../out/secret.yaml"}},
+    )
     yield Payload(
         "joined: code",
         _suite(),
