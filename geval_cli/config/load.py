@@ -61,7 +61,7 @@ class ReadingRules(Struct, frozen=True):
     access: Access = TRUSTED
 
 
-_GUESSED_RULES = ReadingRules()
+_GUESSED_RULES = ReadingRules(access=TRUSTED)
 
 
 def open_suite(

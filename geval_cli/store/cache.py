@@ -33,7 +33,7 @@ _STATS = """
 """
 
 
-_MOST_ANSWER_BYTES = 256 * 1024 * 1024
+_MOST_ANSWER_BYTES = 128 * 1024 * 1024
 """No provider's answer is nearly as long."""
 
 
