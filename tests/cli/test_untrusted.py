@@ -126,8 +126,8 @@ def test_a_walled_run_asks_its_judge_stores_and_writes_its_results(tmp_path: Pat
 @needs_landlock
 @pytest.mark.parametrize("command", [("validate",), ("run", "--plan")])
 def test_other_commands_are_walled_too(tmp_path: Path, command: tuple[str, ...]) -> None:
-    write(tmp_path / "c.json", {**JUDGED, "tests": [{}]})
-    ended = run_geval(*command, "--untrusted=strict", "c.json", cwd=tmp_path, env=env_of(tmp_path))
+    write(tmp_path / "in" / "c.json", {**JUDGED, "tests": [{}]})
+    ended = run_geval(*command, "--untrusted=strict", "c.json", cwd=tmp_path / "in", env=env_of(tmp_path))
     assert ended.code == 0, ended.stderr
 
 
