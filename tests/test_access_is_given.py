@@ -40,6 +40,7 @@ DOORS = {
     "build_provider": 9,
     "check_provider": 9,
     "check_ready": 9,
+    "read_portable_suite": 9,
     "gather_env": 9,
     "PromptfooEnv": 1,
     "EnvValues": 9,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
+from geval_cli.config.access import TRUSTED, Access, access_of_stranger
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.promptfoo.differences import Difference, differences
 from geval_cli.config.starter import STARTER_CONFIG
@@ -16,6 +17,7 @@ from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.service.requests import is_untrusted
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
@@ -76,7 +78,7 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
         ConfigError: with every problem of the config.
         UsageError: the file cannot be written, or is the config itself.
     """
-    portable = read_portable_suite(config, env=os.environ, env_file=env_file)
+    portable = read_portable_suite(config, env=os.environ, env_file=env_file, access=_access_of(config))
     _write_portable(portable, portable.to_json(), config, output)
 
 
@@ -87,12 +89,17 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
         ConfigError: with every problem of the suite.
         UsageError: the file cannot be written, or exists and must not be replaced.
     """
-    portable = read_portable_suite(source, env=os.environ, env_file=env_file)
+    portable = read_portable_suite(source, env=os.environ, env_file=env_file, access=_access_of(source))
     if output is not None and output.exists() and not may_replace:
         raise UsageError(
             f"{output} exists already, and is left as it is", hint="name another file, or add --force"
         )
     _write_portable(portable, portable.to_yaml(), source, output)
+
+
+def _access_of(config: Path) -> Access:
+    """What may be read for a config that is passed on: these commands know --untrusted by its variable alone."""
+    return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 
 def _write_portable(portable: PortableSuite, text: str, source: Path, output: Path | None) -> None:

@@ -236,3 +236,26 @@ def test_a_planted_database_is_no_traceback(tmp_path: Path) -> None:
     assert ended.code == 0
     assert "holds what geval never makes" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_suite_that_is_passed_on_takes_no_file_from_elsewhere_along(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("a secret of the machine", encoding="utf-8")
+    config = write(
+        tmp_path / "in" / "c.json", {"prompts": ["file://../secret.txt"], "tests": [{"output": "x"}]}
+    )
+    for name in ("export", "import"):
+        command = ("export", "suite", str(config)) if name == "export" else ("import", str(config))
+        ended = run_geval(*command, cwd=tmp_path, env=env_of(tmp_path, GEVAL_UNTRUSTED="1"))
+        assert ended.code == 2, ended.stdout
+        assert "outside the folder" in ended.stderr
+        assert "a secret of" not in ended.stdout + ended.stderr
+        assert run_geval(*command, cwd=tmp_path).code == 0
+
+
+def test_a_server_reads_no_env_file_that_a_stranger_left_in_its_folder(tmp_path: Path) -> None:
+    from geval_cli.web.app import judge_environment
+    from geval_cli.web.settings import ServerSettings
+
+    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://x.example\n", encoding="utf-8")
+    assert "OPENAI_BASE_URL" in judge_environment(ServerSettings(tmp_path, {}))
+    assert "OPENAI_BASE_URL" not in judge_environment(ServerSettings(tmp_path, {"GEVAL_UNTRUSTED": "1"}))
