@@ -74,7 +74,7 @@ def _settings(options: ServeOptions) -> "ServerSettings":
     settings = ServerSettings(
         folder=options.folder.resolve(),
         environ=os.environ,
-        home=options.home,
+        home=_home(options),
         env_file=options.env_file,
         token=os.environ.get(TOKEN_VARIABLE, "").strip() or None,
         allows_code=options.allow_code,
@@ -91,6 +91,18 @@ def _settings(options: ServeOptions) -> "ServerSettings":
         hint = f"set {TOKEN_VARIABLE} to a long random text, or leave --host out"
         raise UsageError(message, hint=hint)
     return settings
+
+
+def _home(options: ServeOptions) -> Path | None:
+    """Where state is kept; where every config is a stranger's, not in a folder that a stranger may have filled."""
+    if not is_untrusted(os.environ):
+        return options.home
+    from geval_cli.cli.stranger import Wall
+
+    wall = Wall()
+    home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)
+    wall.tell()
+    return home
 
 
 def _check_extra() -> None:

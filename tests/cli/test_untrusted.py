@@ -259,3 +259,22 @@ def test_a_server_reads_no_env_file_that_a_stranger_left_in_its_folder(tmp_path:
     (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://x.example\n", encoding="utf-8")
     assert "OPENAI_BASE_URL" in judge_environment(ServerSettings(tmp_path, {}))
     assert "OPENAI_BASE_URL" not in judge_environment(ServerSettings(tmp_path, {"GEVAL_UNTRUSTED": "1"}))
+
+
+def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from geval_cli.cli.serve import ServeOptions, _home
+
+    (tmp_path / "served").mkdir()
+    monkeypatch.chdir(tmp_path / "served")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("GEVAL_HOME", raising=False)
+
+    def home(named: Path | None) -> Path | None:
+        return _home(ServeOptions(Path(), "127.0.0.1", 0, None, None, None, None, named, False, (), ()))
+
+    assert home(None) is None
+    monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
+    assert home(None) == tmp_path / "state" / "geval" / "untrusted"
+    assert home(Path("mine")) == Path("mine")
