@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -149,7 +150,7 @@ def _allow_path(ruleset: int, path: Path, rights: int) -> None:
 
 
 def _restrict(ruleset: int) -> None:
-    if _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    if _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise LandlockError(os.strerror(ctypes.get_errno()))
     _checked(_call(_RESTRICT_SELF, ruleset, 0))
 
@@ -160,9 +161,12 @@ def _checked(code: int) -> int:
     return code
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+@cache
+def _libc() -> ctypes.CDLL:
+    """The C library; where there is no Linux, nobody asks for it."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _call(number: int, *arguments: object) -> int:
     values = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    return int(_LIBC.syscall(ctypes.c_long(number), *values))
+    return int(_libc().syscall(ctypes.c_long(number), *values))

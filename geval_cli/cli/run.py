@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from geval_cli.service import (
     run_evaluation,
     take_up,
 )
-from geval_cli.store.home import home_folder
+from geval_cli.store.home import home_folder, make_folder, make_shared_folder
 from geval_cli.store.state import CacheChoice, State, open_state
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run_configs(
     _check_outputs(display.outputs, [request.config for request in requests])
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
     if wall is not None:
-        wall.put_up(requests, state_folders(home, cache), outputs)
+        wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     prepared = prepare_all(requests)
     if wall is not None:
         wall.narrow(prepared)
@@ -113,6 +113,16 @@ def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
     """The folders that geval keeps something in."""
     own = home_folder(home, env=os.environ, cwd=Path.cwd())
     return [own, *([cache.folder] if cache.folder else [])]
+
+
+def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
+    """The folders, made as far as they can be; what is wrong with them is told when they are opened."""
+    own, *shared = folders
+    with suppress(StoreError):
+        make_folder(own)
+        for folder in () if is_offline else shared:
+            make_shared_folder(folder)
+    return folders
 
 
 def check_resumption(requests: Sequence[RunRequest]) -> None:

@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, restrict_files, restrict_ports
 from geval_cli.config.secrets import is_secret_name
-from geval_cli.errors import StoreError, UsageError
+from geval_cli.errors import UsageError
 from geval_cli.providers.local_models import models_dir
 from geval_cli.providers.trust import port_of
 from geval_cli.service import PreparedRun, RunRequest
-from geval_cli.store.home import DEFAULT_HOME, HOME_VARIABLE, make_folder
+from geval_cli.store.home import DEFAULT_HOME, HOME_VARIABLE
 
 _SYSTEM_FILES = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
@@ -92,7 +92,7 @@ class Wall(Struct):
             return None
         own = _private_folder(folders)
         what = f"{DEFAULT_HOME} beside the config may be the stranger's and is not used"
-        self.note = f"{what}; state is kept in {own} (--home names another folder)"
+        self.note = f"{what}; state is kept in {own}, where `--home {own}` finds it again"
         return own
 
     def tell(self) -> None:
@@ -110,7 +110,7 @@ class Wall(Struct):
 
         Args:
             requests: what is to be read, or run.
-            state: folders of geval's own; they are made when they are not there.
+            state: folders of geval's own; what is not there by now cannot be made.
             outputs: files that the user wants written.
 
         Raises:
@@ -123,13 +123,9 @@ class Wall(Struct):
             self._do_without(why_not)
             return
         temporary = _own_temporary_folder()
-        folders = tuple(state)
-        for folder in folders:
-            with suppress(StoreError):
-                make_folder(folder)
         allowed = Allowed(
             readable=(*_own_files(), *_named_files(requests)),
-            writable=(temporary, *map(Path, _DEVICES), *folders),
+            writable=(temporary, *map(Path, _DEVICES), *state),
             filled=tuple(Path(os.path.realpath(path)).parent for path in outputs),
             emptied=(temporary.parent,),
         )

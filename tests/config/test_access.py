@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from geval_cli.config.access import TRUSTED, Access, OutsideError, access_in, access_of_stranger
 from geval_cli.config.promptfoo.paths import existing_files, find_files
@@ -123,6 +125,46 @@ def test_a_match_outside_is_a_problem_with_its_place(folder: Path, reference: st
         existing_files(reference, folder, access, WHERE)
     assert all(problem.location == WHERE for problem in caught.value.problems)
     assert all("outside the folder" in problem.message for problem in caught.value.problems)
+
+
+PIECES = [
+    "..",
+    "*",
+    "**",
+    "a.txt",
+    "{",
+    "}",
+    ",",
+    "/",
+    "door",
+    "link.txt",
+    "own.txt",
+    "[s]ecret.txt",
+    "secret",
+    ".txt",
+    "sub",
+    "c.txt",
+    "?",
+    "loop.txt",
+    "[",
+    "]",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=9), st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_pattern_finds_a_file_outside(folder: Path, pieces: list[str], is_marked: bool) -> None:
+    if not (folder / "door").is_symlink():
+        (folder / "door").symlink_to(folder.parent, target_is_directory=True)
+    access = access_of_stranger([folder])
+    try:
+        found = find_files(("file://" if is_marked else "") + "".join(pieces), folder, access, WHERE)
+    except ConfigError:
+        found = []
+    for file in found:
+        assert file.path.resolve().is_relative_to(folder.resolve())
+        with open_regular(file.path, access) as stream:
+            assert stream.read() == b"fine"
 
 
 def test_what_lies_inside_is_found(folder: Path) -> None:
