@@ -104,12 +104,12 @@ def _opened(request: RunRequest) -> OpenedSuite:
 
 def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
     """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    if not suite.access.is_strangers:
+        return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
     asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
     specs = [resolved(spec, suite) for spec in asked if spec.id != NO_PROVIDER.id]
     names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
-    if not suite.access.is_strangers:
-        return suite, ports
     env = {name: value for name, value in suite.env.items() if name in names}
     return dataclasses.replace(suite, env=env), ports
 

@@ -108,7 +108,7 @@ class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once.
-    `ports` are those that its providers are asked at, over TCP; None for any.
+    `ports` are those that the providers of a stranger's suite are asked at, over TCP; None for any.
     """
 
     request: RunRequest
