@@ -249,13 +249,11 @@ def _open(path: Path, access: Access = Access.WRITE) -> sqlite3.Connection:
 
 
 def _distrust(connection: sqlite3.Connection) -> None:
-    """Have SQLite run nothing that stands in the file itself: somebody else may have written it."""
+    """Have SQLite trust nothing that stands in the file itself: somebody else may have written it."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     if sys.version_info >= (3, 12):
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
-        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
