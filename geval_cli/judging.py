@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
@@ -42,6 +43,7 @@ class ProviderPool:
 
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
+    access: Access
     secrets: Secrets = field(default_factory=Secrets)
     _values: set[str] = field(default_factory=set, repr=False)
     _built: dict[bytes, Provider] = field(default_factory=dict)
@@ -54,8 +56,9 @@ class ProviderPool:
             return shared[1]
         key = spec.fingerprint
         if key not in self._built:
-            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir)
-            self._values.update(ProviderSource(spec, self.env, self.base_dir).secret_values)
+            source = ProviderSource(spec, self.env, self.base_dir, access=self.access)
+            self._built[key] = build_provider(spec, env=self.env, base_dir=self.base_dir, access=self.access)
+            self._values.update(source.secret_values)
             self.secrets = Secrets(self._values)
         if len(self._shared) < _SHARED_SPECS_KEPT:
             self._shared[id(spec)] = spec, self._built[key]
@@ -150,7 +153,9 @@ async def judging(
             notice(event.message)
 
     async with AsyncExitStack() as stack:
-        pool = ProviderPool(env, base_dir)
+        pool = ProviderPool(
+            env, base_dir, TRUSTED
+        )  # its judges are named by the program or the server itself
         stack.push_async_callback(pool.aclose)
         gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
         stack.push_async_callback(gateway.aclose)
@@ -169,9 +174,9 @@ def judge_problems(
     if spec.id == NONE_PROVIDER:
         yield Problem(f"`{spec.public_id}` is no model", hint="name one, for example openai:gpt-4.1")
         return
-    problems = check_provider(spec, env=env, base_dir=base_dir)
+    problems = check_provider(spec, env=env, base_dir=base_dir, access=TRUSTED)
     if not problems and is_going_to_judge:
-        problems = check_ready(spec, env=env, base_dir=base_dir)
+        problems = check_ready(spec, env=env, base_dir=base_dir, access=TRUSTED)
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
 
 

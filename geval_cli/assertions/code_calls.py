@@ -56,7 +56,7 @@ async def call_code(
     if tools.scripts is None:
         raise CodeFailedError("no code is run here", hint="start a run of the config")
     try:
-        code = find_code(written, tools.scripts.base_dir, language)
+        code = find_code(written, tools.scripts.base_dir, language, tools.scripts.access)
         result = await tools.scripts.call(code, arguments, default_function=default_function)
     except CodeError as error:
         raise CodeFailedError(error.message, hint=error.hint) from error
@@ -103,9 +103,9 @@ def code_problems(
         return []
     text = code_text(written, context.test.variables, context.templates)
     try:
-        code = find_code(text, context.base_dir, language)
+        code = find_code(text, context.base_dir, language, context.access)
         if code.language is Language.PYTHON:
-            check_python(code, default_function)
+            check_python(code, default_function, context.access)
         elif not is_installed():
             return [Problem("JavaScript needs an engine that is not installed", location, INSTALL_HINT)]
         else:

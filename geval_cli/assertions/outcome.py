@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.shared_metrics import SharedMetrics
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.specs import JudgesSpec
@@ -108,6 +109,7 @@ class Tools(Struct, frozen=True):
     Attributes:
         judge_each: the results of several assertions on one output, errors as results too.
         scripts: runs the code that the config names; None where none is run.
+        access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
     """
 
@@ -117,6 +119,7 @@ class Tools(Struct, frozen=True):
     defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
     judge_each: JudgeEach = judge_none
     scripts: Scripts | None = None
+    access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
 
 
@@ -131,6 +134,7 @@ class CheckContext(Struct, frozen=True):
     where: str
     rendered_prompt: str | None = None
     base_dir: Path = field(default_factory=Path)
+    access: Access = TRUSTED
 
     def render(
         self,

@@ -33,7 +33,7 @@ async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
     assert isinstance(spec, WebhookAssertionSpec)
     url = tools.templates.render(spec.value, subject.test.variables)
     context = {"prompt": subject.rendered_prompt, "vars": dict(subject.test.vars)}
-    answer = await ask_webhook(url, {"output": subject.output, "context": context})
+    answer = await ask_webhook(url, {"output": subject.output, "context": context}, tools.access)
     if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
         raise UnjudgeableError(
             "the webhook did not answer with a verdict", hint='it must answer {"pass": true or false, ...}'

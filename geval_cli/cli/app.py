@@ -1,15 +1,19 @@
 """The commands with their options. Bodies import what they need when they run, so that `--help` is quick."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from geval_cli.cli import options
-from geval_cli.errors import ExitCode
+from geval_cli.errors import ExitCode, UsageError
 from geval_cli.version import __version__
+
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
 
 EXIT_CODES = """\
 Exit codes: 0 all passed or not evaluated; 1 something failed; 2 usage or config; 3 nothing failed, but something
@@ -78,6 +82,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     seed: options.Seed = 0,
     watch: options.Watch = False,
     untrusted: options.Untrusted = False,
+    untrusted_strict: options.StrictlyUntrusted = False,
 ) -> None:
     """Send prompts x providers x tests to models and check every answer. `geval eval -c CONFIG` is the same."""
     from geval_cli.cli.arguments import (
@@ -106,6 +111,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         seed=seed,
     )
     named = named_or_found(configs)
+    wall, home = _against_strangers(named, home, is_untrusted=untrusted, is_strict=untrusted_strict)
+    if wall is not None and watch:
+        hint = "run it once; what changes in a stranger's folder is to be looked at first"
+        raise UsageError("--watch does not go together with --untrusted", hint=hint)
     cache = parse_cache_choice(cache_dir, cache_ttl, is_offline=offline, reads_cache=not no_cache)
     groups = config_groups(named, merge=merge)
     request = RunRequest(
@@ -129,13 +138,13 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         fail_under=parse_share("--fail-under", fail_under),
         max_errors=max_errors,
         allows_empty=allow_empty,
-        untrusted=untrusted,
+        untrusted=wall is not None,
     )
     requests = [replace(request, config=config, joined=tuple(joined)) for config, *joined in groups]
     if plan:
         from geval_cli.cli.plan import show_plans
 
-        _exit(show_plans(requests, tuple(output or ()), home=home, cache=cache))
+        _exit(show_plans(requests, tuple(output or ()), home=home, cache=cache, wall=wall))
     written: set[Path] = set()
     display = RunDisplay(
         tuple(output or ()),
@@ -146,13 +155,34 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     )
 
     def run_all() -> ExitCode:
-        return run_configs(requests, display, home=home, cache=cache)
+        return run_configs(requests, display, home=home, cache=cache, wall=wall)
 
     if not watch:
         _exit(run_all())
     from geval_cli.cli.watch import watch as watch_files
 
     _exit(watch_files(run_all, named, own=lambda: written))
+
+
+def _against_strangers(
+    named: Iterable[Path],
+    home: Path | None,
+    *,
+    is_untrusted: bool,
+    is_strict: bool,
+    keeps_state: bool = True,
+) -> "tuple[Wall | None, Path | None]":
+    """The wall around a stranger's configs, None for the user's own, and where state goes."""
+    from geval_cli.service.requests import UNTRUSTED_VARIABLE
+    from geval_cli.service.requests import is_untrusted as says_untrusted
+
+    if not (is_untrusted or is_strict or says_untrusted(os.environ)):
+        return None, home
+    from geval_cli.cli.stranger import STRICT, Wall
+
+    asks_strictness = os.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() == STRICT
+    wall = Wall(is_strict=is_strict or asks_strictness)
+    return wall, wall.state_folder(home, named, os.environ) if keeps_state else home
 
 
 @app.command()
@@ -165,12 +195,17 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     merge: options.Merge = False,
     promptfoo: options.AsPromptfoo = False,
     untrusted: options.Untrusted = False,
+    untrusted_strict: options.StrictlyUntrusted = False,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
     from geval_cli.cli.arguments import config_groups, named_or_found, parse_dialect, parse_variables
     from geval_cli.cli.configs import validate_configs
     from geval_cli.service import RunRequest
 
+    named = named_or_found(configs)
+    wall, _ = _against_strangers(
+        named, None, is_untrusted=untrusted, is_strict=untrusted_strict, keeps_state=False
+    )
     variables = parse_variables(var or ())
     rules = parse_dialect("promptfoo" if promptfoo else dialect)
     requests = [
@@ -182,11 +217,11 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
             grader=grader,
             dialect=rules,
             joined=group[1:],
-            untrusted=untrusted,
+            untrusted=wall is not None,
         )
-        for group in config_groups(named_or_found(configs), merge=merge)
+        for group in config_groups(named, merge=merge)
     ]
-    _exit(validate_configs(requests, lists_differences=promptfoo))
+    _exit(validate_configs(requests, wall, lists_differences=promptfoo))
 
 
 @app.command()

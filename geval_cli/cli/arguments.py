@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.paths import find_files, is_wildcard
 from geval_cli.config.schema import Scoring
@@ -89,7 +90,7 @@ def _files_of(config: Path) -> tuple[Path, ...]:
         return (next((found for name in _CONFIG_NAMES if (found := config / name).is_file()), config),)
     if config.exists() or not is_wildcard(str(config)):
         return (config,)
-    files = tuple(file.path for file in find_files(str(config), Path()))
+    files = tuple(file.path for file in find_files(str(config), Path(), TRUSTED))
     if not files:
         raise UsageError(f"no file fits `{config}`", hint="put the wildcard into quotes, or name the files")
     return files

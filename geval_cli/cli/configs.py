@@ -5,25 +5,35 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
+from geval_cli.config.access import TRUSTED, Access, access_of_stranger
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.promptfoo.differences import Difference, differences
 from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.service.requests import is_untrusted
 from geval_cli.service.starting import choose_starter
 from geval_cli.store.home import make_private_file
 
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
 
-def validate_configs(requests: Sequence[RunRequest], *, lists_differences: bool = False) -> ExitCode:
+
+def validate_configs(
+    requests: Sequence[RunRequest], wall: "Wall | None" = None, *, lists_differences: bool = False
+) -> ExitCode:
     """Say for each config that it is valid, what a run of it would do, and what promptfoo would do otherwise.
 
     Raises:
         ConfigError: with every problem of every config.
     """
+    if wall is not None:
+        wall.put_up(requests)
     for prepared in prepare_all(requests, is_going_to_run=False):
         sys.stdout.write(_described(prepared) + "\n")
         if lists_differences:
@@ -37,7 +47,7 @@ def write_starter(path: Path) -> None:
     Raises:
         UsageError: the file exists already, or cannot be written.
     """
-    starter = choose_starter(os.environ, path.parent)
+    starter = choose_starter(os.environ, path.parent, _access_of(path))
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(starter.text)
@@ -70,7 +80,8 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
         ConfigError: with every problem of the config.
         UsageError: the file cannot be written, or is the config itself.
     """
-    portable = read_portable_suite(config, env=os.environ, env_file=env_file).without_secrets()
+    read = read_portable_suite(config, env=os.environ, env_file=env_file, access=_access_of(config))
+    portable = read.without_secrets()
     _write_portable(portable, portable.to_json(), config, output)
 
 
@@ -81,7 +92,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
         ConfigError: with every problem of the suite.
         UsageError: the file cannot be written, or exists and must not be replaced.
     """
-    portable = read_portable_suite(source, env=os.environ, env_file=env_file)
+    portable = read_portable_suite(source, env=os.environ, env_file=env_file, access=_access_of(source))
     if output is not None and output.exists() and not may_replace:
         raise UsageError(
             f"{output} exists already, and is left as it is", hint="name another file, or add --force"
@@ -89,6 +100,11 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
     if output is not None and portable.without_secrets().content != portable.content:
         make_private_file(output)  # what it cannot make, the writing below tells
     _write_portable(portable, portable.to_yaml(), source, output)
+
+
+def _access_of(config: Path) -> Access:
+    """What may be read for a config that is passed on: these commands know --untrusted by its variable alone."""
+    return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 
 def _write_portable(portable: PortableSuite, text: str, source: Path, output: Path | None) -> None:

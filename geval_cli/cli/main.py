@@ -16,6 +16,9 @@ DEBUG = "--debug"
 """Wherever it stands in a command, errors are shown with their tracebacks."""
 
 _HELP = {"--help", "-h"}
+_SPELT = {"--untrusted=strict": "--untrusted-strict"}
+"""Options that take a value or none, which the parser of options knows only as two."""
+
 _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
@@ -70,7 +73,7 @@ def _run_command() -> int:
     from geval_cli.errors import ExitCode, GevalError
 
     shows_tracebacks = DEBUG in sys.argv
-    sys.argv[1:] = [word for word in sys.argv[1:] if word != DEBUG]
+    sys.argv[1:] = [_SPELT.get(word, word) for word in sys.argv[1:] if word != DEBUG]
     try:
         _check_folder()
         sys.argv[1:] = as_typed(sys.argv[1:], names_of_commands())

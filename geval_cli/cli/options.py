@@ -44,9 +44,11 @@ Untrusted = Annotated[
     bool,
     typer.Option(
         "--untrusted",
-        help="For a stranger's config: no code, no environment values, no files elsewhere, known vendors only.",
+        help="For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
+        " With =strict also refused where the kernel cannot confine it.",
     ),
 ]
+StrictlyUntrusted = Annotated[bool, typer.Option("--untrusted-strict", hidden=True)]
 ResultsFiles = Annotated[
     list[Path] | None,
     typer.Option(

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.cli.run import check_resumption, describe_progress, prepare_all
+from geval_cli.cli.run import check_resumption, describe_progress, prepare_all, state_folders
 from geval_cli.engine.forecast import Forecast
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
@@ -21,9 +22,17 @@ from geval_cli.service.planning import forecast_run
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
+
 
 def show_plans(
-    requests: Sequence[RunRequest], outputs: Sequence[Path], *, home: Path | None, cache: CacheChoice
+    requests: Sequence[RunRequest],
+    outputs: Sequence[Path],
+    *,
+    home: Path | None,
+    cache: CacheChoice,
+    wall: "Wall | None" = None,
 ) -> ExitCode:
     """Print what running each config would ask for, and write it to `outputs` as JSON. Needs no keys.
 
@@ -44,7 +53,12 @@ def show_plans(
             hint = "use a name that ends in .json"
             raise ConfigError([Problem(f"cannot write a plan to {path}: it is written as JSON", hint=hint)])
     console = make_console(sys.stdout, environ=os.environ)
-    for prepared in prepare_all(requests, is_going_to_run=False):
+    if wall is not None:
+        wall.put_up(requests, state_folders(home, cache), outputs)
+    runs = prepare_all(requests, is_going_to_run=False)
+    if wall is not None:
+        wall.tell()
+    for prepared in runs:
         forecast = _forecast(prepared, _looked_up(prepared, home), home, cache)
         print_forecast(forecast, str(prepared.suite.path), console)
         for path in outputs:

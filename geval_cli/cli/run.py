@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec import Struct
@@ -32,8 +33,11 @@ from geval_cli.service import (
     run_evaluation,
     take_up,
 )
-from geval_cli.store.home import current_folder, home_folder
+from geval_cli.store.home import current_folder, home_folder, make_folder, make_shared_folder
 from geval_cli.store.state import CacheChoice, State, open_state
+
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
 
 _RANK = (
     ExitCode.OK,
@@ -68,7 +72,12 @@ class RunDisplay(Struct, frozen=True):
 
 
 def run_configs(
-    requests: Sequence[RunRequest], display: RunDisplay, *, home: Path | None, cache: CacheChoice
+    requests: Sequence[RunRequest],
+    display: RunDisplay,
+    *,
+    home: Path | None,
+    cache: CacheChoice,
+    wall: "Wall | None" = None,
 ) -> ExitCode:
     """Run every config and show what came out; nothing is sent unless all of them are valid.
 
@@ -80,7 +89,12 @@ def run_configs(
         raise UsageError("-o takes the results of one config", hint="run the configs one by one")
     check_resumption(requests)
     _check_outputs(display.outputs, [request.config for request in requests])
+    outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
+    if wall is not None:
+        wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     prepared = prepare_all(requests)
+    if wall is not None:
+        wall.narrow(prepared)
     raise_again()
     codes = []
     with ExitStack() as stack:
@@ -93,6 +107,22 @@ def run_configs(
             if codes[-1] in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 break
     return max(codes, key=_RANK.index)
+
+
+def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
+    """The folders that geval keeps something in."""
+    own = home_folder(home, env=os.environ, cwd=Path.cwd())
+    return [own, *([cache.folder] if cache.folder else [])]
+
+
+def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
+    """The folders, made as far as they can be; what is wrong with them is told when they are opened."""
+    own, *shared = folders
+    with suppress(StoreError):
+        make_folder(own)
+        for folder in () if is_offline else shared:
+            make_shared_folder(folder)
+    return folders
 
 
 def check_resumption(requests: Sequence[RunRequest]) -> None:

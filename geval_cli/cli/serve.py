@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
+from geval_cli.service.requests import UNTRUSTED_VARIABLE, is_untrusted
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _settings(options: ServeOptions) -> "ServerSettings":
     from geval_cli.cli.arguments import parse_scoring
     from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings, is_loopback
 
+    if options.allow_code and is_untrusted(os.environ):
+        hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
+        raise UsageError(
+            f"--allow-code contradicts {UNTRUSTED_VARIABLE}, under which no code runs", hint=hint
+        )
     if not options.folder.is_dir():
         raise UsageError(f"{options.folder} is no folder", hint="name the folder that your configs are in")
     own = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -93,7 +99,7 @@ def _settings(options: ServeOptions) -> "ServerSettings":
     settings = ServerSettings(
         folder=options.folder.resolve(),
         environ=os.environ,
-        home=options.home,
+        home=_home(options),
         env_file=options.env_file,
         token=token,
         ticket=secrets.token_urlsafe(_TOKEN_BYTES) if token else None,
@@ -112,6 +118,18 @@ def _settings(options: ServeOptions) -> "ServerSettings":
         hint = f"set {TOKEN_VARIABLE} to a long random text, or leave --host out"
         raise UsageError(message, hint=hint)
     return settings
+
+
+def _home(options: ServeOptions) -> Path | None:
+    """Where state is kept; where every config is a stranger's, not in a folder that a stranger may have filled."""
+    if not is_untrusted(os.environ):
+        return options.home
+    from geval_cli.cli.stranger import Wall
+
+    wall = Wall()
+    home = wall.state_folder(options.home, [options.folder / "any config"], os.environ)
+    wall.tell()
+    return home
 
 
 def _check_extra() -> None:

@@ -4,6 +4,7 @@ import re
 from enum import StrEnum
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.config.document import Document
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import read_document
@@ -42,7 +43,7 @@ def dialect_of(path: Path, document: Document, first_line: str, asked: Dialect |
     return Dialect.GEVAL
 
 
-def read_with_dialect(path: Path, asked: Dialect | None = None) -> tuple[Document, Dialect]:
+def read_with_dialect(path: Path, access: Access, asked: Dialect | None = None) -> tuple[Document, Dialect]:
     """The content of a config file, and whose rules it follows.
 
     Raises:
@@ -51,10 +52,10 @@ def read_with_dialect(path: Path, asked: Dialect | None = None) -> tuple[Documen
     if path.suffix.lower() in _PROGRAMS:
         hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
         raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
-    document = read_document(path)
-    return document, dialect_of(path, document, _first_line(path), asked)
+    document = read_document(path, access)
+    return document, dialect_of(path, document, _first_line(path, access), asked)
 
 
-def _first_line(path: Path) -> str:
-    with open_regular(path) as stream:
+def _first_line(path: Path, access: Access) -> str:
+    with open_regular(path, access) as stream:
         return stream.readline().decode("utf-8-sig", "replace")

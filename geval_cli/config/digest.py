@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.config.secrets import mask_config
-from geval_cli.config.source_file import FILE_PREFIX, hash_file, is_file_reference
+from geval_cli.config.source_file import FILE_PREFIX, SourceFiles, hash_file, is_file_reference
 from geval_cli.records import JsonValue
 
 _MAX_PROVIDER_FILE = 16 * 1024 * 1024
@@ -24,7 +25,7 @@ OVERRIDES_PART = "vars"
 def suite_parts(
     filled: Mapping[str, JsonValue],
     rows: Iterable[JsonValue],
-    base_dir: Path,
+    files: SourceFiles,
     overrides: Mapping[str, JsonValue],
 ) -> dict[str, str]:
     """Everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
@@ -35,15 +36,15 @@ def suite_parts(
     Args:
         filled: the config with env values in it.
         rows: from a file of tests, all that name files or have env values in them, filled in.
-        base_dir: what the names of files are relative to.
+        files: what the names of files are relative to, and which of them may be read.
         overrides: vars from the command line.
     """
     parts = {f"{CONFIG_PART}{key}": _hash(_masked(key, value)) for key, value in filled.items()}
     parts[OVERRIDES_PART] = _hash(dict(overrides))
     row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
-    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(base_dir / name))
+    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
     for part in (dict(filled), *_one_by_one(rows, row_digest)):
-        for name in sorted({*_referenced(part), *_provider_files(part, base_dir)}):
+        for name in sorted({*_referenced(part), *_provider_files(part, files)}):
             if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
                 parts[f"{FILE_PART}{name}"] = hashed(name)
             else:
@@ -96,7 +97,7 @@ def _parts(value: JsonValue) -> Iterator[JsonValue]:
             pending.extend(part)
 
 
-def _provider_files(value: JsonValue, base_dir: Path) -> Iterator[str]:
+def _provider_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
     """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
     for part in _parts(value):
         named = [part.get(key) for key in _PROVIDER_KEYS] if isinstance(part, dict) else []
@@ -105,20 +106,25 @@ def _provider_files(value: JsonValue, base_dir: Path) -> Iterator[str]:
             if isinstance(provider_id, str):
                 rest = provider_id.partition(":")[2].removeprefix("//")
                 candidates = {rest, rest.rpartition(":")[0], *rest.split()}
-                yield from (name for name in candidates if _is_small_file(base_dir, name))
+                yield from (name for name in candidates if _is_small_file(files, name))
 
 
-def _is_small_file(base_dir: Path, name: str) -> bool:
+def _is_small_file(files: SourceFiles, name: str) -> bool:
     try:
-        path = base_dir / name
-        return name != "" and path.is_file() and path.stat().st_size <= _MAX_PROVIDER_FILE
+        path = files.base_dir / name
+        return (
+            name != ""
+            and not files.access.is_outside(path)
+            and path.is_file()
+            and path.stat().st_size <= _MAX_PROVIDER_FILE
+        )
     except (OSError, ValueError):
         return False
 
 
-def _hash_or_reason(path: Path) -> str:
+def _hash_or_reason(path: Path, access: Access) -> str:
     """The file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
     try:
-        return hash_file(path)
+        return hash_file(path, access)
     except (OSError, ValueError):
         return "unreadable"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from geval_cli.config.confinement import confined_to, environment_problem, is_confined
+from geval_cli.config.access import TRUSTED, Access, environment_problem
 from geval_cli.config.document import ENV_MARK
 from geval_cli.config.place import Place
 from geval_cli.config.problems import did_you_mean, sort_problems
@@ -86,13 +86,16 @@ def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | No
     return name, value, quoted.group().count("\n") + 1
 
 
-def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | None) -> dict[str, str]:
+def gather_env(
+    process: Mapping[str, str], *, base_dir: Path, env_file: Path | None, access: Access
+) -> dict[str, str]:
     """The process environment, and under it what the env files say.
 
     Args:
         process: never overridden by a file.
         base_dir: the config's folder, where a `.env` may stand.
         env_file: from the command line; it must exist.
+        access: the config's; a stranger's folder is not looked into.
 
     Raises:
         ConfigError: `env_file` cannot be read, or one of the files has a line that is no assignment.
@@ -100,13 +103,13 @@ def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | N
     values: dict[str, str] = {}
     problems: list[Problem] = []
     # A stranger's folder may hold a .env file that sends everything elsewhere.
-    found = () if is_confined() else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
+    found = () if access.is_strangers else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
     for path in (*found, env_file):
         if path is None or (path is not env_file and not path.is_file()):
             continue
         try:
-            with confined_to(None):  # none of these was named by the config
-                values |= parse_env_file(read_text(path), str(path))
+            # None of these was named by the config.
+            values |= parse_env_file(read_text(path, TRUSTED), str(path))
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -117,9 +120,12 @@ def gather_env(process: Mapping[str, str], *, base_dir: Path, env_file: Path | N
 class EnvValues:
     """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; any other template stays as it is."""
 
-    def __init__(self, values: Mapping[str, str], *, needs_keys: bool = True) -> None:
+    def __init__(
+        self, values: Mapping[str, str], *, needs_keys: bool = True, access: Access = TRUSTED
+    ) -> None:
         """Without `needs_keys`, a key that is not set is no problem: nobody is going to see it."""
         self.values = values
+        self.access = access
         self._needs_keys = needs_keys
         self._used: set[str] = set()
 
@@ -143,7 +149,7 @@ class EnvValues:
     def _fill_text(self, text: str, place: Place, problems: list[Problem]) -> str:
         def replacement(match: re.Match[str]) -> str:
             name, default = match.group("name"), match.group("default")
-            if is_confined():
+            if not self.access.reads_environment:
                 problems.append(environment_problem(name, place.value()))
                 return ""
             value = self.values.get(name)

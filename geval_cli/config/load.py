@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.config.confinement import confined_to
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.derived_metrics import DerivedMetric, read_derived_metrics
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.config.digest import digest_of, suite_parts
@@ -51,7 +51,7 @@ class ReadingRules(Struct, frozen=True):
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
     what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
-    What `is_untrusted` may read no files outside its folder and no values of the environment.
+    `access` is what may be read and run for it, now and as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -59,10 +59,10 @@ class ReadingRules(Struct, frozen=True):
     needs_keys: bool = True
     text: str | None = None
     scripts: ScriptCaller | None = None
-    is_untrusted: bool = False
+    access: Access = TRUSTED
 
 
-_GUESSED_RULES = ReadingRules()
+_GUESSED_RULES = ReadingRules(access=TRUSTED)
 
 
 def open_suite(
@@ -78,36 +78,29 @@ def open_suite(
     Raises:
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
-    if not reading_rules.is_untrusted:
-        return _opened(path, env, env_file, overrides, reading_rules)
-    with confined_to(config.parent for config in (path, *reading_rules.joined)):
-        return _opened(path, env, env_file, overrides, replace(reading_rules, scripts=None))
-
-
-def _opened(
-    path: Path,
-    env: Mapping[str, str],
-    env_file: Path | None,
-    overrides: SuiteOverrides,
-    reading_rules: ReadingRules,
-) -> OpenedSuite:
+    access = reading_rules.access
     if reading_rules.text is None:
-        document, dialect = read_with_dialect(path, reading_rules.dialect)
+        document, dialect = read_with_dialect(path, access, reading_rules.dialect)
     else:
         document, dialect = parse_document(reading_rules.text, path), Dialect.GEVAL
     if dialect is Dialect.PROMPTFOO:
-        further = [(other, read_document(other)) for other in reading_rules.joined]
+        further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]
         opened = open_promptfoo_suite(
-            documents, env=env, env_file=env_file, overrides=overrides, scripts=reading_rules.scripts
+            documents,
+            env=env,
+            env_file=env_file,
+            overrides=overrides,
+            access=access,
+            scripts=reading_rules.scripts if access.runs_code else None,
         )
         return _as_trusted(opened, [document for _, document in documents], reading_rules)
     if reading_rules.joined:
         raise ConfigError([_cannot_join(document)])
     literal = _literal_env(_top_mapping(document))
-    values = gather_env(env, base_dir=path.parent, env_file=env_file) | literal
-    filler = EnvValues(values, needs_keys=reading_rules.needs_keys)
-    opened = read_suite(path, document, Reading(SourceFiles(path.parent), filler), overrides)
+    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
+    filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
+    opened = read_suite(path, document, Reading(SourceFiles(path.parent, access), filler), overrides)
     return _as_trusted(opened, [document], reading_rules)
 
 
@@ -115,7 +108,7 @@ def _as_trusted(
     opened: OpenedSuite, documents: Iterable[Document], reading_rules: ReadingRules
 ) -> OpenedSuite:
     """The suite, with what is refused to strangers among its problems."""
-    if not reading_rules.is_untrusted:
+    if not reading_rules.access.is_strangers:
         return opened
     refused = [problem for document in documents for problem in document_trust_problems(document)]
     refused += suite_trust_problems(opened.suite)
@@ -138,7 +131,7 @@ def read_suite(
     tests = _tests(fields, reading, overrides)
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
-    parts = suite_parts(filled, rows, path.parent, overrides.vars)
+    parts = suite_parts(filled, rows, reading.files, overrides.vars)
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -157,6 +150,7 @@ def read_suite(
         description=_check_rest(fields, reading),
         derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
+        access=reading.files.access,
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -268,7 +262,7 @@ def _rows(fields: Fields, reading: Reading) -> RowSource:
         return _held_rows(value, place, reading)
     if value is not None:
         hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
-        if is_bare_path(value, reading.files.base_dir):
+        if is_bare_path(value, reading.files.base_dir, reading.files.access):
             hint = f"write file://{value}"
         reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
     return nothing
@@ -288,8 +282,8 @@ def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> R
             reading.report(f"tests that a program makes are not read here: `{path.name}`", asked_at, hint)
             return None
         if path.suffix.lower() in JSON_LINES_SUFFIXES:
-            return _line_rows(path, asked_at)
-        document = read_document(path, asked_at=asked_at, prefix="tests")
+            return _line_rows(path, asked_at, reading)
+        document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return None
@@ -303,9 +297,9 @@ def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> R
     return _held_rows(items, document.place, reading)
 
 
-def _line_rows(path: Path, asked_at: Location | None) -> JsonLinesRows:
+def _line_rows(path: Path, asked_at: Location | None, reading: Reading) -> JsonLinesRows:
     try:
-        with open_regular(path):
+        with open_regular(path, reading.files.access):
             return JsonLinesRows(path, asked_at)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error

@@ -5,6 +5,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_line import draw_source_line
 from geval_cli.config.spots import split_lines
@@ -105,7 +106,7 @@ def _read_lines(file: str) -> list[str]:
         path = Path(file)
         if path.stat().st_size > _MAX_SHOWN_FILE:
             return []
-        with open_regular(path) as stream:
+        with open_regular(path, TRUSTED) as stream:
             return split_lines(stream.read().decode("utf-8-sig", errors="replace"))
     except (OSError, ValueError):
         return []

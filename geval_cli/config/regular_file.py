@@ -5,6 +5,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from geval_cli.config.access import Access
+
 _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 """How the shell hands over what another command writes: `--env-file <(...)`."""
 
@@ -13,9 +15,16 @@ class SpecialFileError(OSError):
     """What has the name of a file is a pipe, a socket or a device."""
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """The file at `path`, open for reading. Raises OSError, also for what is no file."""
-    return open(path, "rb", opener=regular_only)
+def open_regular(path: Path, access: Access) -> BinaryIO:
+    """The file at `path`, open for reading. Raises OSError, also for what is no file or may not be read."""
+    access.require_inside(path)
+    stream = open(path, "rb", opener=regular_only)  # noqa: SIM115 - the caller closes it
+    try:
+        access.require_same(stream, path)
+    except OSError:
+        stream.close()
+        raise
+    return stream
 
 
 def regular_only(name: str, flags: int) -> int:

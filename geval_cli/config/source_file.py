@@ -5,7 +5,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TypeGuard
 
-from geval_cli.config.confinement import is_outside, outside_problem
+from geval_cli.config.access import Access, OutsideError
 from geval_cli.config.document import Document
 from geval_cli.config.json_source import read_json
 from geval_cli.config.pdf_text import PDF_SUFFIX, pdf_text
@@ -31,13 +31,16 @@ def is_file_reference(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value.startswith(FILE_PREFIX)
 
 
-def read_document(path: Path, *, asked_at: Location | None = None, prefix: str = "") -> Document:
+def read_document(
+    path: Path, access: Access, *, asked_at: Location | None = None, prefix: str = ""
+) -> Document:
     """The content of a YAML or (by its name) JSON file, with positions.
 
     Raises:
         ConfigError: the file cannot be read (placed at `asked_at`) or its content is broken.
     """
-    return parse_document(read_text(path, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES), path, prefix=prefix)
+    text = read_text(path, access, asked_at=asked_at, max_bytes=MAX_CONFIG_BYTES)
+    return parse_document(text, path, prefix=prefix)
 
 
 def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
@@ -51,13 +54,15 @@ def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
     return read_yaml(text, str(path), prefix=prefix)
 
 
-def read_text(path: Path, *, asked_at: Location | None = None, max_bytes: int = MAX_TEXT_BYTES) -> str:
+def read_text(
+    path: Path, access: Access, *, asked_at: Location | None = None, max_bytes: int = MAX_TEXT_BYTES
+) -> str:
     """The UTF-8 text of a file, without a byte order mark.
 
     Raises:
         ConfigError: one problem, placed at `asked_at`, or in the file itself when nothing asked for it.
     """
-    content = _read_bytes(path, asked_at, max_bytes)
+    content = _read_bytes(path, access, asked_at, max_bytes)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,6 +71,8 @@ def read_text(path: Path, *, asked_at: Location | None = None, max_bytes: int = 
 
 def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Problem:
     """Why a file could not be opened, with what to do about it."""
+    if isinstance(error, OutsideError):
+        return error.problem(asked_at)
     if isinstance(error, FileNotFoundError):
         return Problem(f"there is no file `{path}`", asked_at, _missing_hint(path, asked_at))
     if isinstance(error, IsADirectoryError):
@@ -78,12 +85,10 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
     return Problem(f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}", asked_at)
 
 
-def hash_file(path: Path) -> str:
+def hash_file(path: Path, access: Access) -> str:
     """The SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
-    if is_outside(path):
-        raise PermissionError(f"{path} lies outside the config's folder")
     digest = hashlib.sha256()
-    with open_regular(path) as stream:
+    with open_regular(path, access) as stream:
         while chunk := stream.read(_HASH_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
@@ -92,13 +97,13 @@ def hash_file(path: Path) -> str:
 _FILE_NAME = compile_later(r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|j2|jinja2?|html?|xml|csv|py|m?js)")
 
 
-def is_bare_path(value: JsonValue, base_dir: Path) -> TypeGuard[str]:
+def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
     """Whether a text is the path of a file that is there, so that `file://` was probably forgotten before it."""
     if not isinstance(value, str) or "." not in value or _FILE_NAME.fullmatch(value) is None:
         return False
     path = base_dir / value
     try:
-        return not is_outside(path) and path.is_file()
+        return not access.is_outside(path) and path.is_file()
     except (OSError, ValueError):
         return False
 
@@ -106,8 +111,9 @@ def is_bare_path(value: JsonValue, base_dir: Path) -> TypeGuard[str]:
 class SourceFiles:
     """The files that one config names, relative to its folder; the last used ones are kept in memory."""
 
-    def __init__(self, base_dir: Path) -> None:
+    def __init__(self, base_dir: Path, access: Access) -> None:
         self.base_dir = base_dir
+        self.access = access
         self._texts: OrderedDict[Path, str] = OrderedDict()
         self._documents: OrderedDict[Path, Document] = OrderedDict()
 
@@ -126,8 +132,8 @@ class SourceFiles:
             hint = "only `{{ env.NAME }}` is known when files are read"
             raise ConfigError([Problem("a file:// path cannot contain a template", asked_at, hint)])
         path = self.base_dir / name
-        if is_outside(path):
-            raise ConfigError([outside_problem(path, asked_at)])
+        if self.access.is_outside(path):
+            raise ConfigError([self.access.outside_problem(path, asked_at)])
         return path
 
     def text(self, reference: str, asked_at: Location | None) -> str:
@@ -148,10 +154,10 @@ class SourceFiles:
             self._texts.move_to_end(path)
             return self._texts[path]
         if path.suffix.lower() == PDF_SUFFIX:
-            content = _read_bytes(path, asked_at, MAX_TEXT_BYTES)
+            content = _read_bytes(path, self.access, asked_at, MAX_TEXT_BYTES)
             text = pdf_text(content, path, asked_at, max_characters=_KEPT_CHARACTERS)
         else:
-            text = read_text(path, asked_at=asked_at)
+            text = read_text(path, self.access, asked_at=asked_at)
         text = text.removesuffix("\n").removesuffix("\r")
         self._texts[path] = text
         while len(self._texts) > _KEPT_FILES or sum(map(len, self._texts.values())) > _KEPT_CHARACTERS:
@@ -173,17 +179,15 @@ class SourceFiles:
             ConfigError: the file cannot be read, or its content is broken.
         """
         if path not in self._documents:
-            self._documents[path] = read_document(path, asked_at=asked_at)
+            self._documents[path] = read_document(path, self.access, asked_at=asked_at)
             while len(self._documents) > _KEPT_FILES:
                 self._documents.popitem(last=False)
         return self._documents[path]
 
 
-def _read_bytes(path: Path, asked_at: Location | None, max_bytes: int) -> bytes:
-    if is_outside(path):
-        raise ConfigError([outside_problem(path, asked_at)])
+def _read_bytes(path: Path, access: Access, asked_at: Location | None, max_bytes: int) -> bytes:
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, access) as stream:
             content = stream.read(max_bytes + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error

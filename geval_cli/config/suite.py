@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.gates import Gate
@@ -125,6 +126,7 @@ class Suite:
         parts: what the digest is a hash of, each as a hash: keys of the config, files, vars from the command line.
         snapshot: the config as data, before env values are put in; what the run record keeps.
         warnings: problems that do not stop a run.
+        access: what may be read, run and reached for it.
     """
 
     path: Path
@@ -143,6 +145,7 @@ class Suite:
     derived_metrics: tuple[DerivedMetric, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
+    access: Access = TRUSTED
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

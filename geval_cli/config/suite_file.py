@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.config.document import ENV_MARK, Document
 from geval_cli.config.env import EnvValues, gather_env
@@ -58,18 +59,21 @@ class PortableSuite(Struct, frozen=True):
         return write_yaml(self.content)
 
 
-def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | None = None) -> PortableSuite:
+def read_portable_suite(
+    path: Path, *, env: Mapping[str, str], env_file: Path | None = None, access: Access = TRUSTED
+) -> PortableSuite:
     """The suite in a config file, or in a file that was exported.
 
     Args:
         path: YAML or JSON.
         env: for `{{ env.NAME }}` in the names of files; elsewhere it stays as it is.
         env_file: more environment values; must exist.
+        access: what may be read for it.
 
     Raises:
         ConfigError: with every problem that reading finds.
     """
-    document, dialect = read_with_dialect(path)
+    document, dialect = read_with_dialect(path, access)
     if dialect is Dialect.PROMPTFOO:
         hint = (
             "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
@@ -78,9 +82,9 @@ def read_portable_suite(path: Path, *, env: Mapping[str, str], env_file: Path | 
             "a config in promptfoo's dialect cannot be exported: the exported form has geval's own rules"
         )
         raise ConfigError([Problem(message, document.place.value(), hint)])
-    files = _PortableFiles(path.parent)
-    values = gather_env(env, base_dir=path.parent, env_file=env_file)
-    opened = read_suite(path, document, Reading(files, _WrittenEnv(values)))
+    files = _PortableFiles(path.parent, access)
+    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access)
+    opened = read_suite(path, document, Reading(files, _WrittenEnv(values, access=access)))
     problems = list(opened.problems)
     tests: list[JsonValue] = []
     assert isinstance(opened.suite.tests, SuiteTests)
@@ -158,8 +162,8 @@ class _WrittenEnv(EnvValues):
 class _PortableFiles(SourceFiles):
     """Gives the content of files, and the reference itself where a config could not hold the content as it is."""
 
-    def __init__(self, base_dir: Path) -> None:
-        super().__init__(base_dir)
+    def __init__(self, base_dir: Path, access: Access) -> None:
+        super().__init__(base_dir, access)
         self.kept: list[Problem] = []
 
     def text(self, reference: str, asked_at: Location | None) -> str:

@@ -81,7 +81,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
     def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
         index = 0
         try:
-            with open_regular(self.path) as stream:
+            with open_regular(self.path, reading.files.access) as stream:
                 for number, raw in enumerate(stream, start=1):
                     content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
                     if content.strip():
@@ -99,7 +99,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
 
     def marked(self, reading: Reading) -> Iterator[JsonValue]:
         try:
-            with open_regular(self.path) as stream:
+            with open_regular(self.path, reading.files.access) as stream:
                 for raw in stream:
                     if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
                         row = self._read_line(raw, 0, 0, reading)

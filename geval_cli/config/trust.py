@@ -1,16 +1,20 @@
 """What in a config runs code, reads the environment, writes files or calls web hooks: refused to strangers."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
 
+import msgspec
 from msgspec import Struct
 
+from geval_cli.config.access import TRUST_HINT
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec, WebhookAssertionSpec
-from geval_cli.config.confinement import TRUST_HINT
 from geval_cli.config.document import Document
+from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec, PromptfooOptions
-from geval_cli.config.suite import Suite, TestCase
-from geval_cli.errors import Location, Problem
+from geval_cli.config.spec import Spec
+from geval_cli.config.suite import Suite, TestCase, TestSource
+from geval_cli.errors import ConfigError, Location, Problem
 
 _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"}
 
@@ -64,14 +68,64 @@ def suite_trust_problems(suite: Suite) -> Iterator[Problem]:
         yield Problem(message, None, "leave it out, and write results with -o FILE")
 
 
-def test_trust_problems(tests: Iterable[TestCase]) -> Iterator[Problem]:
-    """What --untrusted refuses in tests, each once."""
-    told: set[tuple[str, Location | None]] = set()
-    for test in tests:
+class WatchedTests:
+    """A stranger's tests. What they may not do is found as they are read first; later they must be the same.
+
+    Tests are read again and again while a run goes on, and the files that they come from may be changed meanwhile.
+    """
+
+    __test__ = False
+
+    def __init__(self, source: TestSource) -> None:
+        self._source = source
+        self._digests: list[bytes] = []
+        self._is_complete = False
+        self._refused: dict[tuple[str, Location | None], Problem] = {}
+
+    @property
+    def refused(self) -> tuple[Problem, ...]:
+        """What --untrusted refuses in the tests that were read so far, each once."""
+        return tuple(self._refused.values())
+
+    def __iter__(self) -> Iterator[TestCase]:
+        count = 0
+        for test in self._source:
+            self._check(count, test)
+            count += 1
+            yield test
+        if count < len(self._digests):
+            raise ConfigError([_changed(None, count)])
+        self._is_complete = True
+
+    def _check(self, number: int, test: TestCase) -> None:
+        digest = _digest(test)
+        if number < len(self._digests):
+            if digest != self._digests[number]:
+                raise ConfigError([_changed(test.place.value(), number)])
+            return
+        if self._is_complete:
+            raise ConfigError([_changed(test.place.value(), number)])
+        self._digests.append(digest)
         for problem in _of_test(test):
-            if (problem.message, problem.location) not in told:
-                told.add((problem.message, problem.location))
-                yield problem
+            self._refused.setdefault((problem.message, problem.location), problem)
+
+
+def _changed(location: Location | None, number: int) -> Problem:
+    message = f"test {number + 1} is not what was checked: a file that the tests come from has changed since"
+    return Problem(message, location, "leave the files alone while a run goes on, and run again")
+
+
+def _digest(test: TestCase) -> bytes:
+    """A hash of all that a test says, wherever it stands."""
+    return hashlib.sha256(msgspec.json.encode(test, enc_hook=_plain)).digest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Place):
+        return None
+    if isinstance(value, Spec):
+        return [type(value).__name__, dict(value)]
+    return repr(value)
 
 
 def document_trust_problems(document: Document) -> Iterator[Problem]:

@@ -70,7 +70,11 @@ class Reading(Struct, frozen=True):
         What is for models, prompts and criteria, is never the bare path of a file that is there.
         """
         if not is_file_reference(value):
-            if is_for_models and not self.is_lenient and is_bare_path(value, self.files.base_dir):
+            if (
+                is_for_models
+                and not self.is_lenient
+                and is_bare_path(value, self.files.base_dir, self.files.access)
+            ):
                 hint = f"write file://{value}"
                 self.report(
                     f"the path `{value}` itself would be sent, not what is in the file", location, hint

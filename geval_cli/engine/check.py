@@ -187,7 +187,9 @@ def describe_test(test: TestCase) -> str:
 
 
 def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
-    context = CheckContext(test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir)
+    context = CheckContext(
+        test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir, access=plan.suite.access
+    )
     if test.index == 0:
         yield from check_suite_code(plan.suite, context)
         yield from check_made_prompts(plan.suite, context)
@@ -261,7 +263,7 @@ def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
     texts += [(value, test.place.child("vars").child(name)) for name, value in test.vars.items()]
     texts += [(getattr(spec, "value", None), spec.place.child("value")) for spec in test.assertions]
     for value, place in texts:
-        if is_bare_path(value, suite.base_dir):
+        if is_bare_path(value, suite.base_dir, suite.access):
             message = f"the path `{value}` itself is used, not what is in the file"
             hint = f"write file://{value} if its text is meant"
             yield Problem(message, place.value(), hint, severity=Severity.WARNING)

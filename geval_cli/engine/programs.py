@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.code_calls import call_code, code_problems
 from geval_cli.assertions.outcome import CheckContext, Tools
+from geval_cli.config.access import Access
 from geval_cli.config.promptfoo.js_text import js_json, js_string
 from geval_cli.config.promptfoo.prompts import EXEC_PREFIX
 from geval_cli.config.promptfoo.specs import NamedPromptSpec
@@ -56,7 +57,7 @@ def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]
             continue
         if prompt.made_by.startswith(EXEC_PREFIX):
             yield from _command_problems(prompt, suite)
-        elif not _is_whole_file(prompt.made_by):
+        elif not _is_whole_file(prompt.made_by, suite.access):
             yield from code_problems(prompt.made_by, prompt.place.value(), context, names=("context",))
 
 
@@ -105,7 +106,7 @@ async def _made_prompt(
         "config": dict(prompt.params),
     }
     try:
-        if prompt.made_by.startswith(EXEC_PREFIX) or _is_whole_file(prompt.made_by):
+        if prompt.made_by.startswith(EXEC_PREFIX) or _is_whole_file(prompt.made_by, tools.scripts.access):
             made: JsonValue = await _printed(prompt, context, tools.scripts)
         else:
             made = await call_code(prompt.made_by, {"context": context}, tools)
@@ -126,10 +127,10 @@ async def _made_prompt(
 
 
 async def _printed(prompt: NamedPromptSpec, context: JsonValue, scripts: Scripts) -> str:
-    arguments = [*_command(prompt), json.dumps(context, ensure_ascii=False)]
+    arguments = [*_command(prompt, scripts.access), json.dumps(context, ensure_ascii=False)]
     try:
         return await run_command(
-            arguments, folder=Path(prompt.folder), env=scripts.env, timeout_s=_TIME_LIMIT_S
+            arguments, scripts.access, folder=Path(prompt.folder), env=scripts.env, timeout_s=_TIME_LIMIT_S
         )
     except ScriptError as error:
         hint = "run it by itself to see why; its last argument is the context as JSON"
@@ -137,21 +138,26 @@ async def _printed(prompt: NamedPromptSpec, context: JsonValue, scripts: Scripts
         raise CodeFailedError(f"{error}{said}", detail=error.detail, hint=hint) from error
 
 
-def _command(prompt: NamedPromptSpec) -> list[str]:
+def _command(prompt: NamedPromptSpec, access: Access) -> list[str]:
     """The program and its arguments. A Python file is a program too when no function of it is named.
 
     Raises:
         ValueError: quotes in the command do not match.
     """
     if not prompt.made_by.startswith(EXEC_PREFIX):
-        return [sys.executable, "-X", "utf8", str(find_code(prompt.made_by, Path(), Language.PYTHON).path)]
+        return [
+            sys.executable,
+            "-X",
+            "utf8",
+            str(find_code(prompt.made_by, Path(), Language.PYTHON, access).path),
+        ]
     return shlex.split(prompt.made_by.removeprefix(EXEC_PREFIX))
 
 
 def _command_problems(prompt: NamedPromptSpec, suite: Suite) -> Iterator[Problem]:
     location = prompt.place.value()
     try:
-        program = _command(prompt)[0]
+        program = _command(prompt, suite.access)[0]
     except ValueError as error:
         yield Problem(f"the command cannot be read: {error}", location, "check its quotes")
         return
@@ -161,10 +167,10 @@ def _command_problems(prompt: NamedPromptSpec, suite: Suite) -> Iterator[Problem
         yield Problem(f"the program `{program}` was not found", location, hint)
 
 
-def _is_whole_file(made_by: str) -> bool:
+def _is_whole_file(made_by: str, access: Access) -> bool:
     """Whether a Python file is to be run as it is, instead of one of its functions."""
     try:
-        code = find_code(made_by, Path(), Language.PYTHON)
+        code = find_code(made_by, Path(), Language.PYTHON, access)
     except CodeError:
         return False
     return code.language is Language.PYTHON and not code.function

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from geval_cli.assertions.outcome import DEFAULT_JUDGE
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.assertion_specs import read_assertion
 from geval_cli.config.env import EnvValues
 from geval_cli.config.place import Place
@@ -70,7 +71,7 @@ def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | Cli
 
 
 def _new_reading() -> Reading:
-    return Reading(SourceFiles(Path()), EnvValues({}))
+    return Reading(SourceFiles(Path(), TRUSTED), EnvValues({}))
 
 
 def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalAssertionSpec | None:

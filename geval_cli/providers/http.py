@@ -185,7 +185,7 @@ def check(source: ProviderSource) -> list[Problem]:
     for key in RESPONSE_KEYS:
         written = source.spec.config.get(key)
         is_code = isinstance(written, str) and written != "" and not is_path(written)
-        problem = code_problem(str(written), source.base_dir) if is_code else None
+        problem = code_problem(str(written), source.base_dir, source.access) if is_code else None
         if problem is not None:
             message, hint = problem
             hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
@@ -228,7 +228,7 @@ def build(source: ProviderSource) -> HttpProvider:
             env=source.env,
             body=settings.get("body"),
             response_path=parse_path(written) if is_path(written) else (),
-            response_code=ResponseCode(written, source.base_dir)
+            response_code=ResponseCode(written, source.base_dir, source.access)
             if written and not is_path(written)
             else None,
             limits=limits_of(settings),

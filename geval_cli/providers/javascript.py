@@ -162,4 +162,6 @@ def build(source: ProviderSource) -> JavaScriptProvider:
 
 def _code(source: ProviderSource) -> Code:
     path, name = split_target(source)
-    return find_code(f"{FILE_PREFIX}{path}" + (f":{name}" if name else ""), Path(), Language.JAVASCRIPT)
+    return find_code(
+        f"{FILE_PREFIX}{path}" + (f":{name}" if name else ""), Path(), Language.JAVASCRIPT, source.access
+    )

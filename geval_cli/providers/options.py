@@ -11,6 +11,7 @@ from geval_cli.config.problems import did_you_mean
 from geval_cli.config.provider_settings import WIRE_SETTINGS
 from geval_cli.config.wanted import describe_value
 from geval_cli.errors import Problem, Severity
+from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.providers.source import ProviderSource
 
@@ -118,6 +119,48 @@ _SET_BY_GEVAL = {
     "messages": "the prompt comes from `prompts`",
     "model": "the model is a part of the provider's id",
 }
+
+
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
+"""How much of a connection is one message: the HTTP client alone can say so."""
+
+_ROUTING_HEADERS = frozenset(
+    {"host", "forwarded", "via", "connection", "x-host", "x-real-ip", "x-rewrite-url"}
+)
+_ROUTING_BEGINNINGS = ("proxy-", "x-forwarded-", "x-original-", "x-envoy-", "x-http-method")
+_HEADER_NAME = compile_later(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_KEYS = ("api_key", "organization", "api_version")
+"""Keys whose texts go out in headers."""
+
+
+def is_routing_header(name: str) -> bool:
+    """Whether proxies and servers may decide by a header where a request goes, or whose it is."""
+    name = name.strip().lower()
+    return name in _ROUTING_HEADERS or name.startswith(_ROUTING_BEGINNINGS)
+
+
+def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list[Problem]:
+    """A problem for each header that would end before its text does, or that only the HTTP client can write."""
+    headers = settings.get("headers")
+    problems = []
+    for name, value in (headers or {}).items() if is_text_mapping(headers) else ():
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING_HEADERS:
+            what = f"the header `{name[:60].splitlines()[0] if name.strip() else name!r}` cannot be set"
+            hint = "leave it out: how a request is framed is the HTTP client's to say"
+            problems.append(source.problem(what, key="headers", hint=hint))
+        elif _is_cut(str(value)):
+            hint = "write its text on one line"
+            problems.append(
+                source.problem(f"the header `{name}` has a line break in it", key="headers", hint=hint)
+            )
+    for key in _HEADER_KEYS:
+        if _is_cut(str(settings.get(key, ""))):
+            problems.append(source.problem(f"`{key}` has a line break in it", hint="write it on one line"))
+    return problems
+
+
+def _is_cut(text: str) -> bool:
+    return any(mark in text for mark in "\r\n\0")
 
 
 def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
@@ -238,4 +281,4 @@ def _own_problems(source: ProviderSource, keys: tuple[OwnKey, ...]) -> list[Prob
         for name, why in _SET_BY_GEVAL.items()
         if name in config
     ]
-    return problems
+    return [*problems, *header_problems(source, own_settings(config, keys))]

@@ -51,7 +51,7 @@ _MODES = (
 )
 _FREE_NAMES = frozenset({"vllm", "ollama", "litellm", "databricks", "helicone"})
 """Vendors whose users name models as they like, also with a colon in the name."""
-_CLASSIFIERS = "https://router.huggingface.co/hf-inference"
+CLASSIFIERS_URL = "https://router.huggingface.co/hf-inference"
 _PATHS = {EMBEDDING: "/embeddings", MODERATION: "/moderations"}
 _NOT_SPOKEN = {
     EMBEDDING: "name another, for example openai:embedding:text-embedding-3-large",
@@ -203,7 +203,7 @@ def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
     if not named:
         named = _account_url(source, settings)
     is_classifier = kind_of(source.spec.id) == CLASSIFICATION
-    url = str(named or (_CLASSIFIERS if is_classifier else preset.base_url))
+    url = str(named or (CLASSIFIERS_URL if is_classifier else preset.base_url))
     if url and "://" not in url:
         url = f"https://{url}" + ("/v1" if preset.wire_format == "openai" else "")
     if url and preset.base_url.endswith("/v1") and not preset.needs_key and urlsplit(url).path in {"", "/"}:
@@ -241,7 +241,7 @@ def _needs_key(source: ProviderSource, settings: Mapping[str, Any]) -> bool:
     if preset.wire_format == "azure":
         return True
     # A server of the user's own may well be open: it will say so itself when it wants a key.
-    return _base_url(source, settings) in {preset.base_url, _CLASSIFIERS}
+    return _base_url(source, settings) in {preset.base_url, CLASSIFIERS_URL}
 
 
 def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
@@ -23,6 +24,7 @@ from geval_cli.providers.base import Provider
 from geval_cli.providers.client_model import ClientModel
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.vertex import VERTEX
 
 _GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
@@ -121,9 +123,11 @@ OWN_KINDS: Mapping[str, ProviderKind] = {
 _JAVASCRIPT = compile_later(r"\.[cm]?js(?::[\w$]+)?$", re.IGNORECASE)
 
 
-def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path) -> ProviderSource:
+def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path, access: Access) -> ProviderSource:
     own = own_env_of(spec)
-    return ProviderSource(spec, {**env, **own} if own else env, base_dir)
+    if access.vouches_for(spec):
+        access = TRUSTED
+    return ProviderSource(spec, {**env, **own} if own else env, base_dir, access)
 
 
 _OWN_WIRE = {"anthropic": "anthropic", "google": "google"}
@@ -146,9 +150,11 @@ def provider_kinds() -> dict[str, ProviderKind]:
     return {**presets, **OWN_KINDS}
 
 
-def check_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
+def check_provider(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
+) -> list[Problem]:
     """What is wrong with a provider's id and config; nothing is sent and no key is needed."""
-    source = _source(spec, env, base_dir)
+    source = _source(spec, env, base_dir, access)
     if spec.id == NONE_PROVIDER:
         return []
     kind = _find_kind(source)
@@ -164,7 +170,7 @@ def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base
     An HTTP client reads the system's certificates as it is imported, which holds up nobody else. Specs that are wrong
     are left for `check_provider` to report.
     """
-    kinds = (_find_kind(ProviderSource(spec, env, base_dir)) for spec in specs)
+    kinds = (_find_kind(ProviderSource(spec, env, base_dir, TRUSTED)) for spec in specs)
     modules = {kind.builds for kind in kinds if kind is not None}
     if modules:
         # Nobody waits for it at the end: an import that Ctrl-C cuts short may leave it waiting for a lock for ever.
@@ -177,25 +183,53 @@ def _load(modules: Sequence[str]) -> None:
             import_module(module)
 
 
-def check_ready(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> list[Problem]:
+def check_ready(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
+) -> list[Problem]:
     """What a valid provider lacks before it can answer: a key, an extra package, a model file."""
-    source = _source(spec, env, base_dir)
+    source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
     check: Any = getattr(import_module(kind.checks), "check_ready", None) if kind else None
     problems: list[Problem] = check(source) if check else []
     return problems
 
 
-def build_provider(spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path) -> Provider:
+def provider_access_problem(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access
+) -> Problem | None:
+    """Why a config with this access may not use a provider; None when it may."""
+    return access_problem(_source(spec, env, base_dir, access), OWN_KINDS)
+
+
+def needs_of(
+    specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path, access: Access
+) -> tuple[frozenset[str], frozenset[int] | None]:
+    """The environment variables that these providers may look at, and the TCP ports that they ask (None: any)."""
+    names: set[str] = set()
+    ports: set[int] | None = set()
+    for spec in specs:
+        source = _source(spec, env, base_dir, access)
+        names |= env.keys() if runs_program(spec) and source.access.runs_code else variables_of(source)
+        asked = ports_of(source)
+        ports = None if ports is None or asked is None else ports | asked
+    return frozenset(names), None if ports is None else frozenset(ports)
+
+
+def build_provider(
+    spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
+) -> Provider:
     """The provider that `spec` describes. It opens nothing before its first request.
 
     Raises:
-        ConfigError: the kind is unknown, or a file that the provider needs is broken.
+        ConfigError: the kind is unknown, a file that the provider needs is broken, or `access` does not allow it.
     """
-    source = _source(spec, env, base_dir)
+    source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
     if kind is None:
         raise ConfigError([_unknown_kind(source)])
+    refused = access_problem(source, OWN_KINDS)
+    if refused is not None:
+        raise ConfigError([refused])
     provider: Provider = import_module(kind.builds).build(source)
     return provider
 
@@ -218,7 +252,7 @@ def _unknown_kind(source: ProviderSource) -> Problem:
     if source.kind in _ELSEWHERE:
         return source.problem(f"`{source.id}` is not supported", hint=_ELSEWHERE[source.kind])
     near = did_you_mean(source.kind, kinds)
-    if is_bare_path(source.spec.id, source.base_dir):
+    if is_bare_path(source.spec.id, source.base_dir, source.access):
         hint = f"write file://{source.spec.id}"
     elif near:
         rest = source.id[len(source.kind) :]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from geval_cli.config.access import Access
 from geval_cli.errors import ProviderShapeError
 from geval_cli.providers.refusals import CallContext, HttpReply
 from geval_cli.records import JsonValue
@@ -15,12 +16,12 @@ from geval_cli.scripting.script_errors import ScriptError
 _NAMES = ("json", "text", "context")
 
 
-def code_problem(written: str, base_dir: Path) -> tuple[str, str] | None:
+def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
     """What keeps `written` from being run, with a hint; None when nothing does."""
     if not javascript.is_installed():
         return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
     try:
-        code = find_code(written, base_dir, Language.JAVASCRIPT)
+        code = find_code(written, base_dir, Language.JAVASCRIPT, access)
         if code.language is not Language.JAVASCRIPT:
             hint = "write it in JavaScript, or take the answer apart in a Python provider"
             return "`transformResponse` in Python is not run", hint
@@ -33,9 +34,10 @@ def code_problem(written: str, base_dir: Path) -> tuple[str, str] | None:
 class ResponseCode:
     """Runs one `transformResponse`. Belongs to the event loop of its first call."""
 
-    def __init__(self, written: str, base_dir: Path) -> None:
+    def __init__(self, written: str, base_dir: Path, access: Access) -> None:
         self._written = written
         self._base_dir = base_dir
+        self._access = access
         self._engine = JavaScriptEngine()
 
     @property
@@ -54,6 +56,7 @@ class ResponseCode:
         """
         about = {"response": {"data": body, "status": reply.status, "headers": _headers(reply)}}
         arguments = dict(zip(_NAMES, (body, reply.text, about), strict=True))
+        self._access.require_code("`transformResponse`")
         try:
             found = await self._engine.call(self._code(), arguments)
         except (ScriptError, CodeError) as error:
@@ -69,7 +72,7 @@ class ResponseCode:
         self._engine.close()
 
     def _code(self) -> Code:
-        return find_code(self._written, self._base_dir, Language.JAVASCRIPT)
+        return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
 
 
 def _headers(reply: HttpReply) -> Mapping[str, Any]:

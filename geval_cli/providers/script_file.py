@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from geval_cli.config.access import Access, OutsideError
 from geval_cli.config.document import Document
 from geval_cli.config.place import Place
 from geval_cli.config.regular_file import open_regular
@@ -51,15 +52,17 @@ class ScriptEntry(Struct, frozen=True):
             return False
 
 
-def read_script(path: Path, *, shown_as: str) -> tuple[ScriptEntry, ...]:
+def read_script(path: Path, access: Access, *, shown_as: str) -> tuple[ScriptEntry, ...]:
     """The entries of the file in their order, those that fit every prompt last.
 
     Raises:
         ConfigError: the file cannot be read, or with every problem in it.
     """
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, access) as stream:
             text = stream.read().decode("utf-8-sig")
+    except OutsideError as error:
+        raise ConfigError([error.problem(None)]) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
         problem = Problem(f"the replies file {shown_as} cannot be read: {reason}", hint="check the path")

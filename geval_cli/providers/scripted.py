@@ -97,7 +97,7 @@ def check(source: ProviderSource) -> list[Problem]:
         hint = "write its path after the colon: `scripted:replies.yaml`"
         return [*problems, source.problem("the scripted provider names no file of replies", hint=hint)]
     try:
-        read_script(_path(source), shown_as=_shown_path(source))
+        read_script(_path(source), source.access, shown_as=_shown_path(source))
     except ConfigError as error:
         for problem in error.problems:
             located = problem.location is not None
@@ -112,7 +112,7 @@ def build(source: ProviderSource) -> ScriptedProvider:
         ConfigError: the file of replies is missing or broken.
     """
     return ScriptedProvider(
-        read_script(_path(source), shown_as=_shown_path(source)),
+        read_script(_path(source), source.access, shown_as=_shown_path(source)),
         provider_id=source.id,
         label=source.label,
         limits=limits_of(own_settings(source.spec.config, LIMIT_KEYS)),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from geval_cli.config.access import TRUSTED, Access
 from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.secrets import is_secret_name, secret_values
@@ -19,6 +20,7 @@ class ProviderSource:
     spec: ProviderSpec = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
     base_dir: Path
+    access: Access = TRUSTED
 
     @property
     def kind(self) -> str:

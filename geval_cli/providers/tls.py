@@ -7,7 +7,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.config.confinement import is_outside, outside_problem
 from geval_cli.errors import Problem
 from geval_cli.providers.options import CERTIFICATE_KEYS, own_settings
 from geval_cli.providers.source import ProviderSource
@@ -40,8 +39,8 @@ def check_certificate(source: ProviderSource) -> list[Problem]:
     problems = []
     for name, path in paths.items():
         key = _spelling(source, name)
-        if is_outside(path):
-            problems.append(outside_problem(path, source.spec.place.value("config", key)))
+        if source.access.is_outside(path):
+            problems.append(source.access.outside_problem(path, source.spec.place.value("config", key)))
         elif not path.is_file():
             written = source.spec.config[key]
             hint = "paths are relative to the config's file"

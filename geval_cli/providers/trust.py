@@ -1,20 +1,32 @@
 """Which providers a stranger's config may use: models of known vendors at their own addresses, with their own keys."""
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from geval_cli.config.confinement import TRUST_HINT
+from geval_cli.config.access import TRUST_HINT, TRUSTED
 from geval_cli.config.promptfoo.specs import own_env_of
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
 from geval_cli.providers.json_path import has_response_code
-from geval_cli.providers.local_models import model_name
-from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, own_settings
+from geval_cli.providers.local_models import MODELS_DIR_VARIABLE, model_name
+from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, is_routing_header, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
-from geval_cli.providers.registry import OWN_KINDS
+from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.vertex import VERTEX
+from geval_cli.providers.vertex import (
+    DEFAULT_REGION,
+    PROJECT_VARIABLES,
+    REGION_VARIABLES,
+    VERTEX,
+    is_region,
+    vertex_endpoint,
+)
 
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
+
+_VERSION_VARIABLES = ("OPENAI_API_VERSION", "AZURE_API_VERSION")
 _PROGRAMS = frozenset({"python", "javascript", "file", "exec"})
 _ADDRESSES = frozenset({"http", "https"})
 _WITH_FILES = frozenset({"scripted", "local"})
@@ -25,22 +37,34 @@ def runs_program(spec: ProviderSpec) -> bool:
     return _kind(spec) in _PROGRAMS or (_kind(spec) in _ADDRESSES and has_response_code(spec.config))
 
 
-def trust_problem(spec: ProviderSpec, base_dir: Path) -> Problem | None:
-    """Why --untrusted refuses a provider; None when it does not."""
-    kind, where = _kind(spec), spec.place.value("id")
-    if kind in _PROGRAMS:
+def access_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
+    """Why the config's access refuses a provider; None when it does not.
+
+    Args:
+        source: with the access of its config.
+        kinds: of providers that live in this process or at an address that geval knows.
+    """
+    access, spec = source.access, source.spec
+    if not access.runs_code and runs_program(spec):
         return _refused(f"`{spec.public_id}` runs code", spec)
-    if kind in _ADDRESSES or kind not in {*PRESETS, *OWN_KINDS, "none", "echo"}:
+    return None if access.reaches_any_host else _stranger_problem(source, kinds)
+
+
+def _stranger_problem(source: ProviderSource, kinds: Collection[str]) -> Problem | None:
+    spec, kind = source.spec, _kind(source.spec)
+    if kind in _ADDRESSES or kind not in {*PRESETS, *kinds, "none", "echo"}:
         return _refused(f"`{spec.public_id}` is at an address of its own", spec)
-    if kind in _WITH_FILES and _is_outside(spec, base_dir):
+    if kind in _WITH_FILES and _is_outside(source):
         message = (
             f"`{spec.public_id}` names a file outside the config's folder, which --untrusted does not allow"
         )
-        return Problem(message, where, "keep the file beside the config")
+        return Problem(message, spec.place.value("id"), "keep the file beside the config")
     if own_env_of(spec):
         return _refused(f"`env` of `{spec.public_id}` sets environment values", spec)
     preset = VERTEX if kind == "vertex" else PRESETS.get(kind)
-    return None if preset is None else _endpoint_problem(spec, preset)
+    if preset is None:
+        return None
+    return _endpoint_problem(spec, preset) or _header_problem(spec) or _reach_problem(source, preset)
 
 
 def _endpoint_problem(spec: ProviderSpec, preset: Preset) -> Problem | None:
@@ -68,17 +92,86 @@ def _is_own_address(url: object, preset: Preset) -> bool:
     return (asked.scheme, asked.hostname, asked_port) == (own.scheme, own.hostname, own.port)
 
 
-def _is_outside(spec: ProviderSpec, base_dir: Path) -> bool:
+def _header_problem(spec: ProviderSpec) -> Problem | None:
+    """A header of the config's own that may lead a request elsewhere than its address does."""
+    headers = spec.config.get("headers")
+    for name in headers if isinstance(headers, Mapping) else ():
+        if is_routing_header(str(name)):
+            what = f"the header `{str(name)[:60]}` of `{spec.public_id}` may send requests elsewhere"
+            return _refused(what, spec)
+    return None
+
+
+def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
+    """The second look: at the address itself to which requests would go, whatever it was made from."""
+    try:
+        url = vertex_endpoint(source).url if _kind(source.spec) == "vertex" else endpoint_of(source).url
+    except (KeyError, ValueError, TypeError):
+        return None  # what is wrong with the settings is told by their check, and nothing is built from them
+    if not url or _origin(url) in own_origins(source, preset):
+        return None
+    return _refused(f"`{source.spec.public_id}` sends what it is asked to another host", source.spec)
+
+
+def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
+    """Where a vendor's requests may go: where it lives, and where the user's environment says."""
+    urls = [preset.base_url, CLASSIFIERS_URL, preset.account_url.replace("{account}", "a")]
+    urls += [source.env.get(name, "") for name in preset.base_url_envs]
+    origins = {_origin(url if "://" in url else f"https://{url}") for url in urls if url}
+    if preset is VERTEX:
+        region = str(source.spec.config.get("region") or "") or next(
+            (source.env[name] for name in REGION_VARIABLES if source.env.get(name)), DEFAULT_REGION
+        )
+        if is_region(region):
+            origins.add(("https", f"{region}-aiplatform.googleapis.com", 443))
+    return origins
+
+
+def variables_of(source: ProviderSource) -> frozenset[str]:
+    """The environment variables that a vendor's provider may look at."""
+    if _kind(source.spec) == "vertex":
+        return frozenset({*VERTEX.key_envs, *PROJECT_VARIABLES, *REGION_VARIABLES})
+    preset = PRESETS.get(_kind(source.spec))
+    if preset is None:
+        return frozenset({MODELS_DIR_VARIABLE})
+    return frozenset({*preset.key_envs, *preset.base_url_envs, *preset.account_envs, *_VERSION_VARIABLES})
+
+
+def ports_of(source: ProviderSource) -> frozenset[int] | None:
+    """The TCP ports that a provider is asked at; None where any may be, as a local model's."""
+    kind = _kind(source.spec)
+    if kind == "local" or runs_program(source.spec) or kind in _ADDRESSES:
+        return None if kind == "local" or source.access.reaches_any_host else frozenset()
+    preset = VERTEX if kind == "vertex" else PRESETS.get(kind)
+    return frozenset() if preset is None else frozenset(port for _, _, port in own_origins(source, preset))
+
+
+def port_of(url: str) -> int:
+    """The port that `url` names, or its scheme does; 0 for none."""
+    return _origin(url if "://" in url else f"http://{url}")[2]
+
+
+def _origin(url: str) -> Origin:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
+    except ValueError:
+        return ("", "", 0)
+    return (parts.scheme, (parts.hostname or "").lower(), port)
+
+
+def _is_outside(source: ProviderSource) -> bool:
+    spec, base_dir = source.spec, source.base_dir
     name = model_name(spec.id) if _kind(spec) == "local" else spec.id.partition(":")[2]
     name = name.removeprefix("file://").removeprefix("//")
     looks_like_path = "/" in name or "\\" in name or name.startswith((".", "~")) or name.endswith(".gguf")
     if not looks_like_path:
         return (base_dir / name).is_symlink()
-    return name.startswith("~") or not (base_dir / name).resolve().is_relative_to(base_dir.resolve())
+    return name.startswith("~") or source.access.is_outside(base_dir / name)
 
 
 def _kind(spec: ProviderSpec) -> str:
-    kind = ProviderSource(spec, {}, Path()).kind
+    kind = ProviderSource(spec, {}, Path(), TRUSTED).kind
     return KIND_ALIASES.get(kind, kind)
 
 

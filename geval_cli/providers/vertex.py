@@ -36,15 +36,16 @@ VERTEX = Preset(
 
 _KEY_VARIABLES = VERTEX.key_envs[:1]
 _TOKEN_VARIABLES = VERTEX.key_envs[1:]
-_PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT_ID")
-_REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
-_DEFAULT_REGION = "us-central1"
+PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT_ID")
+REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
+DEFAULT_REGION = "us-central1"
 _GLOBAL = "global"
 _REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
 _PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
 
 
-def _is_region(value: Any) -> bool:
+def is_region(value: Any) -> bool:
+    """Whether `value` can be the name of a region: nothing that would end a host name."""
     return isinstance(value, str) and _REGION.fullmatch(value) is not None
 
 
@@ -54,7 +55,7 @@ def _is_project(value: Any) -> bool:
 
 VERTEX_KEYS = (
     OwnKey(("project_id", "projectId"), "the id of a project", _is_project),
-    OwnKey(("region",), "the name of a region, for example europe-west4", _is_region),
+    OwnKey(("region",), "the name of a region, for example europe-west4", is_region),
     *ENDPOINT_KEYS,
 )
 
@@ -73,7 +74,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = []
     project, region = _project(source, settings), _region(source, settings)
-    if (project and not _is_project(project)) or not _is_region(region):
+    if (project and not _is_project(project)) or not is_region(region):
         message = f"`{project[:60]}` in `{region[:60]}` is no project in a region"
         problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))
     key, _ = _credentials(source, settings)
@@ -141,11 +142,11 @@ def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
         return str(settings["project_id"])
     if source.env.get(_KEY_VARIABLES[0]) or "api_key" in settings:
         return ""  # a key is asked for without a project, whatever the environment says of projects
-    return _first(source, _PROJECT_VARIABLES)
+    return _first(source, PROJECT_VARIABLES)
 
 
 def _region(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    return str(settings.get("region") or _first(source, _REGION_VARIABLES) or _DEFAULT_REGION)
+    return str(settings.get("region") or _first(source, REGION_VARIABLES) or DEFAULT_REGION)
 
 
 def _first(source: ProviderSource, names: tuple[str, ...]) -> str:

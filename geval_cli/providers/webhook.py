@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from geval_cli.config.access import Access
 from geval_cli.config.secrets import mask_text, secret_values
 from geval_cli.providers.http_client import HttpCall
 from geval_cli.providers.redaction import Secrets
@@ -24,13 +25,15 @@ def url_problem(url: str) -> str:
     return "" if is_complete else f"`{mask_text(url)[:200]}` is no URL that can be asked"
 
 
-async def ask_webhook(url: str, payload: Mapping[str, Any]) -> JsonValue:
+async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
     """What the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
 
     Raises:
+        UnjudgeableError: no server of the config's own may be asked.
         ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
         ProviderResponseError: its answer is not JSON.
     """
+    access.require_host("a webhook")
     context = CallContext(f"the webhook {mask_text(url)}", Secrets(secret_values([url])))
     transport = Transport()
     try:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import Access, OutsideError
+from geval_cli.config.regular_file import open_regular
+
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".cjs", ".mjs"})
@@ -55,13 +58,14 @@ class Code(Struct, frozen=True):
         return "the JavaScript code" if self.language is Language.JAVASCRIPT else "the Python code"
 
 
-def find_code(written: str, base_dir: Path, language: Language) -> Code:
+def find_code(written: str, base_dir: Path, language: Language, access: Access) -> Code:
     """The code that a config's text stands for.
 
     Args:
         written: a snippet, or `file://` with a path and perhaps `:function`.
         base_dir: what the path is relative to.
         language: of snippets; files say it by their name.
+        access: what may be read for the config.
 
     Raises:
         CodeError: the file cannot be read, or is in another language.
@@ -75,6 +79,11 @@ def find_code(written: str, base_dir: Path, language: Language) -> Code:
     name, function = _split_function(written.removeprefix(FILE_PREFIX).strip())
     if "\0" in name:
         raise CodeError("a file's name cannot hold a null character", hint="name a .js or a .py file")
+    try:
+        access.require_inside(base_dir / name)
+    except OutsideError as error:
+        problem = error.problem(None)
+        raise CodeError(problem.message, hint=problem.hint) from error
     path = (base_dir / name).resolve()
     suffix = path.suffix.lower()
     if suffix in _TYPESCRIPT:
@@ -83,19 +92,19 @@ def find_code(written: str, base_dir: Path, language: Language) -> Code:
         )
     if suffix not in JAVASCRIPT_SUFFIXES | PYTHON_SUFFIXES:
         raise CodeError(f"`{name}` is no file of code that can be run", hint="name a .js or a .py file")
-    text = _read(path, name)
+    text = _read(path, name, access)
     if suffix in PYTHON_SUFFIXES:
         return Code(Language.PYTHON, path=path, function=function)
     return Code(Language.JAVASCRIPT, text, path, function)
 
 
-def check_python(code: Code, default_function: str) -> None:
+def check_python(code: Code, default_function: str, access: Access) -> None:
     """Compile without running anything.
 
     Raises:
         CodeError: a syntax error, or a file without the function.
     """
-    text = code.text if code.path is None else _read(code.path, code.path.name)
+    text = code.text if code.path is None else _read(code.path, code.path.name, access)
     try:
         tree = ast.parse(text if code.path is not None else textwrap.dedent(text).strip())
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -128,14 +137,14 @@ def _split_function(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _read(path: Path, name: str) -> str:
+def _read(path: Path, name: str, access: Access) -> str:
     try:
         status = path.stat()
         if not path.is_file():
             raise CodeError(f"`{name}` is no file", hint="name a .js or a .py file")
         if status.st_size > MAX_FILE_BYTES:
             raise CodeError(f"`{name}` is larger than 4 MB", hint="name a smaller file")
-        return _content(path, status.st_mtime_ns, status.st_size)
+        return _content(path, access, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise CodeError(f"`{name}` is not UTF-8 text", hint="save it as UTF-8") from error
@@ -145,6 +154,7 @@ def _read(path: Path, name: str) -> str:
 
 
 @lru_cache(256)
-def _content(path: Path, changed_ns: int, size: int) -> str:
+def _content(path: Path, access: Access, changed_ns: int, size: int) -> str:
     del changed_ns, size  # they make an edited file another one
-    return path.read_text(encoding="utf-8-sig")
+    with open_regular(path, access) as stream:
+        return stream.read().decode("utf-8-sig")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.scripting.child import kill_child
 from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
 
@@ -11,16 +12,23 @@ _SHOWN = 2_000  # characters of what a program complains about
 
 
 async def run_command(
-    arguments: Sequence[str], *, folder: Path, env: Mapping[str, str] | None, timeout_s: float
+    arguments: Sequence[str],
+    access: Access,
+    *,
+    folder: Path,
+    env: Mapping[str, str] | None,
+    timeout_s: float,
 ) -> str:
     """What the program prints, without the space around it.
 
     Raises:
+        CodeFailedError: no program may be run.
         ScriptError: it cannot be started, or complains and prints nothing.
         ScriptCrashError: it ended with another status than 0.
         ScriptTimeoutError: it did not end within `timeout_s`.
     """
     name = arguments[0]
+    access.require_code(f"`{name}`")
     try:
         child = await asyncio.create_subprocess_exec(
             *arguments,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, Language
 from geval_cli.scripting.javascript import JavaScriptEngine
@@ -24,6 +25,7 @@ class Scripts:
     """
 
     base_dir: Path
+    access: Access
     env: Mapping[str, str] | None = field(default=None, repr=False)
     python_limit_s: float = PYTHON_LIMIT_S
     javascript: JavaScriptEngine = field(default_factory=JavaScriptEngine)
@@ -40,8 +42,10 @@ class Scripts:
             default_function: which function of a Python file is meant when the config names none.
 
         Raises:
+            CodeFailedError: no code may be run for this suite.
             ScriptError: the code raised, gave back what is no JSON, or needs what it cannot have.
         """
+        self.access.require_code(code.name)
         if code.language is Language.JAVASCRIPT:
             return await self.javascript.call(code, arguments)
         pool = self._pool(code.path)

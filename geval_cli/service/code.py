@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from geval_cli.config.load import open_suite
+from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.config.suite import SuiteOverrides
 from geval_cli.config.trust import code_of_suite, code_of_test
 from geval_cli.errors import ConfigError
@@ -28,6 +28,7 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
         env=request.environ,
         env_file=request.env_file,
         overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(access=request.access),
     )
     found = dict.fromkeys(_code_in([opened.suite.snapshot, {"id": request.grader}]))
     found.update(dict.fromkeys(part.what for part in code_of_suite(opened.suite)))

@@ -218,13 +218,13 @@ async def _run_jobs(
         cache.begin_at(resumed.started_s)
         lanes = tuple(resumed.done.missing(lane) for lane in lanes)
     began = cache.now() if resumed is None else resumed.started_s
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
             gateway = _gateway(prepared, cache, events, budget, began_s=began)
             stack.push_async_callback(gateway.aclose)
-            scripts = Scripts(prepared.suite.base_dir, env=prepared.suite.env)
+            scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
             desk = RowDesk(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
 
@@ -313,5 +313,12 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
     async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
         return await model_for(spec).complete(request)
 
-    tools = Tools(prepared.templates, model_for, JudgeMemory(), prepared.defaults, scripts=scripts)
+    tools = Tools(
+        prepared.templates,
+        model_for,
+        JudgeMemory(),
+        prepared.defaults,
+        scripts=scripts,
+        access=prepared.suite.access,
+    )
     return Bench(generate, tools)

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.config.access import Access
+from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import FILE_PREFIX, PYTHON_SUFFIXES, CodeError, Language, find_code
 from geval_cli.scripting.javascript import (
@@ -31,6 +32,7 @@ class LoadScripts:
     """Calls each function once for equal arguments, in a process of its own, and keeps what it returned."""
 
     env: Mapping[str, str] = field(repr=False)
+    access: Access
     time_limit_s: float = TIME_LIMIT_S
     _results: dict[str, JsonValue] = field(default_factory=dict, repr=False)
 
@@ -38,6 +40,10 @@ class LoadScripts:
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
     ) -> JsonValue:
         """See `geval_cli.config.scripts.ScriptCaller`."""
+        try:
+            self.access.require_code(path.name)
+        except CodeFailedError as error:
+            raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
         key = json.dumps([str(path), function, arguments])
         if key not in self._results:
             # In a thread, since whoever reads a config may have an event loop of its own.
@@ -45,7 +51,7 @@ class LoadScripts:
                 if path.suffix.lower() in PYTHON_SUFFIXES:
                     called = thread.submit(asyncio.run, self._call(path.resolve(), function, arguments))
                 else:
-                    called = thread.submit(_call_javascript, path.resolve(), function, arguments)
+                    called = thread.submit(self._call_javascript, path.resolve(), function, arguments)
                 try:
                     self._results[key] = called.result()
                 except CodeError as error:
@@ -61,23 +67,25 @@ class LoadScripts:
         finally:
             await process.aclose()
 
-
-def _call_javascript(path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
-    if not is_installed():
-        raise CodeError(
-            f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
+    def _call_javascript(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+        if not is_installed():
+            raise CodeError(
+                f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
+            )
+        code = find_code(
+            f"{FILE_PREFIX}{path}" + (f":{function}" if function else ""),
+            path.parent,
+            Language.JAVASCRIPT,
+            self.access,
         )
-    code = find_code(
-        f"{FILE_PREFIX}{path}" + (f":{function}" if function else ""), path.parent, Language.JAVASCRIPT
-    )
-    try:
-        check_javascript(code, ())
-    except CodeError as error:
-        raise CodeError(
-            error.message, hint=f"{_MAKE_FILE}, or write it without" if error.hint else ""
-        ) from error
-    named = {f"argument{index}": value for index, value in enumerate(arguments)}
-    return call_javascript_now(code, named, entry=Entry.TESTS)
+        try:
+            check_javascript(code, ())
+        except CodeError as error:
+            raise CodeError(
+                error.message, hint=f"{_MAKE_FILE}, or write it without" if error.hint else ""
+            ) from error
+        named = {f"argument{index}": value for index, value in enumerate(arguments)}
+        return call_javascript_now(code, named, entry=Entry.TESTS)
 
 
 def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:

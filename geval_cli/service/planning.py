@@ -65,7 +65,7 @@ async def forecast_run(
     lanes = prepared.plan.lanes
     if resumed is not None:
         lanes = tuple(resumed.done.missing(lane) for lane in lanes)
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir)
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
         ledger = Ledger(prepared.suite, pool, cache if may_read else None, since)
         planner = _Planner(prepared, ledger)
@@ -155,7 +155,13 @@ class _Planner(Struct):
 
     def _tools(self, judges: Judges) -> Tools:
         # Lenient: no code is run here, and what it adds to the variables is missing.
-        return Tools(self.prepared.templates.lenient(), judges, self._memory, self.prepared.defaults)
+        return Tools(
+            self.prepared.templates.lenient(),
+            judges,
+            self._memory,
+            self.prepared.defaults,
+            access=self.prepared.suite.access,
+        )
 
 
 def _judged(specs: Iterable[AssertionSpec]) -> Iterator[ModelGradedSpec]:

@@ -2,28 +2,31 @@
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import JudgeDefaults
-from geval_cli.config.confinement import confined_to
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.config.problems import sort_problems
 from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.config.schema import ProviderSpec
 from geval_cli.config.suite import OpenedSuite, Suite, SuiteOverrides
-from geval_cli.config.trust import test_trust_problems
+from geval_cli.config.trust import WatchedTests
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.gateway.budget import Budget
 from geval_cli.judge.metric import DEFAULT_THRESHOLD
 from geval_cli.providers.prices import FREE_KINDS, known_price
-from geval_cli.providers.registry import begin_loading, build_provider, check_provider, check_ready
-from geval_cli.providers.trust import trust_problem
+from geval_cli.providers.registry import (
+    begin_loading,
+    build_provider,
+    check_provider,
+    check_ready,
+    needs_of,
+    provider_access_problem,
+)
 from geval_cli.service.load_scripts import LoadScripts
 from geval_cli.service.requests import PreparedRun, RunRequest
 from geval_cli.service.template_filters import filter_problems, template_filters
@@ -50,24 +53,24 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         ConfigError: with every problem of the config, the providers and the judges.
     """
     opened = _opened(request)
-    suite = request.selection.apply(opened.suite)
-    if is_going_to_run and not opened.problems:
+    watched = WatchedTests(opened.suite.tests) if request.is_untrusted else None
+    suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
+    suite = request.selection.apply(suite)
+    if is_going_to_run and not opened.problems and not suite.access.is_strangers:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
-    templates = templates_for(suite, is_trusted=not request.is_untrusted)
+    templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
-    with confined_to((suite.base_dir, *_folders_of(request))) if request.is_untrusted else nullcontext():
-        checked = check_plan(
-            plan,
-            templates,
-            defaults,
-            is_complete=not opened.problems,
-            is_filtered=not request.selection.takes_all,
-        )
-        refused = list(_refused_tests(suite)) if request.is_untrusted else []
+    checked = check_plan(
+        plan,
+        templates,
+        defaults,
+        is_complete=not opened.problems,
+        is_filtered=not request.selection.takes_all,
+    )
     problems = [
         *opened.problems,
-        *refused,
+        *(watched.refused if watched else ()),
         *suite.warnings,
         *filter_problems(suite),
         *checked.problems,
@@ -82,10 +85,11 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if errors:
         raise ConfigError(sort_problems(problems))
     notes = tuple(_judge_notes(suite, checked, defaults))
+    suite, ports = _with_needs(suite, checked, request)
     return PreparedRun(
         request,
         suite,
-        replace(plan, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
         defaults,
         templates,
         checked.tests,
@@ -93,10 +97,12 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         notes,
         checked.cases,
         _asked(suite, checked),
+        ports,
     )
 
 
 def _opened(request: RunRequest) -> OpenedSuite:
+    access = request.access
     return open_suite(
         request.config,
         env=request.environ,
@@ -107,10 +113,22 @@ def _opened(request: RunRequest) -> OpenedSuite:
             text=request.draft,
             dialect=request.dialect,
             joined=request.joined,
-            scripts=LoadScripts(request.environ),
-            is_untrusted=request.is_untrusted,
+            scripts=LoadScripts(request.environ, access),
+            access=access,
         ),
     )
+
+
+def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
+    """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    if not suite.access.is_strangers:
+        return suite, None
+    grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
+    asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
+    specs = [resolved(spec, suite) for spec in asked if spec.id != NO_PROVIDER.id]
+    names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+    env = {name: value for name, value in suite.env.items() if name in names}
+    return dataclasses.replace(suite, env=env), ports
 
 
 def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
@@ -124,13 +142,13 @@ def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
     return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
 
 
-def templates_for(suite: Suite, *, is_trusted: bool = True) -> Templates:
+def templates_for(suite: Suite) -> Templates:
     """Templates that behave as the suite's dialect has them.
 
-    Those of a suite that is not trusted see no environment values, and run no filters of its own.
+    Those of a stranger's suite see no environment values, and run no filters of its own.
     """
-    filters = template_filters(suite, runs_code=is_trusted)
-    return templates_of(suite.dialect, suite.env if is_trusted else {}, filters)
+    env = suite.env if suite.access.reads_environment else {}
+    return templates_of(suite.dialect, env, template_filters(suite))
 
 
 def reads_cache(prepared: PreparedRun) -> bool:
@@ -138,17 +156,6 @@ def reads_cache(prepared: PreparedRun) -> bool:
     options = prepared.suite.options
     is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
     return prepared.request.reads_cache and not is_refused
-
-
-def _folders_of(request: RunRequest) -> Iterator[Path]:
-    return (config.parent for config in request.joined)
-
-
-def _refused_tests(suite: Suite) -> Iterator[Problem]:
-    try:
-        yield from test_trust_problems(suite.tests)
-    except ConfigError:
-        return  # the first pass told what is wrong with the tests
 
 
 def _repeats_of(suite: Suite) -> int:
@@ -169,6 +176,8 @@ def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
 
     An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
     """
+    if suite.access.vouches_for(spec):
+        return spec
     named = (item for item in suite.providers if spec.id == item.label != item.id and not spec.config)
     return next(named, spec)
 
@@ -184,22 +193,24 @@ def _check_providers(
             yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
     named = [] if request.grader is None else [resolved(ProviderSpec(id=request.grader), suite)]
     for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
-        yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir)
+        yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
     for spec in {spec.fingerprint: spec for spec in (*answering, *judging)}.values():
-        refused = _trust_problem(spec, suite) if request.is_untrusted else None
+        refused = _stranger_problem(spec, suite)
         if refused is not None:
             yield refused
             continue
-        problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir)
+        problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
         yield from problems
         if not problems and not request.is_offline:
-            for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir):
+            for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
                 yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
 
 
-def _trust_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
+def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
     """Why a stranger's config may not use a provider; one that the command line names is the user's own word."""
-    return trust_problem(spec, suite.base_dir) if spec.place.value() is not None else None
+    if not suite.access.is_strangers:
+        return None
+    return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
 def _asked(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
@@ -219,9 +230,12 @@ def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iter
     if budget is None or budget.max_cost_usd is None:
         return
     for spec in _asked(suite, checked):
-        if check_provider(spec, env=suite.env, base_dir=suite.base_dir):
+        if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
             continue
-        if known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir)) is None:
+        if (
+            known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))
+            is None
+        ):
             yield Problem(
                 f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
                 spec.place.value("id"),

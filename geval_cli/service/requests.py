@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.assertions.outcome import JudgeDefaults
+from geval_cli.config.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.schema import ProviderSpec, Scoring
 from geval_cli.config.suite import Suite
@@ -18,6 +19,11 @@ from geval_cli.templating import Templates
 
 UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
 _NO = frozenset({"", "0", "false", "no", "off"})
+
+
+def is_untrusted(environ: Mapping[str, str]) -> bool:
+    """Whether the environment says that every config is a stranger's."""
+    return environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
 class Resumption(Struct, frozen=True):
@@ -46,6 +52,8 @@ class RunRequest:
             gates in the config, these decide the exit code.
         max_errors: how many cases may end in an error.
         allows_empty: whether it is fine when nothing is selected.
+        served: the folder that a server serves, which the config may not lead out of; None for none.
+        is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         untrusted: whether the config may run no code, read nothing of this machine, and reach only known vendors.
         budget: what the run may cost; several runs may share one. None for no bound.
         traces_requests: whether an event tells of every request.
@@ -77,18 +85,31 @@ class RunRequest:
     max_errors: int | None = None
     allows_empty: bool = False
     untrusted: bool = False
+    served: Path | None = None
+    is_own_grader: bool = True
 
     @property
     def is_untrusted(self) -> bool:
         """Whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
-        return self.untrusted or self.environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
+        return self.untrusted or is_untrusted(self.environ)
+
+    @property
+    def access(self) -> Access:
+        """What may be read, run and reached for the config. What the user names beside it is the user's own word."""
+        vouched = frozenset[bytes]()
+        if self.is_own_grader and self.grader is not None and ":" in self.grader:
+            vouched = frozenset({ProviderSpec(id=self.grader).fingerprint})
+        if self.is_untrusted:
+            return access_of_stranger([config.parent for config in (self.config, *self.joined)], vouched)
+        return TRUSTED if self.served is None else access_in(self.served, vouched)
 
 
 class PreparedRun(Struct, frozen=True):
     """A suite that is valid and can be run.
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
-    `asked` are all providers that may be asked.
+    `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
+    at, over TCP; None for any.
     """
 
     request: RunRequest
@@ -101,6 +122,7 @@ class PreparedRun(Struct, frozen=True):
     notes: tuple[str, ...]
     cases: int
     asked: tuple[ProviderSpec, ...] = ()
+    ports: frozenset[int] | None = None
 
     @property
     def total(self) -> int:

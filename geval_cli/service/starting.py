@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import Access
 from geval_cli.config.env import gather_env
 from geval_cli.config.starter import starter_config
 from geval_cli.errors import ConfigError
@@ -25,10 +26,10 @@ class Starter(Struct, frozen=True):
     why: str
 
 
-def choose_starter(environ: Mapping[str, str], folder: Path) -> Starter:
+def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> Starter:
     """The starter config for `folder`."""
     try:
-        env = gather_env(environ, base_dir=folder, env_file=None)
+        env = gather_env(environ, base_dir=folder, env_file=None, access=access)
     except ConfigError:  # a broken .env is told when the config is run
         env = dict(environ)
     for name in _VENDORS:

@@ -32,9 +32,9 @@ class _JavaScriptFilter(Struct, frozen=True):
             raise ValueError(f"the filter `{self.name}` failed: {error}") from error
 
 
-def template_filters(suite: Suite, *, runs_code: bool) -> dict[str, Callable[..., JsonValue]]:
+def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
     """The filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
-    return {item.name: _built(item, suite) if runs_code else _nothing for item in suite.filters}
+    return {item.name: _built(item, suite) if suite.access.runs_code else _nothing for item in suite.filters}
 
 
 def filter_problems(suite: Suite) -> Iterator[Problem]:
@@ -44,14 +44,16 @@ def filter_problems(suite: Suite) -> Iterator[Problem]:
             yield Problem("JavaScript needs an engine that is not installed", item.location, INSTALL_HINT)
             continue
         try:
-            check_javascript(find_code(item.written, suite.base_dir, Language.JAVASCRIPT), ("value",))
+            check_javascript(
+                find_code(item.written, suite.base_dir, Language.JAVASCRIPT, suite.access), ("value",)
+            )
         except CodeError as error:
             yield Problem(error.message, item.location, error.hint or "fix the code")
 
 
 def _built(item: TemplateFilter, suite: Suite) -> Callable[..., JsonValue]:
     try:
-        code = find_code(item.written, suite.base_dir, Language.JAVASCRIPT)
+        code = find_code(item.written, suite.base_dir, Language.JAVASCRIPT, suite.access)
     except CodeError:
         return _nothing
     return _JavaScriptFilter(item.name, code) if is_installed() else _nothing

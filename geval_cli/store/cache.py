@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
@@ -33,6 +33,10 @@ _STATS = """
 """
 
 
+_MOST_ANSWER_BYTES = 128 * 1024 * 1024
+"""No provider's answer is nearly as long."""
+
+
 class StoredChoice(Struct, frozen=True):
     """One answer as the cache keeps it.
 
@@ -46,6 +50,19 @@ class StoredChoice(Struct, frozen=True):
     latency_ms: float = 0.0
     model: str | None = None
     dropped: tuple[str, ...] = ()
+
+
+class _Kept(Struct, frozen=True):
+    """An answer as its row has it."""
+
+    text: str
+    finish_reason: str | None
+    usage: tuple[int, int, float | None]
+    latency_ms: float
+    model: str | None
+    dropped: tuple[str, ...]
+    logprobs: list[tuple[str, float, list[tuple[str, float]]]] | None = None
+    is_data: bool = False
 
 
 class CacheStats(Struct, frozen=True):
@@ -152,7 +169,8 @@ class ResponseCache:
                 return {}
         oldest = max(self._expiry(), since or 0.0)
         rows = await self._reader.run(lambda connection: _select(connection, keys, oldest))
-        return {key: _decode(answer) for key, answer in rows}
+        found = ((key, _decoded(answer)) for key, answer in rows)
+        return {key: stored for key, stored in found if stored is not None}
 
     async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
         """Keep `choices`, in the place of older ones. They are committed when this returns, after milliseconds.
@@ -242,7 +260,9 @@ def _select(
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         some = [bytes.fromhex(key) for key in keys[start : start + _KEYS_PER_QUERY]]
         marks = ",".join("?" * len(some))
-        statement = f"SELECT key, answer FROM choices WHERE key IN ({marks}) AND created_at >= ?"
+        # A text is later than any number, so a row that holds one would never expire.
+        is_young = "created_at >= ? AND typeof(created_at) = 'real'"
+        statement = f"SELECT key, answer FROM choices WHERE key IN ({marks}) AND {is_young}"
         found = connection.execute(statement, (*some, oldest))
         rows.extend((key.hex(), answer) for key, answer in found)
     return rows
@@ -280,19 +300,34 @@ def _encode(stored: StoredChoice) -> str | bytes:
     return text.decode() if len(text) < _DEFLATE_FROM_BYTES else zlib.compress(text, 1)
 
 
+def _decoded(answer: object) -> StoredChoice | None:
+    """An answer as it was kept; None for what geval never wrote: it counts as not there."""
+    try:
+        return _decode(answer) if isinstance(answer, str | bytes) else None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error):
+        return None
+
+
+def _inflated(answer: bytes) -> bytes:
+    inflating = zlib.decompressobj()
+    text = inflating.decompress(answer, _MOST_ANSWER_BYTES)
+    if inflating.unconsumed_tail:
+        raise ValueError(f"an answer of more than {_MOST_ANSWER_BYTES:,} bytes")
+    return text
+
+
 def _decode(answer: str | bytes) -> StoredChoice:
-    data = decode_json(answer if isinstance(answer, str) else zlib.decompress(answer))
-    logprobs = data.get("logprobs")
-    input_tokens, output_tokens, cost_usd = data["usage"]
-    tokens = None if logprobs is None else tuple(_token(*token) for token in logprobs)
+    data = convert(decode_json(answer if isinstance(answer, str) else _inflated(answer)), _Kept)
+    tokens = None if data.logprobs is None else tuple(_token(*token) for token in data.logprobs)
+    input_tokens, output_tokens, cost_usd = data.usage
     return StoredChoice(
-        choice=Choice(data["text"], data["finish_reason"], tokens, data.get("is_data", False)),
+        choice=Choice(data.text, data.finish_reason, tokens, data.is_data),
         usage=Usage(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd),
-        latency_ms=data["latency_ms"],
-        model=data["model"],
-        dropped=tuple(data["dropped"]),
+        latency_ms=data.latency_ms,
+        model=data.model,
+        dropped=data.dropped,
     )
 
 
-def _token(text: str, logprob: float, alternatives: list[list[JsonValue]]) -> TokenLogprob:
+def _token(text: str, logprob: float, alternatives: list[tuple[str, float]]) -> TokenLogprob:
     return TokenLogprob(text, logprob, tuple(TokenAlternative(*other) for other in alternatives))

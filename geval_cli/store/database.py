@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FOREIGN = """
+    SELECT 1 FROM sqlite_schema
+    WHERE type IN ('view', 'trigger') OR upper(ltrim(sql)) LIKE 'CREATE VIRTUAL%' LIMIT 1
+"""
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 _ADVICE = {
@@ -265,9 +270,23 @@ def _connect_in_memory(path: Path) -> sqlite3.Connection:
 
 def _open(path: Path, access: Access = Access.WRITE) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?{access}" if access else str(path)
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         address, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=bool(access)
     )
+    try:
+        _distrust(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _distrust(connection: sqlite3.Connection) -> None:
+    """Have SQLite trust nothing that stands in the file itself: somebody else may have written it."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -309,7 +328,13 @@ def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
             path=str(path),
             hint="choose another folder with --home or --cache-dir; the file is left as it is",
         )
-    applied = int(connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0])
+    if connection.execute(_FOREIGN).fetchone() is not None:
+        raise StoreError(
+            f"the {schema.name} {path} holds what geval never makes: views, triggers or virtual tables",
+            path=str(path),
+            hint="somebody else made it: look at it before you use it, or choose another place with --home",
+        )
+    applied = _count(connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0])
     if applied > len(schema.migrations):
         raise StoreError(
             f"the {schema.name} {path} was written by a newer geval",
@@ -317,6 +342,12 @@ def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
             hint="update geval, or choose another place with --home",
         )
     return applied
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int):
+        raise sqlite3.DatabaseError("the number of its version is none")
+    return value
 
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
@@ -350,7 +381,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def _replace_damaged(path: Path, schema: Schema) -> tuple[str, ...]:
     """Move the damaged file aside and make a new one; of several processes that find the damage, one does."""
     make_private_file(Path(f"{path}.repair"))
-    lock = sqlite3.connect(f"{path}.repair", timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    lock = _open(Path(f"{path}.repair"))
     with contextlib.closing(lock):
         lock.execute("BEGIN EXCLUSIVE")
         try:

@@ -149,7 +149,7 @@ _ORDERS = {
     " DESC, test_index, repeat_index",
     SortOrder.SCORE: "min({score}) ASC NULLS LAST, test_index, repeat_index",
 }
-_UNREADABLE = (ValueError, LookupError)
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class RunPages(Struct, frozen=True):

@@ -34,7 +34,8 @@ from geval_cli.store.writer import DatabaseThread
 RUNS_FILE = "geval.db"
 LATEST = "latest"
 
-_UNREADABLE = (ValueError, LookupError)  # what is no JSON, or not the JSON that this version writes
+# What is no JSON, or not the JSON that this version writes.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 _INSERT_RUN = """
     INSERT INTO runs (id, status, started_at, config_path, config_digest, record) VALUES (?, ?, ?, ?, ?, ?)

@@ -9,7 +9,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from geval_cli.config.confinement import served_from
 from geval_cli.config.schema import Scoring
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import RunEvent, RunStarted
@@ -73,10 +72,7 @@ class LiveRuns:
         path = served_config(self._settings.folder, config)
         self._starting += 1
         try:
-            with served_from(self._settings.readable_folder):
-                prepared = await asyncio.to_thread(
-                    self._prepare, self._request(path, choices or RunChoices())
-                )
+            prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
             return await self._begin(prepared)
         finally:
             self._starting -= 1
@@ -153,6 +149,8 @@ class LiveRuns:
             repeats=choices.repeats,
             reads_cache=choices.reads_cache,
             fail_fast=choices.fail_fast,
+            served=self._settings.readable_folder,
+            is_own_grader=choices.grader in (None, self._settings.grader),
         )
 
     def _prepare(self, request: RunRequest) -> PreparedRun:
@@ -188,8 +186,7 @@ class LiveRuns:
             begun.result().listen(event)
 
         try:
-            with served_from(self._settings.readable_folder):
-                await run_evaluation(prepared, self._state, listen=listen, stop=stop)
+            await run_evaluation(prepared, self._state, listen=listen, stop=stop)
         finally:
             if begun.done():
                 live = begun.result()

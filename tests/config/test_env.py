@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.env import EnvValues, gather_env, parse_env_file
 from geval_cli.config.place import Place
 from geval_cli.config.problems import render_problems
@@ -44,7 +45,7 @@ def test_a_broken_line_is_reported_without_being_shown(line: str, tmp_path: Path
     path = tmp_path / ".env"
     path.write_text(f"OK=1\n{line}\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        gather_env({}, base_dir=tmp_path, env_file=None)
+        gather_env({}, base_dir=tmp_path, env_file=None, access=TRUSTED)
     shown = render_problems(caught.value.problems)
     assert f"{path}:2:1" in shown
     assert line not in shown
@@ -62,14 +63,14 @@ def test_the_process_wins_over_the_given_file_and_that_over_the_found_ones(
     given = tmp_path / "given.env"
     given.write_text("A=given\nB=given\n", encoding="utf-8")
 
-    found = gather_env({"A": "process"}, base_dir=config_dir, env_file=given)
+    found = gather_env({"A": "process"}, base_dir=config_dir, env_file=given, access=TRUSTED)
 
     assert found == {"A": "process", "B": "given", "C": "config", "D": "cwd"}
 
 
 def test_a_given_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        gather_env({}, base_dir=tmp_path, env_file=tmp_path / "none.env")
+        gather_env({}, base_dir=tmp_path, env_file=tmp_path / "none.env", access=TRUSTED)
     assert "there is no file" in caught.value.problems[0].message
 
 

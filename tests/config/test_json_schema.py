@@ -3,6 +3,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.schema import ASSERTION_SPECS, ProviderSpec, SuiteSpec, TestSpec
 from geval_cli.config.source_file import read_document
@@ -55,7 +56,7 @@ def test_it_is_itself_valid() -> None:
 
 @pytest.mark.parametrize("name", VISIBLE_IN_A_SCHEMA)
 def test_it_refuses_what_an_editor_can_see(name: str) -> None:
-    value = read_document(INVALID / f"{name}.yaml").value
+    value = read_document(INVALID / f"{name}.yaml", TRUSTED).value
     assert not jsonschema.Draft202012Validator(config_json_schema()).is_valid(value)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.suites import load_suite
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.problems import render_problems
 from geval_cli.config.source_file import read_document
@@ -65,7 +66,7 @@ def disturb(value: Any, chance: random.Random) -> Any:
 @pytest.mark.parametrize("path", sorted(VALID.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_disturbed_config_never_crashes(path: Path, tmp_path: Path) -> None:
     chance = random.Random(path.stem)
-    whole = read_document(path).value
+    whole = read_document(path, TRUSTED).value
     for _ in range(40):
         config = tmp_path / "suite.json"
         config.write_text(json.dumps(disturb(whole, chance)), encoding="utf-8")

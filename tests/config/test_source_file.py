@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.source_file import SourceFiles, open_problem, read_text
 from geval_cli.errors import ConfigError, Location
 
 
 def message_of(path: Path, max_bytes: int = 100) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_text(path, max_bytes=max_bytes)
+        read_text(path, TRUSTED, max_bytes=max_bytes)
     (problem,) = caught.value.problems
     return f"{problem.message} ({problem.hint})"
 
@@ -18,7 +19,7 @@ def message_of(path: Path, max_bytes: int = 100) -> str:
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfhi")
-    assert read_text(path) == "hi"
+    assert read_text(path, TRUSTED) == "hi"
 
 
 def test_a_file_that_is_too_large_is_refused_without_reading_it_all(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_what_the_shell_hands_over_is_read() -> None:
     try:
         os.write(writing, b"A=b")
         os.close(writing)
-        assert read_text(Path(f"/dev/fd/{reading}")) == "A=b"
+        assert read_text(Path(f"/dev/fd/{reading}"), TRUSTED) == "A=b"
     finally:
         os.close(reading)
 
@@ -81,7 +82,7 @@ def test_a_file_without_permission_is_a_problem(tmp_path: Path) -> None:
 def test_texts_come_without_their_last_line_break_and_follow_the_config(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\r\n")
     (tmp_path / "b.txt").write_bytes(b"three\n\n")
-    files = SourceFiles(tmp_path)
+    files = SourceFiles(tmp_path, TRUSTED)
     assert files.text("file://a.txt", None) == "one\r\ntwo"
     assert files.text(f"file://{tmp_path}/b.txt", None) == "three\n"
 
@@ -89,5 +90,5 @@ def test_texts_come_without_their_last_line_break_and_follow_the_config(tmp_path
 def test_problems_stand_where_the_file_was_asked_for(tmp_path: Path) -> None:
     place = Location("suite.yaml", 3, 5)
     with pytest.raises(ConfigError) as caught:
-        SourceFiles(tmp_path).text("file://none.txt", place)
+        SourceFiles(tmp_path, TRUSTED).text("file://none.txt", place)
     assert caught.value.problems[0].location == place

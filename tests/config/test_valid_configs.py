@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from support.suites import load_suite
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.schema import Spec
 from geval_cli.config.source_file import read_document
@@ -62,7 +63,7 @@ def test_a_valid_config_becomes_the_expected_suite(
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_a_valid_config_fits_the_editors_schema(path: Path) -> None:
-    jsonschema.Draft202012Validator(config_json_schema()).validate(read_document(path).value)
+    jsonschema.Draft202012Validator(config_json_schema()).validate(read_document(path, TRUSTED).value)
 
 
 def test_every_pass_over_the_tests_yields_equal_tests() -> None:

@@ -5,9 +5,9 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
+from geval_cli.config.access import access_of_stranger
 from geval_cli.config.schema import ProviderSpec
-from geval_cli.providers.registry import check_provider, check_ready
-from geval_cli.providers.trust import trust_problem
+from geval_cli.providers.registry import check_provider, check_ready, provider_access_problem
 
 TOKEN = "ya29.secret-0123456789"
 SAID = {
@@ -86,7 +86,9 @@ def test_what_is_missing_is_named(env: dict[str, str], words: str) -> None:
 
 def test_a_stranger_may_ask_google_and_nobody_else() -> None:
     def refused(**config: Any) -> bool:
-        return trust_problem(ProviderSpec(id="vertex:gemini-x", config=config), Path()) is not None
+        spec = ProviderSpec(id="vertex:gemini-x", config=config)
+        access = access_of_stranger([Path()])
+        return provider_access_problem(spec, env={}, base_dir=Path(), access=access) is not None
 
     assert not refused(project_id="p", region="europe-west4")
     assert refused(base_url="https://evil.example")

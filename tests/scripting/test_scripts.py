@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from support.calls import run
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.scripting.code import Code, CodeError, Language, check_python, find_code
 from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
 from geval_cli.scripting.scripts import Scripts
@@ -13,7 +14,7 @@ def results(folder: Path, *codes: Code, limit_s: float = 60) -> list[Any]:
     """What each code gives, or the error that it raises."""
 
     async def body() -> list[Any]:
-        scripts = Scripts(folder, python_limit_s=limit_s)
+        scripts = Scripts(folder, TRUSTED, python_limit_s=limit_s)
         found: list[Any] = []
         for code in codes:
             try:
@@ -84,7 +85,7 @@ def test_functions_of_files(tmp_path: Path) -> None:
     )
     (tmp_path / "checks.mjs").write_text("export const size = (output) => output.length", encoding="utf-8")
     names = ["checks.py", "checks.py:short", "checks.py:late", "checks.py:Group.inner", "checks.mjs:size"]
-    codes = [find_code(f"file://{name}", tmp_path, Language.JAVASCRIPT) for name in names]
+    codes = [find_code(f"file://{name}", tmp_path, Language.JAVASCRIPT, TRUSTED) for name in names]
     assert results(tmp_path, *codes) == [True, 5, {"x": 1}, "in", 5]
 
 
@@ -105,27 +106,29 @@ def test_code_that_is_not_there(tmp_path: Path, written: str, message: str) -> N
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "latin.py").write_bytes(b"# \xe9")
     with pytest.raises(CodeError, match=message):
-        find_code(written, tmp_path, Language.PYTHON)
+        find_code(written, tmp_path, Language.PYTHON, TRUSTED)
 
 
 def test_broken_python_is_found_before_it_runs(tmp_path: Path) -> None:
     (tmp_path / "checks.py").write_text("def other(): pass\n", encoding="utf-8")
     (tmp_path / "broken.py").write_text("x = 1\ndef (:\n", encoding="utf-8")
-    check_python(python("assert output"), "get_assert")
-    check_python(find_code("file://checks.py:other", tmp_path, Language.PYTHON), "get_assert")
+    check_python(python("assert output"), "get_assert", TRUSTED)
+    check_python(
+        find_code("file://checks.py:other", tmp_path, Language.PYTHON, TRUSTED), "get_assert", TRUSTED
+    )
     with pytest.raises(CodeError, match="no function `get_assert`"):
-        check_python(find_code("file://checks.py", tmp_path, Language.PYTHON), "get_assert")
+        check_python(find_code("file://checks.py", tmp_path, Language.PYTHON, TRUSTED), "get_assert", TRUSTED)
     with pytest.raises(CodeError, match="syntax error") as caught:
-        check_python(find_code("file://broken.py", tmp_path, Language.PYTHON), "get_assert")
+        check_python(find_code("file://broken.py", tmp_path, Language.PYTHON, TRUSTED), "get_assert", TRUSTED)
     assert caught.value.line == 2
     with pytest.raises(CodeError, match="syntax error"):
-        check_python(python("return ("), "get_assert")
+        check_python(python("return ("), "get_assert", TRUSTED)
 
 
 def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "checks.js"
     path.write_text("module.exports = () => 1", encoding="utf-8")
-    first = find_code("file://checks.js", tmp_path, Language.JAVASCRIPT)
+    first = find_code("file://checks.js", tmp_path, Language.JAVASCRIPT, TRUSTED)
     path.write_text("module.exports = () => 2222", encoding="utf-8")
-    second = find_code("file://checks.js", tmp_path, Language.JAVASCRIPT)
+    second = find_code("file://checks.js", tmp_path, Language.JAVASCRIPT, TRUSTED)
     assert (first.text, second.text) == ("module.exports = () => 1", "module.exports = () => 2222")

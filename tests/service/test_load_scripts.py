@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.promptfoo import NAME, write_files
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.errors import ConfigError
@@ -76,7 +77,7 @@ def test_a_function_that_fails_is_a_problem_with_its_place(tmp_path: Path, tests
 def test_a_function_that_never_ends_is_ended(tmp_path: Path) -> None:
     write_files(tmp_path, {"slow.py": "import time\ndef f():\n    time.sleep(60)\n"})
     with pytest.raises(ConfigError) as caught:
-        LoadScripts(os.environ, time_limit_s=0.2)(tmp_path / "slow.py", "f", [], None)
+        LoadScripts(os.environ, TRUSTED, time_limit_s=0.2)(tmp_path / "slow.py", "f", [], None)
     assert "took longer than 0.2 s" in caught.value.problems[0].message
 
 

@@ -6,6 +6,7 @@ import jsonschema
 import pytest
 from support.geval_command import run_geval
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.json_schema import config_json_schema
 from geval_cli.config.starter import starter_config
 from geval_cli.config.yaml_source import read_yaml
@@ -19,7 +20,7 @@ KEYS = [(name, variable) for name in _VENDORS for variable in PRESETS[name].key_
 
 @pytest.mark.parametrize(("vendor", "variable"), KEYS)
 def test_a_key_chooses_its_vendor_and_the_config_is_ready(tmp_path: Path, vendor: str, variable: str) -> None:
-    starter = choose_starter({variable: "k"}, tmp_path)
+    starter = choose_starter({variable: "k"}, tmp_path, TRUSTED)
     (tmp_path / "x.yaml").write_text(starter.text)
 
     prepared = prepare(RunRequest(tmp_path / "x.yaml", {variable: "k"}))
@@ -31,11 +32,14 @@ def test_a_key_chooses_its_vendor_and_the_config_is_ready(tmp_path: Path, vendor
 
 def test_a_key_in_the_folders_env_file_counts(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("ANTHROPIC_API_KEY=k\n")
-    assert "anthropic:" in choose_starter({}, tmp_path).text
+    assert "anthropic:" in choose_starter({}, tmp_path, TRUSTED).text
 
 
 def test_the_first_of_several_vendors_wins(tmp_path: Path) -> None:
-    assert "OPENAI_API_KEY" in choose_starter({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"}, tmp_path).why
+    assert (
+        "OPENAI_API_KEY"
+        in choose_starter({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"}, tmp_path, TRUSTED).why
+    )
 
 
 def test_without_keys_and_models_it_runs_offline(tmp_path: Path) -> None:

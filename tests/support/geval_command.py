@@ -5,13 +5,17 @@ them, one for each process of pytest. It is started from nothing with `is_loaded
 something about the loading.
 """
 
+import atexit
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from support.forked_geval import Ended, Order, fork_server
@@ -47,7 +51,15 @@ def clean_environment(**extra: str) -> dict[str, str]:
     kept = {
         name: os.environ[name] for name in ("PATH", "HOME", "LANG", "GEVAL_MODELS_DIR") if name in os.environ
     }
-    return {**kept, "PYTHONUTF8": "1", **extra}
+    return {**kept, "PYTHONUTF8": "1", "XDG_STATE_HOME": _state_home(), **extra}
+
+
+@cache
+def _state_home() -> str:
+    """Where untrusted runs of tests keep their state: not in the home folder of whoever runs them."""
+    folder = tempfile.mkdtemp(prefix="geval-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def run_geval(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from geval_cli.config.place import Place
-from geval_cli.config.promptfoo.paths import CODE_SUFFIXES, find_files, missing_file
+from geval_cli.config.promptfoo.paths import CODE_SUFFIXES, existing_files
 from geval_cli.config.source_file import is_file_reference, read_document, read_text
 from geval_cli.config.validation import Reading
 from geval_cli.errors import ConfigError
@@ -33,17 +33,18 @@ def with_file_contents(value: JsonValue, place: Place, folder: Path, reading: Re
         }
     if not is_file_reference(value) or "{{" in value:
         return value
-    files = find_files(value, folder)
-    if not files:
-        reading.problems.append(missing_file(value, folder, place.value()))
+    try:
+        files = existing_files(value, folder, reading.files.access, place.value())
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
         return value
     if files[0].suffix in CODE_SUFFIXES:
         return value
     try:
         if files[0].suffix in STRUCTURED_SUFFIXES:
-            document = read_document(files[0].path, asked_at=place.value())
+            document = read_document(files[0].path, reading.files.access, asked_at=place.value())
             return with_file_contents(document.value, place, files[0].path.parent, reading)
-        return read_text(files[0].path, asked_at=place.value()).strip()
+        return read_text(files[0].path, reading.files.access, asked_at=place.value()).strip()
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return value

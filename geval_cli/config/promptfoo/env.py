@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from geval_cli.config.confinement import environment_problem, is_confined
+from geval_cli.config.access import Access, environment_problem
 from geval_cli.config.env import EnvValues
 from geval_cli.config.place import Place
 from geval_cli.config.promptfoo.js_text import js_string
@@ -24,8 +24,8 @@ _MIN_HIDDEN = 6
 class PromptfooEnv(EnvValues):
     """Fills environment values in; a name that is not set is warned about, once, and left to the rendering."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        super().__init__(values)
+    def __init__(self, values: Mapping[str, str], access: Access) -> None:
+        super().__init__(values, access=access)
         self._missed: set[str] = set()
 
     def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
@@ -38,7 +38,7 @@ class PromptfooEnv(EnvValues):
     def _fill_expressions(self, text: str, place: Place, problems: list[Problem]) -> str:
         def replacement(found: re.Match[str]) -> str:
             name = found["name"] or _unquoted(found["key"])
-            if is_confined():
+            if not self.access.reads_environment:
                 problems.append(environment_problem(name, place.value()))
                 return ""
             value = self.values.get(name)
@@ -61,7 +61,7 @@ class PromptfooEnv(EnvValues):
         return Problem(message, place.value(), hint, severity=Severity.WARNING)
 
 
-def literal_env(raw: JsonValue, around: Mapping[str, str]) -> dict[str, str]:
+def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:
     """The texts of an `env:` block; its values may use variables of the environment and of the block itself."""
     if not isinstance(raw, dict):
         return {}
@@ -69,7 +69,7 @@ def literal_env(raw: JsonValue, around: Mapping[str, str]) -> dict[str, str]:
         str(name): js_string(value) for name, value in raw.items() if not isinstance(value, dict | list)
     }
     for _ in range(2):
-        filled = PromptfooEnv({**around, **values})
+        filled = PromptfooEnv({**around, **values}, access)
         values = {name: filled.fill(text, Place.nowhere(), []) for name, text in values.items()}
     return values
 

@@ -1,8 +1,10 @@
 """From promptfoo configs to a suite: read, join, and turn every part into the specs that geval's own configs become."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.config.derived_metrics import DerivedMetric, read_derived_metrics
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.digest import digest_of, suite_parts
@@ -39,6 +41,7 @@ def open_promptfoo_suite(
     env: Mapping[str, str],
     env_file: Path | None,
     overrides: SuiteOverrides,
+    access: Access,
     scripts: ScriptCaller | None = None,
 ) -> OpenedSuite:
     """The suite that one config, or several together, describe, as far as it can be read.
@@ -54,10 +57,11 @@ def open_promptfoo_suite(
             found = describe_value(document.value)
             message = f"a config must be a mapping of prompts, providers and tests, found {found}"
             raise ConfigError([Problem(message, document.place.value(), "write `tests:`, then the tests")])
-    values = gather_env(env, base_dir=base_dir, env_file=env_file)
+    values = gather_env(env, base_dir=base_dir, env_file=env_file, access=access)
     for _, document in documents:
-        values |= literal_env(document.value.get("env"), values)
-    reading = Reading(SourceFiles(base_dir), PromptfooEnv(values), dialect=Dialect.PROMPTFOO, scripts=scripts)
+        values |= literal_env(document.value.get("env"), values, access)
+    files = SourceFiles(base_dir, access)
+    reading = Reading(files, PromptfooEnv(values, access), dialect=Dialect.PROMPTFOO, scripts=scripts)
     configs = [open_config(path, document, reading) for path, document in documents]
     sections = gather(configs, reading)
     return _suite(first, configs, sections, reading, overrides)
@@ -104,6 +108,7 @@ def _suite(
         gates=found_gates,
         derived_metrics=derived_metrics,
         filters=filters,
+        access=reading.files.access,
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)
@@ -131,7 +136,6 @@ def _snapshot(configs: list[ConfigFile]) -> JsonValue:
 
 def _digest_parts(configs: list[ConfigFile], reading: Reading, overrides: SuiteOverrides) -> dict[str, str]:
     """What decides the results: every config, and every file that anything in them names, with or without file://."""
-    base_dir = reading.files.base_dir
     joined = {
         (key if index == 0 else f"{key} ({config.path.name})"): value
         for index, config in enumerate(configs)
@@ -141,22 +145,23 @@ def _digest_parts(configs: list[ConfigFile], reading: Reading, overrides: SuiteO
         {
             f"{FILE_PREFIX}{name}"
             for config in configs
-            for name in _files_in(config.content, config.path.parent)
+            for name in _files_in(config.content, config.path.parent, reading.files.access)
         }
     )
-    return suite_parts(joined, named, base_dir, overrides.vars)
+    return suite_parts(joined, named, reading.files, overrides.vars)
 
 
-def _files_in(value: JsonValue, folder: Path) -> Iterator[str]:
-    """The files that texts in `value` name, as paths relative to nothing."""
+def _files_in(value: JsonValue, folder: Path, access: Access) -> Iterator[str]:
+    """The files that texts in `value` name, as paths relative to nothing; who reads them tells what may not be."""
     if isinstance(value, Mapping):
         for item in value.values():
-            yield from _files_in(item, folder)
+            yield from _files_in(item, folder, access)
     elif isinstance(value, list):
         for item in value:
-            yield from _files_in(item, folder)
+            yield from _files_in(item, folder, access)
     elif isinstance(value, str) and _names_files(value):
-        yield from (str(file.path.resolve()) for file in find_files(value, folder))
+        with suppress(ConfigError):
+            yield from (str(file.path.resolve()) for file in find_files(value, folder, access))
 
 
 def _names_files(text: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.config.confinement import is_outside, outside_problem
+from geval_cli.config.access import Access
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.source_file import FILE_PREFIX
 from geval_cli.errors import ConfigError, Location, Problem
@@ -22,6 +22,9 @@ _WILDCARD = compile_later(r"[*?\[{]")
 _BRACES = compile_later(r"\{([^{}]*,[^{}]*)\}")
 _FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P<function>[A-Za-z_][\w.]*)$")
 _MAX_NAME = 500
+_MOST_TOLD = 20
+_MOST_CHOICES = 1000
+"""So many names braces may stand for; more would be a way to keep a machine busy."""
 
 
 class NamedFile(Struct, frozen=True):
@@ -40,19 +43,67 @@ def is_wildcard(name: str) -> bool:
     return _WILDCARD.search(name) is not None
 
 
-def find_files(reference: str, folder: Path) -> list[NamedFile]:
+def find_files(
+    reference: str, folder: Path, access: Access, asked_at: Location | None = None
+) -> list[NamedFile]:
     """The files that `reference` names; none when there is no such file, or when it cannot be a name.
 
     Those of a folder are sorted by name; those of wildcards come in promptfoo's order, the last name first.
-    To a stranger's config, files outside its folder are not there.
+
+    Raises:
+        ConfigError: one of them may not be read. Where nothing may be read, nothing is looked at.
     """
-    return [file for file in _found_files(reference, folder) if not is_outside(file.path)]
-
-
-def _found_files(reference: str, folder: Path) -> list[NamedFile]:
     name, part = split_part(reference.removeprefix(FILE_PREFIX))
     if not name.strip() or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
         return []
+    if leads_outside(reference, folder, access):
+        raise ConfigError([access.outside_problem(folder / name, asked_at)])
+    found = _found_files(name, part, folder)
+    outside = [file.path for file in found if access.is_outside(file.path)]
+    if outside:
+        raise ConfigError([access.outside_problem(path, asked_at) for path in outside[:_MOST_TOLD]])
+    return found
+
+
+def existing_files(
+    reference: str, folder: Path, access: Access, asked_at: Location | None
+) -> list[NamedFile]:
+    """As `find_files`, at least one.
+
+    Raises:
+        ConfigError: there is none, or one of them may not be read.
+    """
+    found = find_files(reference, folder, access, asked_at)
+    if not found:
+        raise ConfigError([missing_file(reference, folder, access, asked_at)])
+    return found
+
+
+def leads_outside(reference: str, folder: Path, access: Access) -> bool:
+    """Whether a reference, or one of the names that its wildcards stand for, leads to where nothing may be read.
+
+    A name within braces counts as written, and `..` behind a wildcard as one that does.
+    """
+    if access.folders is None:
+        return False
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if access.is_outside(folder / name):
+        return True
+    if not is_wildcard(name):
+        return False
+    try:
+        return any(_is_far(single, folder, access) for single in _without_braces(name))
+    except ValueError:
+        return True
+
+
+def _is_far(pattern: str, folder: Path, access: Access) -> bool:
+    parts = Path(pattern).parts
+    first = next((index for index, part in enumerate(parts) if _WILDCARD.search(part)), len(parts))
+    return access.is_outside(folder.joinpath(*parts[:first])) or ".." in parts[first:]
+
+
+def _found_files(name: str, part: str, folder: Path) -> list[NamedFile]:
     try:
         path = folder / name
         if path.is_dir():
@@ -89,14 +140,14 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
     raise ConfigError([Problem(message, asked_at, "write it in Python or JavaScript")])
 
 
-def missing_file(reference: str, folder: Path, asked_at: Location | None) -> Problem:
+def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:
     """What to say about a reference that names no file."""
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
     if is_wildcard(name):
         return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")
     path = folder / name
-    if is_outside(path):
-        return outside_problem(path, asked_at)
+    if access.is_outside(path):
+        return access.outside_problem(path, asked_at)
     try:
         near = did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
     except OSError:
@@ -121,13 +172,16 @@ def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """`a.{txt,md}` written out: Python's wildcards have no braces."""
-    found = _BRACES.search(pattern)
-    if not found:
-        return [pattern]
-    choices = found[1].split(",")
-    return [
-        single
-        for choice in choices
-        for single in _without_braces(pattern[: found.start()] + choice + pattern[found.end() :])
-    ]
+    """`a.{txt,md}` written out: Python's wildcards have no braces. Raises ValueError when that makes too many."""
+    written_out, pending = [], [pattern]
+    while pending:
+        single = pending.pop()
+        found = _BRACES.search(single)
+        if not found:
+            written_out.append(single)
+        else:
+            around = single[: found.start()], single[found.end() :]
+            pending += [around[0] + choice + around[1] for choice in reversed(found[1].split(","))]
+        if len(written_out) + len(pending) > _MOST_CHOICES:
+            raise ValueError(f"`{pattern}` stands for more than {_MOST_CHOICES:,} names")
+    return written_out

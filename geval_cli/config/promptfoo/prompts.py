@@ -11,9 +11,10 @@ from geval_cli.config.promptfoo.config_files import file_keys, with_file_content
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
+    existing_files,
     find_files,
     is_wildcard,
-    missing_file,
+    leads_outside,
     program_reference,
 )
 from geval_cli.config.promptfoo.prompt_files import PROMPT_SUFFIXES, read_prompt_file
@@ -158,22 +159,30 @@ def _of_text(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
         reading.report(f"prompts of {scheme} are not fetched", location, hint)
         return
     if text.startswith(EXEC_PREFIX) or _is_code(text):
-        yield from _of_program(text, part)
+        yield from _of_program(text, part, reading)
         return
     if not _may_be_file(text):
         yield from _one(text, part, reading)
         return
-    files = find_files(text, part.folder)
-    if not files and (text.startswith(FILE_PREFIX) or _must_be_file(text)):
-        reading.problems.append(missing_file(text, part.folder, location))
-    elif not files:
+    access = reading.files.access
+    if text.startswith(FILE_PREFIX) or _must_be_file(text):
+        files = existing_files(text, part.folder, access, location)
+    else:
+        # A sentence with a slash in it names no file elsewhere: there, nothing is even looked at.
+        is_sentence = len(text.split()) > 1 or "{{" in text
+        is_far = is_sentence and leads_outside(text, part.folder, access)
+        files = [] if is_far else find_files(text, part.folder, access, location)
+    if not files:
         yield from _one(text, part, reading)
     for file in files:
         if file.suffix in CODE_SUFFIXES:
-            yield from _of_program(f"{FILE_PREFIX}{file.path.absolute()}", part)
+            yield from _of_program(f"{FILE_PREFIX}{file.path.absolute()}", part, reading)
             continue
         texts = read_prompt_file(
-            file.path, location, separator=reading.env.values.get("PROMPTFOO_PROMPT_SEPARATOR")
+            file.path,
+            reading.files.access,
+            location,
+            separator=reading.env.values.get("PROMPTFOO_PROMPT_SEPARATOR"),
         )
         for raw, label in texts:
             name = label or file.path.name
@@ -186,7 +195,7 @@ def _of_text(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
             )
 
 
-def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:
+def _of_program(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
     """Prompts whose text a program makes for each case; wildcards may name several."""
     location = part.place.value()
     if text.startswith(EXEC_PREFIX):
@@ -198,13 +207,10 @@ def _of_program(text: str, part: ConfigPart) -> Iterator[_Draft]:
         folder = str(part.folder.absolute())
         yield _Draft(command, part.place, made_by=f"{EXEC_PREFIX}{command}", folder=folder)
         return
-    files = find_files(text, part.folder)
-    if not files:
-        raise ConfigError([missing_file(text, part.folder, location)])
-    for file in files:
+    for file in existing_files(text, part.folder, reading.files.access, location):
         name = f"{file.path.name}:{file.part}" if file.part else file.path.name
         made_by = program_reference(file, location)
-        sees_conversation = _CONVERSATION in read_text(file.path, asked_at=location)
+        sees_conversation = _CONVERSATION in read_text(file.path, reading.files.access, asked_at=location)
         yield _Draft(
             name,
             part.place,

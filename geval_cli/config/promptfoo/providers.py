@@ -12,8 +12,7 @@ from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,
     RUNNABLE_SUFFIXES,
-    find_files,
-    missing_file,
+    existing_files,
     split_part,
 )
 from geval_cli.config.promptfoo.prompts import ConfigPart
@@ -136,11 +135,10 @@ def _of_text(name: str, part: ConfigPart, reading: Reading) -> Iterator[Filtered
         label = _shown_id(name)
         yield from _built({"id": name, "label": label}, part.place, part.folder, reading)
         return
-    files = find_files(name, part.folder)
-    if not files:
-        reading.problems.append(missing_file(name, part.folder, part.place.value()))
-    for file in files:
-        document = read_document(file.path, asked_at=part.place.value(), prefix="providers")
+    for file in existing_files(name, part.folder, reading.files.access, part.place.value()):
+        document = read_document(
+            file.path, reading.files.access, asked_at=part.place.value(), prefix="providers"
+        )
         content = reading.env.fill(document.value, document.place, reading.problems)
         items = content if isinstance(content, list) else [content]
         for index, item in enumerate(items):
@@ -210,7 +208,7 @@ def _provider_config(
 def _own_env(value: JsonValue, place: Place, reading: Reading) -> dict[str, str]:
     """Environment values that only one provider sees."""
     if isinstance(value, dict):
-        return literal_env(value, reading.env.values)
+        return literal_env(value, reading.env.values, reading.files.access)
     reading.report(f"`env` must be a mapping of names to texts, found {describe_value(value)}", place.value())
     return {}
 

@@ -5,6 +5,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
+from geval_cli.config.access import Access
 from geval_cli.config.document import MAX_DEPTH, Document
 from geval_cli.config.place import Place
 from geval_cli.config.source_file import is_file_reference, read_document
@@ -22,6 +23,7 @@ class References(Struct):
 
     document: Document
     folder: Path
+    access: Access
     problems: list[Problem]
     used: set[str] = field(default_factory=set)
     _files: dict[Path, Document] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class References(Struct):
         path = self.folder / name.removeprefix("file://")
         if path not in self._files:
             try:
-                self._files[path] = read_document(path, asked_at=asked_at)
+                self._files[path] = read_document(path, self.access, asked_at=asked_at)
             except ConfigError as error:
                 self.problems.extend(error.problems)
                 return None

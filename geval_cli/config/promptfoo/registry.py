@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.config.document import Document
 from geval_cli.config.scripts import ScriptCaller
 from geval_cli.config.suite import OpenedSuite, SuiteOverrides
@@ -14,11 +15,12 @@ def open_promptfoo_suite(
     env: Mapping[str, str],
     env_file: Path | None,
     overrides: SuiteOverrides,
+    access: Access,
     scripts: ScriptCaller | None,
 ) -> OpenedSuite:
     """See `geval_cli.config.promptfoo.load.open_promptfoo_suite`."""
     from geval_cli.config.promptfoo import load
 
     return load.open_promptfoo_suite(
-        documents, env=env, env_file=env_file, overrides=overrides, scripts=scripts
+        documents, env=env, env_file=env_file, overrides=overrides, access=access, scripts=scripts
     )

@@ -9,7 +9,7 @@ from geval_cli.config.document import Document
 from geval_cli.config.problems import did_you_mean
 from geval_cli.config.promptfoo.cases import parts_of
 from geval_cli.config.promptfoo.env import PromptfooEnv
-from geval_cli.config.promptfoo.paths import find_files, missing_file
+from geval_cli.config.promptfoo.paths import existing_files
 from geval_cli.config.promptfoo.prompts import ConfigPart
 from geval_cli.config.promptfoo.references import References
 from geval_cli.config.source_file import is_file_reference, read_document
@@ -60,7 +60,7 @@ class Sections(Struct):
 
 def open_config(path: Path, document: Document, reading: Reading) -> ConfigFile:
     """The content of a config with its references resolved and its env values filled in."""
-    references = References(document, path.parent, reading.problems)
+    references = References(document, path.parent, reading.files.access, reading.problems)
     resolved = references.resolved()
     assert isinstance(resolved, dict)
     assert isinstance(reading.env, PromptfooEnv)
@@ -125,13 +125,15 @@ def _list(config: ConfigFile, key: str, reading: Reading) -> list[ConfigPart]:
 
 def _of_file(part: ConfigPart, reading: Reading) -> list[ConfigPart]:
     """The entries of the YAML or JSON files that a part names."""
-    files = find_files(part.value, part.folder) if isinstance(part.value, str) else []
-    if not files:
-        reading.problems.append(missing_file(str(part.value), part.folder, part.place.value()))
     found: list[ConfigPart] = []
+    try:
+        files = existing_files(str(part.value), part.folder, reading.files.access, part.place.value())
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return found
     for file in files:
         try:
-            document = read_document(file.path, asked_at=part.place.value())
+            document = read_document(file.path, reading.files.access, asked_at=part.place.value())
         except ConfigError as error:
             reading.problems.extend(error.problems)
             continue

@@ -7,6 +7,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.config.schema import PromptSpec, RunOptionsSpec
 from geval_cli.config.spec import ProviderSpec, Spec
+from geval_cli.json_codec import encode_json
 
 
 class TestDirections(Spec):
@@ -64,6 +65,11 @@ class EnvProviderSpec(ProviderSpec):
     """A provider with environment values of its own, which win over those of the config."""
 
     env: dict[str, str] = Field(default_factory=dict, repr=False)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """As of any provider; with other environment values it is another one."""
+        return super().fingerprint + (encode_json(self.env) if self.env else b"")
 
 
 def own_env_of(spec: ProviderSpec) -> dict[str, str]:

@@ -145,7 +145,13 @@ def _variables_of_files(value: str | list[JsonValue], row: TestRow, reading: Rea
     variables: dict[str, JsonValue] = {}
     location = row.place.value("vars")
     for name in value if isinstance(value, list) else [value]:
-        files = find_files(name, row.folder) if isinstance(name, str) else []
+        try:
+            files = (
+                find_files(name, row.folder, reading.files.access, location) if isinstance(name, str) else []
+            )
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+            continue
         if not files:
             reading.warn(f"no file of variables fits `{name}`", location, f"relative to {row.folder}")
         for file in files:

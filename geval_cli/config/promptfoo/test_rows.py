@@ -14,8 +14,7 @@ from geval_cli.config.promptfoo.paths import (
     PYTHON_SUFFIXES,
     RUNNABLE_SUFFIXES,
     NamedFile,
-    find_files,
-    missing_file,
+    existing_files,
 )
 from geval_cli.config.promptfoo.prompts import ConfigPart
 from geval_cli.config.promptfoo.table_rows import TableColumns, not_empty
@@ -85,10 +84,7 @@ def _of_reference(reference: str, part: ConfigPart, reading: Reading) -> Iterato
     if refusal:
         reading.report(refusal, location, _SAVE)
         return
-    files = find_files(reference, part.folder)
-    if not files:
-        reading.problems.append(missing_file(reference, part.folder, location))
-    for file in files:
+    for file in existing_files(reference, part.folder, reading.files.access, location):
         yield from _of_file(file, location, part, reading)
 
 
@@ -104,9 +100,16 @@ def _of_file(
             yield TestRow(value, place, folder, next(numbers))
     elif file.suffix == ".csv":
         delimiter = reading.env.values.get("PROMPTFOO_CSV_DELIMITER") or ","
-        yield from _of_table(file.path, csv_rows(file.path, asked_at, delimiter=delimiter), asked_at, reading)
+        yield from _of_table(
+            file.path,
+            csv_rows(file.path, reading.files.access, asked_at, delimiter=delimiter),
+            asked_at,
+            reading,
+        )
     elif file.suffix in _SHEETS:
-        yield from _of_table(file.path, sheet_rows(file.path, file.part, asked_at), asked_at, reading)
+        yield from _of_table(
+            file.path, sheet_rows(file.path, file.part, reading.files.access, asked_at), asked_at, reading
+        )
     elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)
     elif file.suffix in CODE_SUFFIXES:

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from geval_cli.config.access import Access
 from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_TEXT_BYTES, open_problem
@@ -16,7 +17,7 @@ Rows = Iterator[tuple[int, list[str]]]
 """Rows as texts, each with the number of the line that it ends on, from 1."""
 
 
-def csv_rows(path: Path, asked_at: Location | None, *, delimiter: str = ",") -> Rows:
+def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter: str = ",") -> Rows:
     """The rows of a CSV file, line by line, the header among them; spaces belong to the texts.
 
     Raises:
@@ -24,7 +25,7 @@ def csv_rows(path: Path, asked_at: Location | None, *, delimiter: str = ",") -> 
     """
     csv.field_size_limit(MAX_TEXT_BYTES)
     try:
-        with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as stream:
+        with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, delimiter=delimiter)
             width = None
             for cells in reader:
@@ -43,7 +44,7 @@ def csv_rows(path: Path, asked_at: Location | None, *, delimiter: str = ",") -> 
         raise ConfigError([Problem(f"this line cannot be read: {error}", where)]) from error
 
 
-def sheet_rows(path: Path, sheet: str, asked_at: Location | None) -> Rows:
+def sheet_rows(path: Path, sheet: str, access: Access, asked_at: Location | None) -> Rows:
     """The rows of a sheet (the first one when `sheet` is empty), values as texts.
 
     Raises:
@@ -57,7 +58,9 @@ def sheet_rows(path: Path, sheet: str, asked_at: Location | None) -> Rows:
             [Problem("reading .xlsx files needs the package openpyxl", asked_at, hint)]
         ) from error
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        with open_regular(path, access) as stream:
+            content = io.BytesIO(stream.read())
+        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     except (

@@ -11,9 +11,8 @@ from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.promptfoo.paths import (
     CODE_SUFFIXES,
     NamedFile,
-    find_files,
+    existing_files,
     is_wildcard,
-    missing_file,
     program_reference,
     split_part,
 )
@@ -68,25 +67,26 @@ def _files_of(value: JsonValue, name: str, place: Place, reading: Reading) -> li
     """`value`, or a reference to each file that fits its wildcards."""
     if not is_file_reference(value) or not is_wildcard(value) or "{{" in value:
         return [value]
-    files = find_files(value, reading.files.base_dir)
-    if not files:
-        reading.problems.append(missing_file(value, reading.files.base_dir, _location(place, name)))
+    try:
+        files = _existing(value, name, place, reading)
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return []
     return [f"file://{file.path.absolute()}" for file in files]
 
 
 def _loaded(value: JsonValue, name: str, place: Place, reading: Reading) -> JsonValue:
     if not is_file_reference(value) or "{{" in value:
         return value
-    location = _location(place, name)
-    files = find_files(value, reading.files.base_dir)
-    if not files:
-        reading.problems.append(missing_file(value, reading.files.base_dir, location))
-        return None
     try:
-        return _content(files[0], location, reading)
+        return _content(_existing(value, name, place, reading)[0], _location(place, name), reading)
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return None
+
+
+def _existing(value: str, name: str, place: Place, reading: Reading) -> list[NamedFile]:
+    return existing_files(value, reading.files.base_dir, reading.files.access, _location(place, name))
 
 
 def _content(file: NamedFile, asked_at: Location | None, reading: Reading) -> JsonValue:
@@ -96,7 +96,7 @@ def _content(file: NamedFile, asked_at: Location | None, reading: Reading) -> Js
         return js_json(reading.files.document_at(file.path, asked_at).value)
     kind = mimetypes.guess_type(file.path.name)[0] or ""
     if kind.startswith(_MEDIA) and file.suffix != ".svg":
-        return _encoded(file.path, kind, asked_at)
+        return _encoded(file.path, kind, asked_at, reading)
     return reading.files.text_at(file.path, asked_at).strip()
 
 
@@ -108,10 +108,10 @@ def names_program(value: JsonValue) -> bool:
     return Path(path).suffix.lower() in CODE_SUFFIXES and Path(path).is_absolute()
 
 
-def _encoded(path: Path, kind: str, asked_at: Location | None) -> str:
+def _encoded(path: Path, kind: str, asked_at: Location | None, reading: Reading) -> str:
     """Images as a data URL, sound and film in base64 alone, as promptfoo puts them into prompts."""
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, reading.files.access) as stream:
             content = stream.read(MAX_TEXT_BYTES + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.errors import ConfigError
 from geval_cli.web.editor.suite_file import is_suite
@@ -83,7 +84,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         is_small_file = stat.S_ISREG(details.st_mode) and details.st_size <= _LOOKED_INTO_BYTES
         if not is_small_file or not path.resolve().is_relative_to(folder.resolve()):
             return None
-        document, dialect = read_with_dialect(path)
+        document, dialect = read_with_dialect(path, TRUSTED)
     except ConfigError:
         is_named = path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
         return ListedSuite(name, "", 0, 0, None, "broken", details.st_mtime) if is_named else None

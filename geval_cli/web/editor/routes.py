@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from msgspec import to_builtins
 
-from geval_cli.config.confinement import served_from
 from geval_cli.config.suite_draft import ComposedSuite, compose_suite, suite_form
 from geval_cli.config.yaml_edit import EditableText
 from geval_cli.errors import ConfigError, Problem, UsageError
@@ -143,8 +142,7 @@ def _composed(source: EditableText, asked: CheckRequest) -> ComposedSuite:
 
 
 def _problems(settings: ServerSettings, path: Path, composed: ComposedSuite) -> list[Problem]:
-    with served_from(settings.readable_folder):
-        return draft_problems(_request(settings, path), composed)
+    return draft_problems(_request(settings, path), composed)
 
 
 def _request(settings: ServerSettings, path: Path) -> RunRequest:
@@ -155,6 +153,7 @@ def _request(settings: ServerSettings, path: Path) -> RunRequest:
         grader=settings.grader,
         scoring=settings.scoring,
         samples=settings.samples,
+        served=settings.readable_folder,
     )
 
 

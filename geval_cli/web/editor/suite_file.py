@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli.config.access import TRUSTED
 from geval_cli.config.dialect import Dialect, dialect_of
 from geval_cli.config.regular_file import open_regular
 from geval_cli.config.source_file import MAX_CONFIG_BYTES, read_text
@@ -56,7 +57,7 @@ def open_suite_file(folder: Path, name: str) -> SuiteFile:
     """
     path = _editable_path(folder, name)
     content = _content(path)
-    text = read_text(path, max_bytes=MAX_CONFIG_BYTES)
+    text = read_text(path, TRUSTED, max_bytes=MAX_CONFIG_BYTES)
     source = _suite_text(path, name, text)
     has_mark = content.startswith(_BYTE_ORDER_MARK)
     return SuiteFile(path, name, source, hashlib.sha256(content).hexdigest(), has_mark)
@@ -93,7 +94,7 @@ def _suite_text(path: Path, name: str, text: str) -> EditableText:
 def digest_on_disk(path: Path) -> str:
     """The SHA-256 of a file's bytes now; empty when it is gone."""
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, TRUSTED) as stream:
             return hashlib.sha256(stream.read()).hexdigest()
     except OSError:
         return ""
@@ -144,7 +145,7 @@ def create_suite_file(folder: Path, name: str) -> str:
         raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(choose_starter(os.environ, folder).text)
+            file.write(choose_starter(os.environ, folder, TRUSTED).text)
     except FileExistsError as error:
         raise RefusedError(
             f"there is a file {name} already", status=_CONFLICT, hint="choose another name"
@@ -168,7 +169,7 @@ def _editable_path(folder: Path, name: str) -> Path:
 
 def _content(path: Path) -> bytes:
     try:
-        with open_regular(path) as stream:
+        with open_regular(path, TRUSTED) as stream:
             return stream.read()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -229,6 +229,21 @@ class TestCode:
             run_id = run_to_end(server)
             assert server.get(f"/api/runs/{run_id}").json["summary"]["passed"] == 4
 
+    def test_where_everything_is_untrusted_nothing_allows_it(self, tmp_path: Path) -> None:
+        (tmp_path / "code.yaml").write_text(SUITE.replace("echo", '"exec:echo"'), encoding="utf-8")
+        (tmp_path / "suite.yaml").write_text(
+            SUITE + "defaultTest: {assert: [{type: llm-rubric, value: x}]}\n"
+        )
+        with running_server(tmp_path, allows_code=True, environ={"GEVAL_UNTRUSTED": "1"}) as server:
+            for body in (
+                {"config": "code.yaml"},
+                {"config": "suite.yaml", "grader": "exec:echo"},
+                {"config": "suite.yaml", "grader": "http://127.0.0.1:1/"},
+            ):
+                answer = server.post("/api/runs", body)
+                assert answer.status == 422
+                assert "--untrusted does not allow" in answer.text
+
     def test_a_config_without_code_is_no_code(self, server: RunningServer) -> None:
         text = SUITE.replace("word-0", "'see exec:this and run.py'")
         (server.settings.folder / "harmless.yaml").write_text(text, encoding="utf-8")

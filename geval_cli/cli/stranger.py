@@ -1,0 +1,254 @@
+"""What a command does before it touches a stranger's config: its state elsewhere, its rights and keys taken away.
+
+The checks of `config.access` decide what is allowed, and say so in words. Here stands what is left when one of them has
+a hole: the kernel refuses files, programs and ports, and keys that nobody needs are no longer there.
+"""
+
+import atexit
+import os
+import shutil
+import ssl
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import getproxies
+
+from msgspec import Struct
+
+from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, restrict_files, restrict_ports
+from geval_cli.config.secrets import is_secret_name
+from geval_cli.errors import UsageError
+from geval_cli.providers.local_models import models_dir
+from geval_cli.providers.trust import port_of
+from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.store.home import DEFAULT_HOME, HOME_VARIABLE
+
+_SYSTEM_FILES = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
+    *(
+        "/etc/ssl",
+        "/etc/pki",
+        "/etc/ca-certificates",
+        "/usr/share/ca-certificates",
+        "/usr/local/share/ca-certificates",
+    ),
+    *(
+        "/etc/resolv.conf",
+        "/etc/hosts",
+        "/etc/nsswitch.conf",
+        "/etc/host.conf",
+        "/etc/gai.conf",
+        "/etc/services",
+    ),
+    *("/usr/share/zoneinfo", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),
+    *("/sys/devices/system", "/proc/cpuinfo", "/proc/meminfo", "/dev/urandom", "/dev/random"),
+)
+_DEVICES = ("/dev/null", "/dev/tty")
+
+_HARMLESS = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "TZ", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV"),
+        *("LANG", "LANGUAGE", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR"),
+        *("CI", "GITHUB_ACTIONS", "GITHUB_WORKSPACE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+        *("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "APPDATA", "LOCALAPPDATA"),
+    }
+)
+_HARMLESS_BEGINNINGS = ("LC_", "XDG_", "PYTHON", "GEVAL_", "OMP_")
+_DNS_PORT = 53
+
+STRICT = "strict"
+"""What `--untrusted` and GEVAL_UNTRUSTED take for a run that the kernel must confine."""
+
+
+class Wall(Struct):
+    """The kernel's part of `--untrusted`, for one process.
+
+    Attributes:
+        is_strict: whether a command is refused where the kernel cannot do it.
+        is_up: whether rights were taken away.
+        note: what is to be said when the run begins.
+    """
+
+    is_strict: bool = False
+    is_up: bool = False
+    note: str = ""
+
+    def state_folder(
+        self, home: Path | None, configs: Iterable[Path], environ: Mapping[str, str]
+    ) -> Path | None:
+        """Where the state of a run lives: never where the stranger may have left some, unless the user says so.
+
+        `home` is what the user named.
+        """
+        if home is not None or environ.get(HOME_VARIABLE):
+            return home
+        usual = (Path.cwd() / DEFAULT_HOME).resolve()
+        folders = [config.resolve().parent for config in configs]
+        if not any(_may_be_planted(usual, folder) for folder in folders):
+            return None
+        own = _private_folder(folders)
+        what = f"{DEFAULT_HOME} beside the config may be the stranger's and is not used"
+        self.note = f"{what}; state is kept in {own}, where `--home {own}` finds it again"
+        return own
+
+    def tell(self) -> None:
+        """Say once what is done otherwise than usual."""
+        if self.note:
+            sys.stderr.write(f"note: {self.note}\n")
+            self.note = ""
+
+    def put_up(
+        self, requests: Sequence[RunRequest], state: Iterable[Path] = (), outputs: Iterable[Path] = ()
+    ) -> None:
+        """Before anything of a stranger's config is read: let the kernel refuse other files, and all programs.
+
+        Threads that run already keep their rights, so it must be called before there are any.
+
+        Args:
+            requests: what is to be read, or run.
+            state: folders of geval's own; what is not there by now cannot be made.
+            outputs: files that the user wants written.
+
+        Raises:
+            UsageError: strictness is asked for, and the kernel cannot, or the user's own judge needs more.
+        """
+        if not any(request.is_untrusted for request in requests) or self.is_up:
+            return
+        why_not = _why_not(requests)
+        if why_not:
+            self._do_without(why_not)
+            return
+        temporary = _own_temporary_folder()
+        allowed = Allowed(
+            readable=(*_own_files(), *_named_files(requests)),
+            writable=(temporary, *map(Path, _DEVICES), *state),
+            filled=tuple(Path(os.path.realpath(path)).parent for path in outputs),
+            emptied=(temporary.parent,),
+        )
+        try:
+            restrict_files(allowed)
+        except LandlockError as error:
+            self._do_without(f"the kernel refuses: {error}")
+            return
+        self.is_up = True
+
+    def narrow(self, prepared: Sequence[PreparedRun]) -> None:
+        """Before anything is sent: let the kernel refuse other TCP ports than those of the providers, and drop keys."""
+        self.tell()
+        strangers = [run for run in prepared if run.request.is_untrusted]
+        if not strangers or len(strangers) < len(prepared):
+            return
+        if not any(_has_own_program(run.request) for run in strangers):
+            drop_keys(os.environ, {name for run in strangers for name in run.suite.env})
+        ports = ports_of(strangers)
+        if not self.is_up or ports is None:
+            return
+        try:
+            is_done = restrict_ports(ports)
+        except LandlockError:
+            is_done = False
+        if not is_done:
+            self._do_without("this kernel cannot restrict ports (Linux 6.7 can)")
+
+    def _do_without(self, why: str) -> None:
+        message = f"the kernel does not confine this untrusted run: {why}"
+        if self.is_strict:
+            hint = "run it where it can, or with --untrusted, which then relies on geval's own checks"
+            raise UsageError(message, hint=hint)
+        sys.stderr.write(f"note: {message}; geval's own checks still hold\n")
+
+
+def drop_keys(environ: "os._Environ[str]", needed: Iterable[str]) -> None:
+    """Take every variable out of the process but those in `needed` and those that hold no secrets."""
+    kept = set(needed)
+    for name in list(environ):
+        if name not in kept and not is_harmless(name):
+            del environ[name]
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a variable says how programs behave and look, and holds no secret."""
+    upper = name.upper()
+    is_known = upper in _HARMLESS or upper.startswith(_HARMLESS_BEGINNINGS) or upper.endswith("_PROXY")
+    return is_known and not is_secret_name(name)
+
+
+def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
+    """The TCP ports that the runs' providers and proxies listen on; None where a local model takes any."""
+    ports = {_DNS_PORT}
+    for run in prepared:
+        if run.ports is None:
+            return None
+        ports |= run.ports
+    ports |= {port for url in getproxies().values() if (port := port_of(url))}
+    return frozenset(ports)
+
+
+def _own_temporary_folder() -> Path:
+    """A temporary folder that holds nobody else's files; it goes with the process."""
+    folder = Path(tempfile.mkdtemp(prefix="geval-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tempfile.tempdir = str(folder)
+    return folder
+
+
+def _why_not(requests: Sequence[RunRequest]) -> str:
+    if landlock_version() == 0:
+        return "it has no Landlock (Linux 5.13 has)"
+    if any(_has_own_program(request) for request in requests):
+        return "the judge that you named may be a program, which needs more than a stranger's config"
+    if threading.active_count() > 1:
+        return "threads are running already"
+    return ""
+
+
+def _has_own_program(request: RunRequest) -> bool:
+    kind = (request.grader or "").partition(":")[0].lower()
+    return kind in {"exec", "python", "javascript", "file"}
+
+
+def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
+    """What the configs may read, and what the user named."""
+    for request in requests:
+        yield from request.access.folders or ()
+        if request.env_file is not None:
+            yield request.env_file
+        yield models_dir(request.environ)
+
+
+def _own_files() -> Iterable[Path]:
+    """geval, Python, libraries, certificates, and what names of hosts are looked up with."""
+    yield Path(__file__).parents[1]
+    yield from {Path(path) for path in sysconfig.get_paths().values()}
+    yield Path(sys.base_prefix) / "lib"
+    yield Path(sys.prefix) / "pyvenv.cfg"
+    certificates = ssl.get_default_verify_paths()
+    named = (certificates.cafile, certificates.capath, os.environ.get("REQUESTS_CA_BUNDLE"))
+    yield from (Path(path) for path in (*named, *_SYSTEM_FILES) if path)
+
+
+def _may_be_planted(state: Path, folder: Path) -> bool:
+    """Whether what is in `state` may have come together with a config in `folder`."""
+    around = [folder, *([repository] if (repository := _repository_of(folder)) else [])]
+    return any(state.is_relative_to(place) for place in around) or folder.is_relative_to(state.parent)
+
+
+def _repository_of(folder: Path) -> Path | None:
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+def _private_folder(folders: Iterable[Path]) -> Path:
+    """A folder of this user's own; a temporary one where there is none that the stranger could not have filled."""
+    from platformdirs import user_state_path
+
+    own = user_state_path("geval").resolve() / "untrusted"
+    if not any(own.is_relative_to(folder) for folder in folders):
+        with suppress(OSError):
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not hasattr(os, "getuid") or own.stat().st_uid == os.getuid():
+                return own
+    return Path(tempfile.mkdtemp(prefix="geval-state-"))

@@ -1,0 +1,53 @@
+"""Runs the payloads as if they were trusted: with Landlock around this process, or with nothing at all.
+
+    python unchecked.py WORLD PORT walled|open
+
+prints, as JSON, which of them showed a secret or made the marker. Without a wall it takes a few that ask no server.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.payloads import ENV, World, attempt, escapes, payloads, write
+
+from geval_cli.cli.landlock import restrict_ports
+from geval_cli.cli.stranger import Wall
+from geval_cli.service import RunRequest
+
+_EVERY = 7
+
+
+def main() -> None:
+    root, port, how = sys.argv[1:]
+    world = World(Path(root), int(port))
+    table = list(enumerate(payloads(world)))
+    if how == "open":
+        table = [
+            (number, item) for number, item in table[::_EVERY] if not item.name.startswith(("host", "header"))
+        ]
+    for number, payload in table:
+        write(world, number, payload)
+    if how == "walled":
+        table = [(number, item) for number, item in table if item.files_alone]
+        inside = world.root / "in"
+        wall = Wall(is_strict=True)
+        wall.put_up([RunRequest(inside / "config.json", ENV, untrusted=True)], [inside])
+        assert wall.is_up
+        assert restrict_ports({53})
+    found = {}
+    for number, payload in table:
+        try:
+            seen = attempt(world, number, payload, untrusted=False, env=ENV)
+        except OSError as error:  # a program that the kernel did not start
+            seen = str(error)
+        out = escapes(world, seen)
+        if out:
+            found[payload.name] = out
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Whoever opens a file, runs code or sends a request for a config was given its `Access`: a walk over the code.
+
+Two rules. Calls of the doors (`open_regular`, `Scripts`, `build_provider`, ...) name an access. And what goes round
+them, the system's own ways to open, list, start, import, evaluate and connect, stands only in modules that are named
+below, each with the reason why it is no way out of a config.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "geval_cli"
+
+DOORS = {
+    # door: at which place an access may be given without its name
+    "open_regular": 1,
+    "read_text": 1,
+    "read_document": 1,
+    "read_with_dialect": 1,
+    "hash_file": 1,
+    "read_script": 1,
+    "find_files": 2,
+    "existing_files": 2,
+    "leads_outside": 2,
+    "missing_file": 2,
+    "SourceFiles": 1,
+    "csv_rows": 1,
+    "sheet_rows": 2,
+    "find_code": 3,
+    "check_python": 2,
+    "Scripts": 1,
+    "LoadScripts": 1,
+    "run_command": 1,
+    "ask_webhook": 2,
+    "ResponseCode": 2,
+    "ProviderPool": 2,
+    "ProviderSource": 3,
+    "build_provider": 9,
+    "check_provider": 9,
+    "check_ready": 9,
+    "read_portable_suite": 9,
+    "gather_env": 9,
+    "PromptfooEnv": 1,
+    "EnvValues": 9,
+    "Tools": 9,
+    "CheckContext": 9,
+    "ReadingRules": 9,
+}
+_NO_CONFIGS = {"library/definition.py: EnvValues"}
+"""Calls without one: the library's arguments ask for no environment values, and there are none."""
+
+WAYS_ROUND = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "glob",
+    "iglob",
+    "rglob",
+    "iterdir",
+    "scandir",
+    "walk",
+    "listdir",
+    "load_workbook",
+    "PdfReader",
+    "ZipFile",
+    "Popen",
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "system",
+    "popen",
+    "execv",
+    "execve",
+    "posix_spawn",
+    "import_module",
+    "exec",
+    "eval",
+    "compile",
+    "__import__",
+    "exec_module",
+    "run_path",
+    "create_connection",
+    "create_server",
+    "open_connection",
+    "urlopen",
+    "Context",
+    "connect",
+    "copy",
+    "copyfile",
+    "copytree",
+    "memmap",
+    "CDLL",
+    "Transport",
+    "HttpClient",
+    "call_javascript_now",
+    "JavaScriptEngine",
+    "PythonPool",
+    "PythonProcess",
+    "load_module",
+}
+
+_OF_ONE_MODULE = {"walk": "os", "copy": "shutil", "compile": ""}
+"""Names that are common: they count as functions of this module only."""
+
+ALLOWED: dict[str, str] = {
+    "__init__.py": "imports geval's own library, by fixed names",
+    "config/regular_file.py": "the door itself: it looks at the access before and after it opens",
+    "config/promptfoo/paths.py": "the door itself: what it lists was asked of the access before, what it finds after",
+    "config/pdf_text.py": "takes bytes that came through the door",
+    "config/promptfoo/test_tables.py": "takes bytes that came through the door",
+    "config/source_file.py": "lists a folder for `did you mean`, once the name in it was found to be inside",
+    "judge/prompt.py": "reads geval's own prompts out of its package",
+    "report/html_file.py": "reads the look of reports out of the package",
+    "report/safe_file.py": "writes the files that the user named",
+    "report/jsonl_file.py": "writes the files that the user named",
+    "report/request_log.py": "writes the files that the user named",
+    "report/csv_file.py": "writes the files that the user named",
+    "report/output.py": "writes the files that the user named",
+    "cli/configs.py": "writes and reads the files that the user named",
+    "cli/selection.py": "reads the list that the user named",
+    "cli/streams.py": "the standard streams",
+    "cli/watch.py": "looks at times and sizes of the files in the folder of the user's config",
+    "cli/landlock.py": "takes rights away, through the C library",
+    "store/database.py": "geval's own databases",
+    "store/state.py": "geval's own databases",
+    "store/home.py": "geval's own folder",
+    "store/runs.py": "geval's own databases",
+    "store/run_pages.py": "geval's own databases",
+    "store/run_locks.py": "geval's own folder",
+    "store/writer.py": "geval's own databases",
+    "providers/file_lock.py": "the folder of local models",
+    "providers/model_fetch.py": "fetches models that geval knows by name, into its own folder",
+    "providers/local_models.py": "the folder of local models; for other files providers/trust.py asks the access",
+    "providers/llama_server.py": "a model's file, which providers/trust.py has asked of the access",
+    "providers/prices.py": "imports a library by its fixed name",
+    "providers/registry.py": "imports modules of its own table; `build_provider` asks the access first",
+    "providers/transport.py": "sends what a provider or webhook asks, which were asked of the access",
+    "providers/endpoint_provider.py": "built by `build_provider`, which asks the access first",
+    "providers/http.py": "built by `build_provider`, which asks the access first",
+    "providers/webhook.py": "the door itself",
+    "providers/exec.py": "built by `build_provider`, which asks the access first",
+    "providers/python.py": "built by `build_provider`, which asks the access first",
+    "providers/javascript.py": "built by `build_provider`, which asks the access first",
+    "providers/response_code.py": "asks the access before each call",
+    "scripting/scripts.py": "the door itself",
+    "scripting/command.py": "the door itself",
+    "scripting/python_process.py": "started by `Scripts`, `LoadScripts` and Python providers, which ask the access",
+    "scripting/python_pool.py": "started by `Scripts` and Python providers, which ask the access",
+    "scripting/python_worker.py": "runs in the process of the code itself",
+    "scripting/python_snippets.py": "runs in the process of the code itself",
+    "scripting/javascript.py": "called by `Scripts`, `LoadScripts` and JavaScript providers, which ask the access",
+    "service/load_scripts.py": "the door itself",
+    "service/template_filters.py": "builds filters only where code may run",
+    "assertions/registry.py": "imports modules of its own table",
+    "assertions/wording.py": "imports libraries by their fixed names",
+    "http_client/": "knows no configs: it sends what providers ask",
+    "web/": "the server's own pages, and configs by their names in the served folder",
+}
+
+
+def name_of(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def calls(source: str) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+
+
+def closed_doors(where: str, source: str) -> list[str]:
+    """Calls of doors to which no access is given. Methods of other objects may have the same names."""
+    found = []
+    for call in calls(source):
+        name = name_of(call)
+        if name not in DOORS or isinstance(call.func, ast.Attribute) or f"{where}: {name}" in _NO_CONFIGS:
+            continue
+        has_access = len(call.args) > DOORS[name] or any(
+            word.arg in ("access", None) for word in call.keywords
+        )
+        if not has_access and not any(isinstance(item, ast.Starred) for item in call.args):
+            found.append(f"{where}:{call.lineno} {name}")
+    return found
+
+
+def ways_round(where: str, source: str) -> list[str]:
+    """What opens, lists, starts, imports, evaluates or connects by itself, in a module that may not."""
+    if any(where == name or (name.endswith("/") and where.startswith(name)) for name in ALLOWED):
+        return []
+    doors = {"read_text"}  # of `source_file`, a function; of a path, a method
+    return [
+        f"{where}:{call.lineno} {name_of(call)}"
+        for call in calls(source)
+        if name_of(call) in WAYS_ROUND and not (name_of(call) in doors and isinstance(call.func, ast.Name))
+        if not _is_harmless(call)
+    ]
+
+
+def _is_harmless(call: ast.Call) -> bool:
+    """`RunStore.open(...)`, `ast.walk(tree)`, `sys.stdout`: a method of something that is no path and no system."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    name = getattr(owner, "id", "") or getattr(owner, "attr", "")
+    if name_of(call) in _OF_ONE_MODULE:
+        return name != _OF_ONE_MODULE[name_of(call)]
+    return name in {
+        "ast",
+        "RunStore",
+        "ResponseCache",
+        "re",
+        "regex",
+        "expression",
+        "_database",
+        "database",
+        "kind",
+    }
+
+
+MODULES = {
+    path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def test_every_door_is_given_an_access() -> None:
+    assert [line for where, source in MODULES.items() for line in closed_doors(where, source)] == []
+
+
+def test_nothing_goes_round_the_doors() -> None:
+    assert [line for where, source in MODULES.items() for line in ways_round(where, source)] == []
+
+
+def test_what_is_allowed_is_there_and_needs_it() -> None:
+    stale = [
+        name
+        for name in ALLOWED
+        if not name.endswith("/")
+        and not any(name_of(call) in WAYS_ROUND for call in calls(MODULES.get(name, "")))
+    ]
+    assert stale == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open_regular(path)",
+        "Scripts(folder)",
+        "build_provider(spec, env={}, base_dir=folder)",
+        "find_files(name, folder)",
+    ],
+)
+def test_a_door_without_an_access_is_found(line: str) -> None:
+    assert closed_doors("engine/case.py", line)
+    assert not closed_doors("engine/case.py", line[:-1] + ", access=access)")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open(path)",
+        "path.open()",
+        "path.read_text()",
+        "Path(name).read_bytes()",
+        "glob.glob(name)",
+        "folder.iterdir()",
+        "os.walk(folder)",
+        "subprocess.Popen([name])",
+        "asyncio.create_subprocess_exec(name)",
+        "import_module(name)",
+        "eval(text)",
+        "exec(text)",
+        "sqlite3.connect(path)",
+        "Transport()",
+        "JavaScriptEngine()",
+    ],
+)
+def test_a_way_round_is_found(line: str) -> None:
+    assert ways_round("engine/case.py", line)
+
+
+def test_no_module_holds_the_access_of_all() -> None:
+    """It is an argument: nothing says it for a whole thread, task or process."""
+    for where, source in MODULES.items():
+        assert "ContextVar" not in source or not where.startswith(
+            ("config/", "service/", "providers/", "scripting/")
+        ), where
