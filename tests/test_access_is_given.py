@@ -151,12 +151,16 @@ ALLOWED: dict[str, str] = {
     "scripting/python_pool.py": "started by `Scripts` and Python providers, which ask the access",
     "scripting/python_worker.py": "runs in the process of the code itself",
     "scripting/python_snippets.py": "runs in the process of the code itself",
-    "scripting/javascript.py": "called by `Scripts`, `LoadScripts` and JavaScript providers, which ask the access",
+    "scripting/javascript_process.py": "started by `Scripts`, `LoadScripts` and JavaScript providers, which ask it",
+    "scripting/javascript_worker.py": "runs in the process of the code itself",
+    "templating/js_values.py": "makes a context of decimal numbers",
+    "library/evaluation.py": "connects a judge to a client that the program itself made",
     "service/load_scripts.py": "the door itself",
     "service/template_filters.py": "builds filters only where code may run",
     "assertions/registry.py": "imports modules of its own table",
     "assertions/wording.py": "imports libraries by their fixed names",
-    "http_client/": "knows no configs: it sends what providers ask",
+    "providers/http_connections.py": "knows no configs: it connects for what providers ask",
+    "providers/unpacking.py": "imports libraries by their fixed names",
     "web/": "the server's own pages, and configs by their names in the served folder",
 }
 

@@ -7,14 +7,24 @@ the config's `Access`, from the first byte that is read of it to the last reques
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from msgspec import Struct
 
-from geval_cli.config.spec import ProviderSpec
+from geval_cli.config.place import Place
 from geval_cli.errors import CodeFailedError, Location, Problem, UnjudgeableError
 
 TRUST_HINT = "leave it out, or run the config without --untrusted once you trust it"
+
+
+class NamedProvider(Protocol):
+    """A provider as a config or the user names it."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def fingerprint(self) -> bytes: ...
 
 
 class Access(Struct, frozen=True):
@@ -39,7 +49,7 @@ class Access(Struct, frozen=True):
         """Whether the config is a stranger's, as `--untrusted` says."""
         return not self.reads_environment
 
-    def vouches_for(self, spec: ProviderSpec) -> bool:
+    def vouches_for(self, spec: NamedProvider) -> bool:
         """Whether a provider is the user's own word: it stands in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 

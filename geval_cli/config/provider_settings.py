@@ -92,6 +92,8 @@ _PLAIN = ("number", "integer", "boolean")
 
 OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
     ("base_url", "apiBaseUrl"): ({"type": "string"}, "Where the API begins."),
+    ("client_cert", "clientCert"): ({"type": "string"}, "A certificate (PEM) that the server may ask for."),
+    ("client_key", "clientKey"): ({"type": "string"}, "The key of `client_cert`, unless its file holds it."),
     ("api_endpoint", "apiEndpoint"): ({"type": "string"}, "The whole address that is asked."),
     ("api_host", "apiHost"): ({"type": "string"}, "The host of the API, without https://."),
     ("api_key_env", "apiKeyEnvar"): ({"type": "string"}, "The environment variable that holds the key."),

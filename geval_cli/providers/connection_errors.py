@@ -29,6 +29,7 @@ from geval_cli.providers.http_failures import (
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.refusals import CallContext
 from geval_cli.providers.tls import missing_bundle
+from geval_cli.version import install_hint
 
 _PROXY_WANTS_A_PASSWORD = 407
 _PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the host in NO_PROXY"
@@ -67,7 +68,7 @@ def connection_error(
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, UnknownCompressionError):
         message = f"{origin} packed its answer with {_reason(error, context)}, which it was not asked for"
-        hint = "for br and zstd: pip install 'geval-cli[compression]'; or have the server send gzip"
+        hint = f"for br and zstd, {install_hint('compression')}; or have the server send gzip"
         return ProviderRequestError(message, provider_id=context.provider_id, hint=hint)
     if isinstance(error, NoProxyError | ProxyRefusalError):
         return _proxy_error(error, context, parse_proxy(proxy or "").origin)

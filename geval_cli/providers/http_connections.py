@@ -31,6 +31,7 @@ from geval_cli.providers.http_failures import (
     TlsError,
     UnsendableRequestError,
 )
+from geval_cli.version import install_hint
 
 CONNECT_TIMEOUT_S = 30.0
 """For a connection alone, its encryption and the way through a proxy included."""
@@ -46,7 +47,7 @@ _MAX_FRAMING = 16
 _LAST_WORDS_BYTES = 64 * 1024
 _FIRST_PROBE_AFTER_S = 60
 _CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upon"
-_SOCKS_HINT = "SOCKS proxies need an extra: pip install 'geval-cli[socks]'"
+_SOCKS_HINT = f"SOCKS proxies need an extra: {install_hint('socks')}"
 
 _PROBE = b"HTTP/1.1 204 Probe\r\n\r\n"
 _PROBE_STATUS = 204

@@ -32,6 +32,7 @@ from geval_cli.providers.http_failures import (
     UnsendableRequestError,
 )
 from geval_cli.providers.tls import CA_VARIABLES, ClientCertificate, tls_context
+from geval_cli.version import install_hint
 
 SECRET = "hunter2000"
 NAME = "models.example"
@@ -456,7 +457,7 @@ class TestSocks:
     def test_what_is_missing_is_told_in_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "python_socks.async_.asyncio", None)
         said = fails(UnsendableRequestError, Route("http", NAME, 80, f"socks5://me:{SECRET}@127.0.0.1:9"))
-        assert said == "SOCKS proxies need an extra: pip install 'geval-cli[socks]'"
+        assert said == f"SOCKS proxies need an extra: {install_hint('socks')}"
 
     def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(self) -> None:
         with Conversation(OK + OK.replace(b"ok", b"no"), OK) as server, SocksProxy(server.port) as proxy:

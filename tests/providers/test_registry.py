@@ -7,7 +7,7 @@ import pytest
 import trustme
 from support.calls import provider
 
-from geval_cli.config.confinement import served_from
+from geval_cli.config.access import access_in, access_of_stranger
 from geval_cli.config.place import Place, Positions
 from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.config.schema import ProviderSpec
@@ -19,9 +19,9 @@ from geval_cli.providers.registry import (
     build_provider,
     check_provider,
     check_ready,
+    provider_access_problem,
     provider_kinds,
 )
-from geval_cli.providers.trust import trust_problem
 
 
 def problems(
@@ -336,9 +336,10 @@ class TestClientCertificates:
 
     def test_a_strangers_config_may_name_none(self, provider_id: str, folder: Path) -> None:
         spec = ProviderSpec(id=provider_id, config={"client_cert": "both.pem"})
-        assert trust_problem(spec, folder) is not None
-        with served_from(folder / "elsewhere"):
-            [problem] = self.found(provider_id, folder, client_cert="both.pem")
+        stranger = access_of_stranger([folder])
+        assert provider_access_problem(spec, env={}, base_dir=folder, access=stranger) is not None
+        served = access_in(folder / "elsewhere")
+        [problem] = check_provider(spec, env={}, base_dir=folder, access=served)
         assert "outside the folder that is served" in problem.message
 
 
