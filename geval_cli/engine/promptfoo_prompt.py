@@ -201,9 +201,8 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
-        return False
-    return "content" in item or "tool_calls" in item or "function_call" in item
+    """Whether this is meant as a message. One that lacks its content is the API's to refuse: as text it would pass."""
+    return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 
 def _message(item: dict[str, JsonValue]) -> Message:
