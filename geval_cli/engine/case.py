@@ -38,7 +38,6 @@ from geval_cli.engine.promptfoo_prompt import rendered_params
 from geval_cli.engine.transforms import (
     seen_by_assertion,
     transformed_output,
-    with_transformed_variables,
 )
 from geval_cli.errors import BudgetError, CodeFailedError, GevalError, JudgeError, ProviderError
 from geval_cli.providers.judge_kinds import is_program
@@ -110,9 +109,6 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
     try:
         earlier = bench.carried.variables_for(job)
         job = await with_made_parts(job, bench.tools, earlier)
-        transformed = await with_transformed_variables(job.test, bench.tools)
-        if transformed is not job.test:
-            job = replace(job, test=transformed)
         test = seen_by_templates(job.test, bench.tools.templates, earlier)
         rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
         shown = rendered.text

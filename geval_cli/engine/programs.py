@@ -18,6 +18,7 @@ from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import Suite
 from geval_cli.config.wanted import describe_value
 from geval_cli.engine.plan import Job
+from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import CodeError, Language, find_code
@@ -33,6 +34,8 @@ _PROMPT_FORMS = "return the text, or a list of chat messages"
 async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValue]) -> Job:
     """The job with the variables and the prompt that programs make; the job itself where none does.
 
+    The prompt's program comes last: it sees what `transformVars` gives.
+
     Args:
         job: as it is planned.
         tools: nothing is run without `tools.scripts`.
@@ -46,6 +49,9 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
     if job.test.directions.made_vars:
         made = await _made_variables(job, tools)
         job = replace(job, test=replace(job.test, vars={**job.test.vars, **made}))
+    transformed = await with_transformed_variables(job.test, tools)
+    if transformed is not job.test:
+        job = replace(job, test=transformed)
     if isinstance(job.prompt, NamedPromptSpec) and job.prompt.made_by:
         job = replace(job, prompt=await _made_prompt(job.prompt, job, tools, earlier))
     return job

@@ -164,6 +164,21 @@ def test_a_prompt_of_a_program_may_hold_a_number_or_be_data(tmp_path: Path) -> N
     assert [row["output"] for row in rows] == ["5", '{\n  "a": 1\n}']
 
 
+def test_programs_of_prompts_see_the_transformed_variables(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    options = {"transformVars": "({...vars, x: vars.x + '!', y: vars.y.toUpperCase()})"}
+    tests = [{"vars": {"x": "A", "y": "file://v.py"}, "options": options}]
+    prompts = ["file://prompts.py:text", "prompt.js", "file://whole.py", "{{x}} {{y}}"]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 0, done.stderr
+    assert [row["output"].partition(" IN ")[0] for row in rows] == [
+        "A! by echo, Y OF A",
+        "A! echo",
+        "script A!",
+        "A! Y OF A",
+    ]
+
+
 def test_what_cannot_be_run_is_found_before_anything_is_sent(tmp_path: Path) -> None:
     prompts = ["file://prompts.py:absent", "exec:./missing.sh", "exec:'open", "plain"]
     tests = [{"vars": {"x": "file://v.py:absent"}}]
