@@ -21,6 +21,7 @@ _NAMES = compile_later(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\
 _LOOP = compile_later(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
 _ROOT = compile_later(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
+_JSON_CHAT = compile_later(r"\[\s*\{")
 _RENDERED_PARAMS = ("tools", "functions", "response_format", "output_format", "systemInstruction")
 
 
@@ -125,6 +126,21 @@ def chat_messages(text: str) -> tuple[Message, ...]:
     if isinstance(found, list) and found and all(_is_message(item) for item in found):
         return tuple(map(_message, found))
     return (Message("user", text),)
+
+
+def chat_mistake(text: str) -> str:
+    """Why a text that begins as a chat does cannot be read as one; "" for a chat and for any other text."""
+    text = text.strip()
+    try:
+        if text.startswith(_YAML_CHAT):
+            read_yaml(text, "prompt")
+        elif _JSON_CHAT.match(text) and text.endswith("]") and '"role"' in text:
+            json.loads(text)
+    except ConfigError as error:
+        return error.problems[0].message
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
 
 
 def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collection[str]) -> str:

@@ -7,7 +7,13 @@ from support.specs import case
 
 from geval_cli.config.promptfoo.specs import NamedPromptSpec, TestDirections
 from geval_cli.engine.prompt import render_prompt
-from geval_cli.engine.promptfoo_prompt import chat_messages, render_text, resolved_variables, shown_text
+from geval_cli.engine.promptfoo_prompt import (
+    chat_messages,
+    chat_mistake,
+    render_text,
+    resolved_variables,
+    shown_text,
+)
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.templating.nunjucks import NunjucksTemplates
@@ -85,3 +91,29 @@ def test_a_message_without_content_does_not_make_a_chat_one_text(message: dict[s
 )
 def test_json_that_is_no_list_of_messages_is_a_text(text: str) -> None:
     assert chat_messages(text) == (Message("user", text),)
+
+
+BROKEN_CHATS = [
+    '[{"role": "user", "content": "a" "b"}]',
+    ' [\n {"content": "a", "role": "user"},\n]\n',
+    "- role: system\n  content: 'S\n- role: user\n  content: U",
+    "- role: user\nAnswer in one word.",
+]
+NO_BROKEN_CHATS = [
+    json.dumps(CHAT),
+    "- role: user\n  content: Q",
+    "[1] says: a",
+    '[{"a": b}]',
+    "{a}",
+    '[{"role": "x"}] so?',
+]
+
+
+@pytest.mark.parametrize("text", BROKEN_CHATS)
+def test_a_text_that_begins_as_a_chat_and_cannot_be_read_is_a_mistake(text: str) -> None:
+    assert chat_mistake(text)
+
+
+@pytest.mark.parametrize("text", NO_BROKEN_CHATS)
+def test_chats_and_other_texts_are_no_mistakes(text: str) -> None:
+    assert chat_mistake(text) == ""
