@@ -130,11 +130,11 @@ def chat_messages(text: str) -> tuple[Message, ...]:
 
 def chat_mistake(text: str) -> str:
     """Why a text that begins as a chat does cannot be read as one; "" for a chat and for any other text."""
-    text = text.strip()
+    bare = text.strip()
     try:
-        if text.startswith(_YAML_CHAT):
+        if bare.startswith(_YAML_CHAT):
             read_yaml(text, "prompt")
-        elif _JSON_CHAT.match(text) and text.endswith("]") and '"role"' in text:
+        elif _JSON_CHAT.match(bare) and bare.endswith("]") and '"role"' in bare:
             json.loads(text)
     except ConfigError as error:
         return error.problems[0].message

@@ -102,6 +102,7 @@ BROKEN_CHATS = [
 NO_BROKEN_CHATS = [
     json.dumps(CHAT),
     "- role: user\n  content: Q",
+    "\n  - role: system\n    content: S\n  - role: user\n    content: Q\n",
     "[1] says: a",
     '[{"a": b}]',
     "{a}",
