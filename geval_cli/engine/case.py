@@ -34,14 +34,20 @@ from geval_cli.engine.own_verdict import own_verdict
 from geval_cli.engine.plan import NO_PROVIDER, Job
 from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import Rendered, prompt_params, render_prompt, seen_by_templates
-from geval_cli.engine.promptfoo_prompt import rendered_params
+from geval_cli.engine.promptfoo_prompt import chat_mistake, rendered_params
 from geval_cli.engine.transforms import (
     seen_by_assertion,
     transformed_output,
-    with_transformed_variables,
 )
-from geval_cli.errors import BudgetError, CodeFailedError, GevalError, JudgeError, ProviderError
-from geval_cli.providers.judge_kinds import is_program
+from geval_cli.errors import (
+    BudgetError,
+    CodeFailedError,
+    GevalError,
+    JudgeError,
+    ProviderError,
+    TemplateError,
+)
+from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.records import (
     INTERNAL_ERROR,
     AssertionResult,
@@ -109,9 +115,6 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
     try:
         earlier = bench.carried.variables_for(job)
         job = await with_made_parts(job, bench.tools, earlier)
-        transformed = await with_transformed_variables(job.test, bench.tools)
-        if transformed is not job.test:
-            job = replace(job, test=transformed)
         test = seen_by_templates(job.test, bench.tools.templates, earlier)
         rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
         shown = rendered.text
@@ -166,6 +169,7 @@ async def _answer(
     params = {**prompt_params(job.prompt), **job.test.directions.params}
     is_promptfoo = bench.tools.templates.dialect is Dialect.PROMPTFOO
     if is_promptfoo:
+        _check_chat(job, rendered)
         params = rendered_params(params, job.provider.config, test, bench.tools.templates)
     request = ModelRequest(
         rendered.messages,
@@ -188,6 +192,18 @@ async def _answer(
         usage={Role.GENERATION: response.usage, Role.JUDGE: Usage()},
     )
     return answered, response
+
+
+def _check_chat(job: Job, rendered: Rendered) -> None:
+    """Refuse a chat that cannot be read: as one text of the user a model would answer it, and be judged for it."""
+    mistake = "" if takes_text(job.provider) else chat_mistake(rendered.whole)
+    if mistake:
+        message = (
+            f"the prompt `{job.prompt.label}` begins as a chat does, but cannot be read as one: {mistake}"
+        )
+        raise TemplateError(
+            message, hint="write JSON with variables inside its texts, or `{{ name | dump }}`"
+        )
 
 
 def _output_of(choice: Choice) -> JsonValue:

@@ -17,7 +17,9 @@ from geval_cli.config.promptfoo.prompts import EXEC_PREFIX
 from geval_cli.config.promptfoo.specs import NamedPromptSpec
 from geval_cli.config.schema import PromptSpec
 from geval_cli.config.suite import Suite
+from geval_cli.config.wanted import describe_value
 from geval_cli.engine.plan import Job
+from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import CodeError, Language, find_code
@@ -27,10 +29,13 @@ from geval_cli.scripting.scripts import Scripts
 
 _VARIABLE_FUNCTION = "get_var"
 _TIME_LIMIT_S = 60.0
+_PROMPT_FORMS = "return the text, or a list of chat messages"
 
 
 async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValue]) -> Job:
     """The job with the variables and the prompt that programs make; the job itself where none does.
+
+    The prompt's program comes last: it sees what `transformVars` gives.
 
     Args:
         job: as it is planned.
@@ -45,6 +50,9 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
     if job.test.directions.made_vars:
         made = await _made_variables(job, tools)
         job = replace(job, test=replace(job.test, vars={**job.test.vars, **made}))
+    transformed = await with_transformed_variables(job.test, tools)
+    if transformed is not job.test:
+        job = replace(job, test=transformed)
     if isinstance(job.prompt, NamedPromptSpec) and job.prompt.made_by:
         job = replace(job, prompt=await _made_prompt(job.prompt, job, tools, earlier))
     return job
@@ -119,9 +127,11 @@ async def _made_prompt(
         own = own if isinstance(own, Mapping) else {}
         params, files = {**params, **own}, files - own.keys()
         made = made["prompt"]
-    if made is None or made == "":
-        hint = "return the text, or a list of chat messages"
-        raise CodeFailedError(f"the program of the prompt `{prompt.label}` gave nothing", hint=hint)
+    elif isinstance(made, bool | int | float):
+        message = f"the program of the prompt `{prompt.label}` gave {describe_value(made)}"
+        raise CodeFailedError(message, hint=_PROMPT_FORMS)
+    if made is None or made in ("", [], {}):
+        raise CodeFailedError(f"the program of the prompt `{prompt.label}` gave nothing", hint=_PROMPT_FORMS)
     text = js_json(made) if isinstance(made, dict | list) else js_string(made)
     return prompt.model_copy(update={"raw": text, "params": params, "file_params": files})
 

@@ -54,10 +54,10 @@ def render_prompt(
     """
     variables = test.variables
     if templates.dialect is Dialect.PROMPTFOO and prompt.raw is not None:
-        directions = test.directions
-        raw = f"{directions.prefix or ''}{prompt.raw}{directions.suffix or ''}"
+        is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
+        raw = prompt.raw if is_made else _with_surroundings(prompt.raw, test)
         # What a program wrote may hold answers of models, which are never rendered.
-        is_final = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by) and bool(opaque)
+        is_final = is_made and bool(opaque)
         sent = as_sent(raw) if is_final else render_text(raw, variables, templates, opaque)
         return Rendered(chat_messages(sent), shown_text(sent), sent=sent)
     if prompt.system is not None:
@@ -95,6 +95,11 @@ def seen_by_templates(
     if templates.dialect is not Dialect.PROMPTFOO:
         return test
     return replace(test, vars=resolved_variables({**test.vars, **earlier}, earlier))
+
+
+def _with_surroundings(raw: str, test: TestCase) -> str:
+    """`raw` between the test's prefix and suffix. What programs make is no place for them: it may be a chat."""
+    return f"{test.directions.prefix or ''}{raw}{test.directions.suffix or ''}"
 
 
 def _chat(*messages: Message) -> Rendered:

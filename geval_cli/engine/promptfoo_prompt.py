@@ -21,6 +21,7 @@ _NAMES = compile_later(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\
 _LOOP = compile_later(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
 _ROOT = compile_later(r"[A-Za-z_]\w*")
 _YAML_CHAT = "- role:"
+_JSON_CHAT = compile_later(r"\[\s*\{")
 _RENDERED_PARAMS = ("tools", "functions", "response_format", "output_format", "systemInstruction")
 
 
@@ -127,6 +128,21 @@ def chat_messages(text: str) -> tuple[Message, ...]:
     return (Message("user", text),)
 
 
+def chat_mistake(text: str) -> str:
+    """Why a text that begins as a chat does cannot be read as one; "" for a chat and for any other text."""
+    bare = text.strip()
+    try:
+        if bare.startswith(_YAML_CHAT):
+            read_yaml(text, "prompt")
+        elif _JSON_CHAT.match(bare) and bare.endswith("]") and '"role"' in bare:
+            json.loads(text)
+    except ConfigError as error:
+        return error.problems[0].message
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
 def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collection[str]) -> str:
     """`text` with the first name of a variable in it replaced; unchanged when that is no variable."""
     place = _PLACEHOLDER.search(text)
@@ -201,9 +217,8 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
-        return False
-    return "content" in item or "tool_calls" in item or "function_call" in item
+    """Whether this is meant as a message. One that lacks its content is the API's to refuse: as text it would pass."""
+    return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 
 def _message(item: dict[str, JsonValue]) -> Message:

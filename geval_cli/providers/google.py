@@ -15,6 +15,7 @@ from geval_cli.providers.vertex import vertex_endpoint
 from geval_cli.records import Choice, Message, ModelRequest, Role
 
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
+_MODEL_ROLES = ("assistant", "model")
 _BODY_KEYS = frozenset(
     {"safetySettings", "tools", "toolConfig", "tool_config", "cachedContent", "labels", "generationConfig"}
 )
@@ -91,15 +92,20 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
     """The system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
-    told = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
+    told = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [
-        {"role": "model" if item.role == "assistant" else "user", "parts": _parts(item.content)}
+        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
         return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(told)}]}]
     return "\n\n".join([*system, *told]), others
+
+
+def _written(message: Message) -> Any:
+    """What a message says, as chat APIs write it or in this API's own words."""
+    return message.further.get("parts") if message.content is None else message.content
 
 
 def _instruction_text(written: Any) -> str:

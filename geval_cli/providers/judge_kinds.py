@@ -54,6 +54,11 @@ def is_program(provider: ProviderSpec) -> bool:
     return provider.id.partition(":")[0].lower() in _PROGRAMS
 
 
+def takes_text(provider: ProviderSpec) -> bool:
+    """Whether a provider gets a prompt as the text that it is, be it a chat or not."""
+    return provider.id.partition(":")[0].lower() in _OTHER_NAMES | {"echo"}
+
+
 def structured_output_key(provider_id: str) -> str | None:
     """The parameter in which promptfoo looks whether a JSON Schema was asked for; None where it does not look."""
     vendor = provider_id.partition(":")[0].lower()

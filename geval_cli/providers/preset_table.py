@@ -211,3 +211,13 @@ OTHER_MODES: Mapping[str, Mapping[str, OtherMode]] = {
     ),
 }
 """The same for single vendors, where the word alone counts too."""
+
+MEDIA_FAMILIES = (
+    "gpt-4o-mini-realtime-",
+    "gpt-4o-mini-tts-",
+    "gpt-4o-realtime-",
+    "gpt-live-",
+    "gpt-realtime-",
+    "tts-1-",
+)
+"""How names of OpenAI's models begin that speak by APIs of their own, with `-` after each: they need no mode."""

@@ -22,6 +22,7 @@ from geval_cli.providers.options import (
 from geval_cli.providers.preset_table import (
     COMMON_MODES,
     KIND_ALIASES,
+    MEDIA_FAMILIES,
     OTHER_MODES,
     PRESETS,
     OtherMode,
@@ -89,6 +90,8 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
     mode, separator, model = source.name.partition(":")
     kind = KIND_ALIASES.get(source.kind, source.kind)
     other = OTHER_MODES.get(kind, {}).get(mode) or (COMMON_MODES.get(mode) if separator else None)
+    if kind == "openai" and f"{mode}-".startswith(MEDIA_FAMILIES):
+        other = OtherMode.MEDIA
     if other is None or (kind in _FREE_NAMES and other is not OtherMode.OLD_API):
         return
     hints = {

@@ -109,6 +109,76 @@ def test_programs_that_fail_are_errors_of_their_cases_alone(tmp_path: Path) -> N
     assert "gave no `output`" in messages[4]
 
 
+def test_what_programs_make_is_asked_without_prefix_and_suffix(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    made = [
+        {"id": "prompts.py:chat", "config": {"greeting": "Hi "}},
+        "prompt.js",
+        "prompt.js:set",
+        "file://whole.py",
+        "exec:./echo.sh Q",
+    ]
+    tests = [{"vars": {"x": "A", "y": "B"}}]
+    around = {"options": {"prefix": "Before ", "suffix": " {{x}}"}}
+    _, without = run(tmp_path, {"prompts": [*made, "plain"], "tests": tests})
+    done, rows = run(tmp_path, {"prompts": [*made, "plain"], "tests": tests, "defaultTest": around})
+    assert done.code == 0, done.stderr
+    assert [row["output"] for row in rows[:-1]] == [row["output"] for row in without[:-1]]
+    assert rows[-1]["output"] == "Before plain A"
+
+
+NO_PROMPTS = (
+    ("5", "5", "gave the number 5"),
+    ("0.5", "0.5", "gave the number 0.5"),
+    ("10", "10n", "gave the number 10"),
+    ("True", "true", "gave true"),
+    ("None", "undefined", "gave nothing"),
+    ("''", "({prompt: ''})", "gave nothing"),
+    ("[]", "({prompt: []})", "gave nothing"),
+    ("{}", "({prompt: undefined})", "gave nothing"),
+    ("{'prompt': None}", "null", "gave nothing"),
+)
+
+
+def test_what_is_no_prompt_is_never_sent(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    python = [f"def f{i}(context):\n    return {row[0]}\n" for i, row in enumerate(NO_PROMPTS)]
+    javascript = [f"module.exports.f{i} = () => {row[1]};\n" for i, row in enumerate(NO_PROMPTS)]
+    write_files(tmp_path, {"odd.py": "".join(python), "odd.js": "".join(javascript)})
+    prompts = [f"file://odd.{kind}:f{i}" for i in range(len(NO_PROMPTS)) for kind in ("py", "js")]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": [{}]})
+    assert done.code == 3
+    said = [row["error"]["message"].partition("` ")[2] for row in rows]
+    assert said == [row[2] for row in NO_PROMPTS for _ in range(2)]
+
+
+def test_a_prompt_of_a_program_may_hold_a_number_or_be_data(tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        {
+            "odd.py": "def number(context):\n    return {'prompt': 5}\ndef data(context):\n    return {'a': 1}\n"
+        },
+    )
+    done, rows = run(tmp_path, {"prompts": ["file://odd.py:number", "file://odd.py:data"], "tests": [{}]})
+    assert done.code == 0, done.stderr
+    assert [row["output"] for row in rows] == ["5", '{\n  "a": 1\n}']
+
+
+def test_programs_of_prompts_see_the_transformed_variables(tmp_path: Path) -> None:
+    pytest.importorskip("_quickjs")
+    options = {"transformVars": "({...vars, x: vars.x + '!', y: vars.y.toUpperCase()})"}
+    tests = [{"vars": {"x": "A", "y": "file://v.py"}, "options": options}]
+    prompts = ["file://prompts.py:text", "prompt.js", "file://whole.py", "{{x}} {{y}}"]
+    done, rows = run(tmp_path, {"prompts": prompts, "tests": tests})
+    assert done.code == 0, done.stderr
+    assert [row["output"].partition(" IN ")[0] for row in rows] == [
+        "A! by echo, Y OF A",
+        "A! echo",
+        "script A!",
+        "A! Y OF A",
+    ]
+
+
 def test_what_cannot_be_run_is_found_before_anything_is_sent(tmp_path: Path) -> None:
     prompts = ["file://prompts.py:absent", "exec:./missing.sh", "exec:'open", "plain"]
     tests = [{"vars": {"x": "file://v.py:absent"}}]

@@ -35,6 +35,21 @@ def run(
     return done, requests, json.loads(output.read_text())["results"] if output.exists() else []
 
 
+def test_a_chat_that_a_variable_breaks_is_an_error_and_not_sent_as_one_text(tmp_path: Path) -> None:
+    prompt = '[{"role": "system", "content": {{x}}}, {"role": "user", "content": "Q"}]'
+    content = {
+        "providers": [{"id": "openai:a", "config": {"apiBaseUrl": "<SERVER>"}}, "echo"],
+        "prompts": [prompt],
+        "tests": [{"vars": {"x": '"fine"'}}, {"vars": {"x": '"not "fine""'}}],
+    }
+    done, requests, rows = run(tmp_path, content)
+    assert done.code == 3, done.stderr
+    assert [row["output"] for row in rows if row["provider"]["id"] == "openai:a"] == ["a: 2", None]
+    assert [len(request.json["messages"]) for request in requests] == [2]
+    (said,) = (row["error"]["message"] for row in rows if row["error"])
+    assert "begins as a chat does, but cannot be read" in said
+
+
 def test_a_provider_s_own_environment_and_the_parameters_of_a_prompt(tmp_path: Path) -> None:
     own = {"OPENAI_API_KEY": "sk-of-one-alone", "OPENAI_BASE_URL": "<SERVER>"}
     content = {

@@ -89,3 +89,19 @@ def test_an_answer_that_was_cut_off_says_so() -> None:
 def test_what_is_no_answer_is_an_error(body: Any, words: str) -> None:
     with pytest.raises(ProviderResponseError, match=words):
         exchange(ask(), body)
+
+
+def test_messages_in_this_api_s_own_words_keep_their_roles_and_parts() -> None:
+    messages = (
+        Message("system", None, {"parts": [{"text": "Be kind."}]}),
+        Message("user", None, {"parts": [{"text": "Q"}, {"inlineData": {"data": "x"}}]}),
+        Message("model", None, {"parts": [{"text": "A"}]}),
+        Message("model", "B"),
+    )
+    _, sent = exchange(ModelRequest(messages))
+    assert sent["systemInstruction"] == {"parts": [{"text": "Be kind."}]}
+    assert sent["contents"] == [
+        {"role": "user", "parts": [{"text": "Q"}, {"inlineData": {"data": "x"}}]},
+        {"role": "model", "parts": [{"text": "A"}]},
+        {"role": "model", "parts": [{"text": "B"}]},
+    ]

@@ -383,7 +383,9 @@ watsonx:x palm:x browser mcp mcp:x sequence promptfoo:simulated-user promptfoo:m
 promptfoo:redteam:x simulated-user manual-input package:a:b golang:a.go ruby:a.rb websocket ws://x
 wss://x webhook:http://x slack:C1 n8n:x a2a:http://x openinterpreter opencode:sdk openclaw:x
 elevenlabs:tts:x fal:image:x transformers:x transformers.js:x localai:x docker:ai/x llama:7b voyage:x
-agentic:memory-poisoning
+agentic:memory-poisoning openai:tts-1 openai:tts-1-hd-1106 openai:gpt-4o-mini-tts openai:gpt-realtime
+openai:gpt-4o-mini-tts-2025-12-15 openai:gpt-realtime-2.1-mini openai:gpt-live-1
+openai:gpt-4o-mini-realtime-preview-2024-12-17
 """
 
 
@@ -403,7 +405,9 @@ MODELS = """
 openai:gpt-4.1 openai:chat:x openai:responses:x openai:embedding:x openai:moderation
 openai:codex-mini-latest openai:ft:gpt-4.1:org::id openai:agents-are-models anthropic:claude-x
 anthropic:messages:x google:gemini-x azure:my-codex azure:image ollama:llama3:8b ollama:agent:7b
-vllm:org/model:tag openrouter:a/b xai:responses:x
+vllm:org/model:tag openrouter:a/b xai:responses:x openai:chat:tts-1 openai:gpt-audio openai:gpt-image-1
+openai:dall-e-3 openai:whisper-1 openai:sora-2 openai:gpt-lively openai:tts-10
+vllm:tts-1
 """
 
 

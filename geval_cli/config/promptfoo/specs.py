@@ -37,9 +37,13 @@ class TestDirections(Spec):
     made_vars: dict[str, str] = Field(default_factory=dict)
 
     def over(self, below: "TestDirections") -> "TestDirections":
-        """These directions, and those of `below` where nothing is said here; parameters are merged."""
-        merged = {"place", "params", "file_params"}
-        given = {name: getattr(self, name) for name in self.model_fields_set - merged}
+        """These directions, and those of `below` where nothing is said here; parameters are merged.
+
+        An empty prefix or suffix says nothing, as in rows of a table that has a column for them.
+        """
+        others = {"place", "params", "file_params"}
+        others |= {name for name in ("prefix", "suffix") if not getattr(self, name)}
+        given = {name: getattr(self, name) for name in self.model_fields_set - others}
         files = (below.file_params - self.params.keys()) | self.file_params
         params = {**below.params, **self.params}
         return below.model_copy(update={**given, "params": params, "file_params": files, "place": self.place})

@@ -151,3 +151,17 @@ def test_prefix_and_suffix_stand_around_the_prompt(tmp_path: Path) -> None:
         "tests": [{}, {"options": {"suffix": " {{x}}"}, "vars": {"x": "D"}}],
     }
     assert prompts_sent(tmp_path, content) == ["A B C", "A B D"]
+
+
+@pytest.mark.parametrize("nothing", ["", None])
+def test_an_empty_prefix_or_suffix_of_a_test_leaves_those_of_all(tmp_path: Path, nothing: str | None) -> None:
+    content = {
+        **ECHO,
+        "prompts": ["B"],
+        "defaultTest": {"options": {"prefix": "A ", "suffix": " C"}},
+        "tests": [{"options": {"prefix": nothing, "suffix": nothing}}],
+    }
+    assert prompts_sent(tmp_path, content) == ["A B C"]
+    rows = {"path": "rows.csv", "text": "x,__prefix,__suffix\n1,,\n2,P ,\n"}
+    content["tests"] = rows["path"]
+    assert prompts_sent(tmp_path, content, files={rows["path"]: rows["text"]}) == ["A B C", "P B C"]
