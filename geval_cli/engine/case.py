@@ -20,7 +20,7 @@ from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
+from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.engine.carried import CarriedOver
 from geval_cli.engine.early import EarlyAnswers, Foresight
@@ -35,6 +35,7 @@ from geval_cli.engine.transforms import (
     with_transformed_variables,
 )
 from geval_cli.errors import BudgetError, CodeFailedError, GevalError, JudgeError, ProviderError
+from geval_cli.metrics import named_scores
 from geval_cli.records import (
     INTERNAL_ERROR,
     AssertionResult,

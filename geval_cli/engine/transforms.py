@@ -15,13 +15,14 @@ from geval_cli.assertions.code_calls import (
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.registry import members_of
-from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.assertions.verdict import Verdict
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.graded_schema import ContextSpec
 from geval_cli.config.promptfoo.specs import FilteredProviderSpec
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
 from geval_cli.config.suite import Suite, TestCase
 from geval_cli.errors import CodeFailedError, Problem
+from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 _VARS_ARGUMENTS = ("vars", "context")
