@@ -8,6 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from msgspec.structs import replace
+
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
 from geval_cli.assertions.row import RowMember
 from geval_cli.config.assertion_base import AssertionSpec
@@ -233,6 +235,25 @@ def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> st
         return templates.render(spec.metric, test.variables).strip() or None
     except TemplateError:
         return spec.metric
+
+
+def with_default_metrics(
+    specs: Iterable[AssertionSpec], results: Iterable[AssertionResult], templates: Templates
+) -> tuple[AssertionResult, ...]:
+    """Return the results of `specs` with the default metrics that an older geval did not give them.
+
+    They are in the order of `specs`, of which some may have no result.
+    """
+    rest, found = iter(specs), []
+    for result in results:
+        spec = next((item for item in rest if item.type == result.type), None)
+        if spec is None:
+            found.append(result)
+            continue
+        metric = _default_metric(spec, templates) if spec.metric is None else None
+        members = with_default_metrics(members_of(spec), result.assertions, templates)
+        found.append(replace(result, metric=result.metric or metric, assertions=members))
+    return tuple(found)
 
 
 def _default_metric(spec: AssertionSpec, templates: Templates) -> str | None:

@@ -1,13 +1,17 @@
 """Stored runs, and what a run says to the shell."""
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.records import RunStatus, Status
+from geval_cli.metrics import Judged
+from geval_cli.records import RunStatus, RunSummary, Status
 from geval_cli.report.report import RunReport
 from geval_cli.service.spending import combined, larger
+from geval_cli.store.record_text import metrics_of_run
 from geval_cli.store.runs import RunStore
 
 
@@ -20,16 +24,26 @@ def load_report(runs: RunStore, name: str) -> RunReport:
     run, summary = runs.find(name)
     origin = runs.origin(run.id)
     if summary is None:
-        tally = Tally()
-        for result in runs.results(run.id):
-            tally.add(result)
         spent = origin.spent if origin is not None and origin.spent is not None else {}
-        summary = tally.summary()
-        if tally.has_clusters:
-            summary = with_clustered_intervals(summary, runs.results(run.id))
-        summary = replace(summary, usage=combined(tally.usage, spent, larger))
+        summary = _sums(runs, run.id)
+        summary = replace(summary, usage=combined(summary.usage, spent, larger))
+    elif origin is not None and not _has_metrics(summary, metrics_of_run(run.config, origin.covered)):
+        summary = replace(summary, metrics=_sums(runs, run.id).metrics)
     planned = None if origin is None else origin.planned
     return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
+
+
+def _sums(runs: RunStore, run_id: str) -> RunSummary:
+    tally = Tally()
+    for result in runs.results(run_id):
+        tally.add(result)
+    summary = tally.summary()
+    return with_clustered_intervals(summary, runs.results(run_id)) if tally.has_clusters else summary
+
+
+def _has_metrics(summary: RunSummary, names: Mapping[Judged, str]) -> bool:
+    """Return whether the default metrics of g-evals are in the sums, which those of older versions lack."""
+    return set(names.values()) <= summary.metrics.keys()
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
