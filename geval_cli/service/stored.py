@@ -1,18 +1,20 @@
 """Stored runs, and what a run says to the shell."""
 
-from collections.abc import Mapping
+from itertools import islice
 
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
-from geval_cli.metrics import Judged
-from geval_cli.records import RunStatus, RunSummary, Status
+from geval_cli.metrics import with_members
+from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.report import RunReport
 from geval_cli.service.spending import combined, larger
 from geval_cli.store.record_text import metrics_of_run
-from geval_cli.store.runs import RunStore
+from geval_cli.store.runs import RunOrigin, RunStore
+
+_RESULTS_LOOKED_AT = 100
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:
@@ -27,7 +29,7 @@ def load_report(runs: RunStore, name: str) -> RunReport:
         spent = origin.spent if origin is not None and origin.spent is not None else {}
         summary = _sums(runs, run.id)
         summary = replace(summary, usage=combined(summary.usage, spent, larger))
-    elif origin is not None and not _has_metrics(summary, metrics_of_run(run.config, origin.covered)):
+    elif origin is not None and _lacks_metrics(summary, runs, run, origin):
         summary = replace(summary, metrics=_sums(runs, run.id).metrics)
     planned = None if origin is None else origin.planned
     return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
@@ -41,9 +43,14 @@ def _sums(runs: RunStore, run_id: str) -> RunSummary:
     return with_clustered_intervals(summary, runs.results(run_id)) if tally.has_clusters else summary
 
 
-def _has_metrics(summary: RunSummary, names: Mapping[Judged, str]) -> bool:
-    """Return whether the default metrics of g-evals are in the sums, which those of older versions lack."""
-    return set(names.values()) <= summary.metrics.keys()
+def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: RunOrigin) -> bool:
+    """Return whether the sums are an older geval's, without metrics that results have as they are read today."""
+    names = set(metrics_of_run(run.config, origin.covered).values()) - summary.metrics.keys()
+    if not names:
+        return False
+    # Or the tests that have them were left out: no reason to go through all results each time the run is looked at.
+    some = islice(runs.results(run.id), _RESULTS_LOOKED_AT)
+    return any(item.metric in names for result in some for item, _ in with_members(result.assertions))
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:

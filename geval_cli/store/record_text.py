@@ -36,7 +36,10 @@ def read_case_result(text: str) -> CaseResult:
 
 
 _CASE_DECODER = msgspec.json.Decoder(CaseResult)
-_NO_METRIC = '"metric":null'
+_NO_METRIC = (
+    'g-eval","metric":null',
+    'evaluation-llm","metric":null',
+)  # in the text of a result, after its type
 _HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
 _SELECT_WRITTEN = """
     SELECT json_extract(record, '$.config'), covered FROM runs JOIN origins ON run_id = id WHERE id = ?
@@ -62,7 +65,7 @@ class ResultReader:
 
     def text(self, text: str) -> str:
         """The text of a result as `read` has it."""
-        return record_text(self.read(text)) if _NO_METRIC in text else text
+        return record_text(self.read(text)) if any(mark in text for mark in _NO_METRIC) else text
 
     def _default_metrics(self) -> Mapping[Judged, str]:
         if self._connection.execute(_HAS_ORIGINS).fetchone() is None:
