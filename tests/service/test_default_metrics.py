@@ -5,6 +5,7 @@ import csv
 import json
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.stored_runs import write_replies
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import MetricSummary, Status
 from geval_cli.report.output import write_results_file
-from geval_cli.service import RunRequest, load_report, prepare, run_evaluation, take_up
+from geval_cli.service import RunRequest, load_report, look_up, prepare, run_evaluation, take_up
 from geval_cli.service.requests import Resumption
 from geval_cli.store.run_pages import ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore
@@ -63,7 +64,7 @@ def run(path: Path, **request: Any) -> str:
 
 def without_default_metrics(folder: Path, *, keep: int | None = None) -> None:
     """Make of the stored run one of an older geval, which had no default metrics, and which ended after `keep`."""
-    with sqlite3.connect(folder / ".geval" / "geval.db") as connection:
+    with closing(sqlite3.connect(folder / ".geval" / "geval.db")) as connection, connection:
         rows = connection.execute("SELECT rowid, result FROM results ORDER BY test_index").fetchall()
         for place, (row, text) in enumerate(rows):
             if keep is not None and place >= keep:
@@ -77,7 +78,6 @@ def without_default_metrics(folder: Path, *, keep: int | None = None) -> None:
         (summary,) = connection.execute("SELECT summary FROM runs").fetchone()
         ended = None if keep is not None else json.dumps({**json.loads(summary), "metrics": {}})
         connection.execute("UPDATE runs SET summary = ?", (ended,))
-    connection.close()
 
 
 def strip_metrics(assertions: list[dict[str, Any]]) -> None:
@@ -176,3 +176,33 @@ def test_a_resumed_run_of_before_has_it_in_all_results(tmp_path: Path) -> None:
         report = load_report(runs, run_id)
         assert numbers(report.summary.metrics) == ALL
         assert [result.named_scores.keys() for result in report.results()] == [ALL.keys()] * 3
+
+
+def test_looking_at_a_run_of_before_changes_nothing_in_the_store(tmp_path: Path) -> None:
+    path = write_suite(tmp_path)
+    run_id = run(path)
+    without_default_metrics(tmp_path)
+    before = stored_texts(tmp_path)
+    prepared = prepare(RunRequest(path, {}, resume=Resumption(run=run_id)))
+
+    with RunStore.open_read_only(tmp_path / ".geval") as runs:
+        assert numbers(look_up(prepared, runs).kept.summary().metrics) == ALL
+    assert stored_texts(tmp_path) == before
+
+
+def test_a_metric_that_is_empty_in_a_test_stays_none(tmp_path: Path) -> None:
+    checks = [
+        {"type": "g-eval", "criteria": "Right", "metric": "{{ name }}", "provider": "scripted:judge.json"}
+    ]
+    tests = [{"vars": {"x": "one", "name": name}} for name in ("", "own")]
+    path = write_suite(tmp_path, prompts=["{{ x }}"], defaultTest={"assert": checks}, tests=tests)
+    run_id = run(path)
+    run(path, resume=Resumption(run=run_id))
+
+    with RunStore.open_read_only(tmp_path / ".geval") as runs:
+        assert [result.named_scores for result in load_report(runs, run_id).results()] == [{}, {"own": 0.8}]
+
+
+def stored_texts(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / ".geval" / "geval.db")) as connection:
+        return [text for (text,) in connection.execute("SELECT result FROM results ORDER BY rowid")]
