@@ -8,7 +8,17 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
 ROOMS = (
-    {"version", "errors", "patterns", "json_codec", "records", "record_reading", "events", "numbers"},
+    {
+        "version",
+        "errors",
+        "patterns",
+        "json_codec",
+        "records",
+        "record_reading",
+        "metrics",
+        "events",
+        "numbers",
+    },
     {"config"},
     {"templating"},
     {"scripting"},

@@ -8,20 +8,26 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from msgspec.structs import replace
+
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
 from geval_cli.assertions.row import RowMember
 from geval_cli.config.assertion_base import AssertionSpec
 from geval_cli.config.assertion_schema import (
     AssertSetSpec,
+    GEvalAssertionSpec,
     LevenshteinAssertionSpec,
     LimitAssertionSpec,
+    LlmEvaluationSpec,
     PerplexityAssertionSpec,
 )
+from geval_cli.config.dialect import Dialect
 from geval_cli.config.place import Place
 from geval_cli.config.spec import WrittenSchema
 from geval_cli.config.suite import TestCase
 from geval_cli.errors import GevalError, Problem, TemplateError
 from geval_cli.judge.metric import Judge
+from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.templating import Templates
 
@@ -222,16 +228,46 @@ def score_threshold(spec: AssertionSpec) -> float | None:
 
 
 def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> str | None:
-    """Under which name scores are summed up: the `metric` that was written, or the dimension of a g-eval.
+    """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
 
     A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.
     """
     if spec.metric is None:
-        return getattr(spec, "dimension", None)
+        return _default_metric(spec, templates)
     try:
         return templates.render(spec.metric, test.variables).strip() or None
     except TemplateError:
         return spec.metric
+
+
+def with_default_metrics(
+    specs: Iterable[AssertionSpec], results: Iterable[AssertionResult], templates: Templates
+) -> tuple[AssertionResult, ...]:
+    """Return the results of `specs` with the default metrics that an older geval did not give them.
+
+    They are in the order of `specs`, of which some may have no result.
+    """
+    rest, found = iter(specs), []
+    for result in results:
+        spec = next((item for item in rest if item.type == result.type), None)
+        if spec is None:
+            found.append(result)
+            continue
+        metric = _default_metric(spec, templates) if spec.metric is None else None
+        members = with_default_metrics(members_of(spec), result.assertions, templates)
+        found.append(replace(result, metric=result.metric or metric, assertions=members))
+    return tuple(found)
+
+
+def _default_metric(spec: AssertionSpec, templates: Templates) -> str | None:
+    """Return the dimension of a g-eval, or in geval's own dialect the name of its criteria; None of anything else."""
+    if not isinstance(spec, GEvalAssertionSpec):
+        return None
+    if spec.dimension is not None or templates.dialect is Dialect.PROMPTFOO:
+        return spec.dimension
+    if isinstance(spec, LlmEvaluationSpec) and not spec.criteria:
+        return None
+    return default_metric(spec.criteria, spec.evaluation_steps, is_negated=spec.is_negated)
 
 
 @cache

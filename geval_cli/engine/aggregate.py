@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.verdict import with_members
 from geval_cli.engine.statistics import ClusteredMean, Interval, RunningMean, wilson_interval
+from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, MetricSummary, Role, RunSummary, Status, Usage
 
 

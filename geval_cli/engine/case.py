@@ -22,7 +22,7 @@ from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.verdict import Verdict, named_scores, verdict_of
+from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.config.dialect import Dialect
 from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.config.schema import AssertionSpec, ProviderSpec
@@ -47,6 +47,7 @@ from geval_cli.errors import (
     ProviderError,
     TemplateError,
 )
+from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.records import (
     INTERNAL_ERROR,

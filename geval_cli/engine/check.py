@@ -149,7 +149,7 @@ def check_plan(
             is_serial = is_serial or is_order_bound(test)
             is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
             where = describe_test(test)
-            subjects.note(test, templates)
+            subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
             checks_nothing = checks_nothing and not _is_checked(test, plan)
             if test.provider is not None:

@@ -7,8 +7,9 @@ from msgspec import Struct, field
 from geval_cli.assertions.registry import members_of, metric_name
 from geval_cli.config.gates import Gate, Statistic
 from geval_cli.config.problems import did_you_mean
-from geval_cli.config.schema import AssertionSpec
+from geval_cli.config.schema import AssertionSpec, PromptSpec
 from geval_cli.config.suite import TestCase
+from geval_cli.engine.evaluation import evaluation_of
 from geval_cli.engine.quantiles import Quantiles
 from geval_cli.engine.statistics import ClusteredMean, RunningMean
 from geval_cli.errors import Problem
@@ -155,12 +156,13 @@ class GateSubjects(Struct):
     fitting: set[int] = field(default_factory=set)
     names_may_come: bool = False
 
-    def note(self, test: TestCase, templates: Templates) -> None:
-        """Take in what one test has."""
+    def note(self, test: TestCase, prompts: Iterable[PromptSpec], templates: Templates) -> None:
+        """Take in what one test has, and what the modes of `prompts` add to it."""
         if not self.gates:
             return
         self.names_may_come |= test.directions.assert_scoring_function is not None
-        for spec in test.assertions:
+        evaluations = (evaluation_of(prompt, test) for prompt in prompts)
+        for spec in (*filter(None, evaluations), *test.assertions):
             self.note_metrics(spec, test, templates)
         for name, value in test.metadata.items():
             self.metadata.setdefault(name, set()).update(_tag_texts(value))

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from geval_cli.assertions.code_calls import call_code, written_assertion
 from geval_cli.assertions.outcome import Subject, Tools
 from geval_cli.assertions.registry import members_of
-from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.assertions.verdict import Verdict
 from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec
 from geval_cli.config.schema import AssertionSpec
 from geval_cli.errors import CodeFailedError, TemplateError
+from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 
 SCORING_FUNCTION = "get_score"

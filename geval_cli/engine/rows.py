@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.registry import compares_outputs
 from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.verdict import Verdict, named_scores
+from geval_cli.assertions.verdict import Verdict
 from geval_cli.config.schema import AssertionSpec
 from geval_cli.config.suite import TestCase
 from geval_cli.engine.case import Bench, Standing, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
+from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 
 

@@ -6,9 +6,13 @@ from itertools import groupby
 
 from msgspec import Struct
 
+from geval_cli.assertions.registry import with_default_metrics
+from geval_cli.config.suite import TestCase
 from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job, Plan
 from geval_cli.errors import UsageError
+from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
 from geval_cli.service.coverage import changes, covered, run_digest
 from geval_cli.service.requests import PreparedRun, Resumption
@@ -90,7 +94,7 @@ def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     try:
         stored = runs.find(run_id)  # as it is now that nobody else can change it
         _check_same(stored.run, runs, prepared, parts)
-        return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)
+        return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors, stores=True)
     except BaseException:
         runs.release(run_id)
         raise
@@ -142,12 +146,22 @@ def _check_same(
     )
 
 
-def _resumed(stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool) -> ResumedRun:
+def _resumed(
+    stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool, stores: bool = False
+) -> ResumedRun:
+    """Go through the results that are there; `stores` puts those back that got the metrics of their g-evals here."""
     plan = prepared.plan
     places = prepared.tests * plan.repeats * len(plan.columns)
     done = DoneCases(places, repeats=plan.repeats, columns=len(plan.columns))
     kept, everything = Tally(), Tally()
-    for row in _rows(runs.results(stored.run.id), plan):
+
+    def results() -> Iterator[CaseResult]:
+        for result, named in _with_metrics(runs.results(stored.run.id), prepared):
+            if stores and named is not result:
+                runs.add(stored.run.id, named)
+            yield named
+
+    for row in _rows(results(), plan):
         is_redone = not row.is_whole or (retries_errors and row.has_errors)
         for result in row.results:
             everything.add(result)
@@ -177,9 +191,36 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
     test = next(tests, None)
     for (index, _), members in groupby(results, key=lambda item: (item.test_index, item.repeat_index)):
         row = tuple(members)
-        while test is not None and test.index < index:
-            test = next(tests, None)
+        test = _test_at(index, test, tests)
         yield _Row(row, test is not None and len(row) >= plan.cases_of(test))
+
+
+def _with_metrics(
+    results: Iterable[CaseResult], prepared: PreparedRun
+) -> Iterator[tuple[CaseResult, CaseResult]]:
+    """Each result as it was stored and with the metrics that its g-evals have by default.
+
+    An older geval stored none; beside the results to come they would be left out of the sums.
+    """
+    pairs, tests = prepared.plan.pairs, iter(prepared.suite.tests)
+    test = next(tests, None)
+    for result in results:
+        named = result
+        if lacks_metrics(result.assertions) and result.column < len(pairs):
+            test = _test_at(result.test_index, test, tests)
+            if test is not None and test.index == result.test_index:
+                specs = assertions_of(pairs[result.column][1], test)
+                named = with_metrics(
+                    result, with_default_metrics(specs, result.assertions, prepared.templates)
+                )
+        yield result, named
+
+
+def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> TestCase | None:
+    """Return `test`, or the first of those after it that has the index or a higher one."""
+    while test is not None and test.index < index:
+        test = next(later, None)
+    return test
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:

@@ -1,10 +1,15 @@
 """Case results as the text that is stored: what `records.to_json` says, written and read in one go."""
 
+import json
+import sqlite3
+from collections.abc import Mapping
+
 import msgspec
 
 from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.metrics import Judged, default_metrics_in, lacks_metrics, with_default_metrics
 from geval_cli.record_reading import case_result_from_json
-from geval_cli.records import CaseResult
+from geval_cli.records import CaseResult, JsonValue
 
 
 def record_text(record: msgspec.Struct) -> str:
@@ -31,3 +36,49 @@ def read_case_result(text: str) -> CaseResult:
 
 
 _CASE_DECODER = msgspec.json.Decoder(CaseResult)
+_NO_METRIC = (
+    'g-eval","metric":null',
+    'evaluation-llm","metric":null',
+)  # in the text of a result, after its type
+_HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
+_SELECT_WRITTEN = """
+    SELECT json_extract(record, '$.config'), covered FROM runs JOIN origins ON run_id = id WHERE id = ?
+"""
+
+
+class ResultReader:
+    """Reads the stored results of one run; g-evals that an older geval left without a metric get their default one."""
+
+    def __init__(self, connection: sqlite3.Connection, run_id: str) -> None:
+        self._connection = connection
+        self._run_id = run_id
+        self._metrics: Mapping[Judged, str] | None = None
+
+    def read(self, text: str) -> CaseResult:
+        """As `read_case_result`."""
+        result = read_case_result(text)
+        if not lacks_metrics(result.assertions):
+            return result
+        if self._metrics is None:  # looked up late, since a config may be large
+            self._metrics = self._default_metrics()
+        return with_default_metrics(result, self._metrics)
+
+    def text(self, text: str) -> str:
+        """The text of a result as `read` has it."""
+        return record_text(self.read(text)) if any(mark in text for mark in _NO_METRIC) else text
+
+    def _default_metrics(self) -> Mapping[Judged, str]:
+        if self._connection.execute(_HAS_ORIGINS).fetchone() is None:
+            return {}
+        found = self._connection.execute(_SELECT_WRITTEN, (self._run_id,)).fetchone()
+        return {} if found is None else metrics_of_run(*map(json.loads, found))
+
+
+def metrics_of_run(config: JsonValue, covered: Mapping[str, JsonValue]) -> Mapping[Judged, str]:
+    """Return the default metrics of a run's g-evals; none where its config may be of promptfoo's dialect.
+
+    `covered` is what the run was begun with, where the dialect stands.
+    """
+    options = covered.get("options")
+    is_own = isinstance(options, dict) and options.get("--dialect") == "geval"
+    return default_metrics_in(config) if is_own else {}

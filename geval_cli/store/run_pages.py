@@ -17,7 +17,7 @@ from geval_cli.records import (
     RunSummary,
     Status,
 )
-from geval_cli.store.record_text import read_case_result
+from geval_cli.store.record_text import ResultReader
 
 
 class SortOrder(StrEnum):
@@ -126,12 +126,12 @@ _SELECT_RESULTS = """
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
            json_extract(result, '$.description'), json_extract(result, '$.vars'),
-           json_extract(result, '$.named_scores')
+           json_extract(named(result), '$.named_scores')
     FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
 _HAS_STATUS = "status = :status"
 _HAS_METRIC = """
-    EXISTS (SELECT 1 FROM json_each(result, '$.assertions') AS assertion
+    EXISTS (SELECT 1 FROM json_each(named(result), '$.assertions') AS assertion
             WHERE json_extract(assertion.value, '$.metric') = :metric
               AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
 """
@@ -142,7 +142,7 @@ _HAS_TEXT = """
      OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text)))
 """
 _CASE_SCORE = "json_extract(result, '$.score')"
-_METRIC_SCORE = "(SELECT value FROM json_each(result, '$.named_scores') WHERE key = :metric)"
+_METRIC_SCORE = "(SELECT value FROM json_each(named(result), '$.named_scores') WHERE key = :metric)"
 _ORDERS = {
     SortOrder.TEST: "test_index, repeat_index",
     SortOrder.STATUS: "max(CASE status WHEN 'failed' THEN 3 WHEN 'error' THEN 2 WHEN 'not_evaluated' THEN 1 ELSE 0 END)"
@@ -195,6 +195,7 @@ class RunPages(Struct, frozen=True):
         """Rows of a run's results that have a result as `wanted`, sorted."""
         with self._reading() as connection:
             connection.create_function("folded", 1, _folded, deterministic=True)
+            connection.create_function("named", 1, ResultReader(connection, run_id).text)
             statement, values = _row_query(wanted, sort)
             keys = connection.execute(statement, {**values, "run": run_id}).fetchall()
             rows = tuple(_row(connection, run_id, key) for key in keys[offset : offset + limit])
@@ -210,11 +211,13 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
-            return [read_case_result(text) for (text,) in texts], total
+            reader = ResultReader(connection, run_id)
+            return [reader.read(text) for (text,) in texts], total
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Every verdict of a run by test, repeat and column."""
         with self._reading() as connection:
+            connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
 
     def _outline(self, connection: sqlite3.Connection, record: str, summary: str | None) -> RunOutline:
@@ -261,7 +264,8 @@ def _row_results(
     connection: sqlite3.Connection, run_id: str, test_index: int, repeat_index: int
 ) -> list[CaseResult]:
     texts = connection.execute(_SELECT_ROW, (run_id, test_index, repeat_index))
-    return [read_case_result(text) for (text,) in texts]
+    reader = ResultReader(connection, run_id)
+    return [reader.read(text) for (text,) in texts]
 
 
 def _counts(connection: sqlite3.Connection, run_id: str) -> RunSummary:

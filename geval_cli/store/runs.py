@@ -26,7 +26,7 @@ from geval_cli.records import (
 )
 from geval_cli.store.database import Access, Database, memory_database, open_database, readable_database
 from geval_cli.store.migrations import RUNS
-from geval_cli.store.record_text import read_case_result, record_text
+from geval_cli.store.record_text import ResultReader, record_text
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.run_pages import RunPages
 from geval_cli.store.writer import DatabaseThread
@@ -265,9 +265,10 @@ class RunStore:
         """
         self._wait_for_writes()
         with contextlib.closing(self._database.connect()) as connection:
+            reader = ResultReader(connection, run_id)
             try:
                 for (text,) in connection.execute(_SELECT_RESULTS, (run_id,)):
-                    yield read_case_result(text)
+                    yield reader.read(text)
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self._read_error(error) from error
 

@@ -1,7 +1,8 @@
 import pytest
 from support.specs import assertion_result
 
-from geval_cli.assertions.verdict import named_scores, verdict_of, with_members
+from geval_cli.assertions.verdict import verdict_of
+from geval_cli.metrics import named_scores, with_members
 from geval_cli.records import Status
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ERROR

@@ -37,7 +37,7 @@ def test_many_tests_share_the_steps_of_one_request_and_show_them(product: Produc
     for number, step in enumerate(STEPS, start=1):
         assert f"{number}. {step}" in finished.stdout
         assert all(f"{number}. {step}\n" in prompt_of(body) for body in server.asked("evaluate"))
-    assert finished.stdout.count("the same as in #1, g-eval") == 7
+    assert finished.stdout.count("the same as in #1, the-output-says-when-the-shop-opens") == 7
 
 
 def test_each_dimension_and_each_criterion_has_steps_of_its_own(product: Product) -> None:

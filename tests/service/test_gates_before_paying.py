@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from geval_cli.assertions.registry import metric_name
 from geval_cli.cli.arguments import parse_share
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
@@ -160,3 +161,52 @@ def test_the_threshold_of_a_g_eval_in_per_cent(tmp_path: Path, threshold: str, h
 def test_gates_in_whole_numbers_are_answered_with_per_cent(tmp_path: Path) -> None:
     (found,) = problems_of(tmp_path, f"{SUITE}gates: ['passed >= 90']\n")
     assert found.hint == "write 0.9 or 90%"
+
+
+NAMELESS = """\
+prompts: ["{{word}}"]
+providers: [echo]
+tests:
+  - vars: {word: hello}
+    assert:
+      - {type: g-eval, criteria: "{{word}} is answered", provider: echo}
+      - {type: not-g-eval, value: The answer is rude, provider: echo}
+      - {type: g-eval, evaluation_steps: [Compare it.], provider: echo}
+      - {type: g-eval, dimension: fluency, provider: echo}
+      - {type: assert-set, assert: [{type: g-eval, criteria: Polite, provider: echo}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "metric", ["word-is-answered", "not-the-answer-is-rude", "compare-it", "fluency", "polite"]
+)
+def test_a_gate_may_name_the_default_metric_of_a_g_eval(tmp_path: Path, metric: str) -> None:
+    assert problems_of(tmp_path, f"{NAMELESS}gates: ['{metric}.mean >= 0.5']\n") == ()
+
+
+def test_a_misspelt_default_metric_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{NAMELESS}gates: ['polit.mean >= 0.5']\n")
+    assert found.hint == "did you mean `polite`?"
+
+
+@pytest.mark.parametrize(
+    ("criteria", "messages"),
+    [("Answers politely", []), ("", ["no assertion has the metric `answers-politely`"])],
+)
+def test_the_evaluation_mode_of_a_prompt_has_a_metric_if_it_has_criteria(
+    tmp_path: Path, criteria: str, messages: list[str]
+) -> None:
+    prompt = f"{{raw: '{{{{word}}}}', evaluation_mode: llm, evaluation_criteria: '{criteria}'}}"
+    text = f"prompts: [{prompt}]\nproviders: [echo]\ntests: [{{vars: {{word: hello}}, options: {{provider: echo}}}}]\n"
+    found = problems_of(tmp_path, f"{text}gates: ['answers-politely.mean >= 0.5']\n")
+    assert [
+        item.message.partition(" of the gate")[0] for item in found if "metric" in item.message
+    ] == messages
+
+
+def test_the_default_metrics_of_promptfoo_configs_stay_as_they_are(tmp_path: Path) -> None:
+    text = "prompts: ['{{word}}']\nproviders: [echo]\ndialect: promptfoo\ntests:\n  - vars: {word: hello}\n"
+    text += "    assert: [{type: g-eval, value: Polite, provider: echo}]\n"
+    config = prepared(tmp_path, text)
+    (spec,) = next(iter(config.suite.tests)).assertions
+    assert metric_name(spec, next(iter(config.suite.tests)), config.templates) is None
