@@ -8,17 +8,16 @@ from jsonschema import Draft202012Validator
 from support.specs import case, check_context
 from support.suites import load_suite
 
-from geval_cli.assertions.registry import TYPES, check_assertion, members_of
-from geval_cli.config.assertion_base import AssertionSpec, ModelGradedSpec
-from geval_cli.config.assertion_schema import ASSERTION_SPECS
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.yaml_source import read_yaml
-from geval_cli.config.yaml_text import write_yaml
+from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
+from geval_cli.source.edit.yaml_style import write_yaml
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.suite.json_schema import config_json_schema
 
 PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 WHOLE = re.findall(r"^```yaml config\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-OTHER_PAGES = frozenset(name for name, spec in ASSERTION_SPECS.items() if issubclass(spec, ModelGradedSpec))
+OTHER_PAGES = frozenset(name for name, spec in ASSERTION_TYPES.items() if issubclass(spec, ModelGradedSpec))
 
 
 def config_of(snippet: str) -> str:
@@ -48,9 +47,9 @@ def test_every_type_without_a_judge_has_a_config_on_the_page(tmp_path: Path) -> 
     shown = set()
     for text in map(config_of, SNIPPETS):
         for spec in assertions_of(tmp_path, text):
-            shown |= {spec.base_type, *(member.base_type for member in members_of(spec))}
-    named = {name for name in ASSERTION_SPECS if f"`{name}`" in PAGE}
-    built_here = {name for name in TYPES.keys() & ASSERTION_SPECS.keys() if name not in OTHER_PAGES}
+            shown |= {spec.base_type, *(member.base_type for member in spec.members)}
+    named = {name for name in ASSERTION_TYPES if f"`{name}`" in PAGE}
+    built_here = {name for name in ASSERTION_TYPES if name not in OTHER_PAGES}
     needs_code = {"javascript", "python"}
     assert built_here - needs_code <= named
     assert built_here - needs_code - {"contains"} <= shown | {"icontains-all", "icontains-any"}

@@ -12,8 +12,8 @@ from support.judge_server import STEPS_TEXT, is_steps_request, prompt_text
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.product import Product
 
-from geval_cli.config.schema import PromptSpec, TestSpec
-from geval_cli.config.validation import spellings
+from geval_cli.specs.base import PromptSpec, spellings
+from geval_cli.suite.schema import TestSpec
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "evaluation-modes.md").read_text(encoding="utf-8")

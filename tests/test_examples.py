@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply, chat_reply
 
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.yaml_source import read_yaml
 from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.suite.json_schema import config_json_schema
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "configs"
 CONFIGS = sorted(path.name for path in EXAMPLES.glob("*.yaml"))

@@ -8,8 +8,8 @@ from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer
 from test_examples import respond
 
-from geval_cli.config.gates import Gate, parse_gate
-from geval_cli.config.place import Place
+from geval_cli.source.source_map import Place
+from geval_cli.suite.gates import Gate, parse_gate
 
 PAGE = (Path(__file__).parents[1] / "docs/gates-and-filters.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -8,10 +8,10 @@ from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
 from support.scripted_judge import ScriptedJudge
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import UsageError
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
-from geval_cli.judging import Judges, judge_problems, judging
+from geval_cli.runs.judging import Judges, judge_problems, judging
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 
 METRIC = Metric("Tone", ("Be kind.",))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.config.gates import Gate, parse_gate
-from geval_cli.config.place import Place
 from geval_cli.metrics import default_metric, default_metrics_in
+from geval_cli.source.source_map import Place
+from geval_cli.suite.gates import Gate, parse_gate
 
 
 @pytest.mark.parametrize(

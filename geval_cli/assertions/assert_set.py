@@ -1,31 +1,41 @@
 """assert-set: several assertions that count as one, with a threshold, a weight and a metric of its own."""
 
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import Outcome, Subject, Tools
 from geval_cli.assertions.verdict import verdict_of
-from geval_cli.config.assertion_base import AssertionSpec
-from geval_cli.config.assertion_schema import AssertSetSpec
-from geval_cli.errors import Problem
 from geval_cli.numbers import format_score_beside
 from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import Score
 
 
-def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
-    """Nothing of its own; the registry checks the members."""
-    return []
+class AssertSetSpec(AssertionSpec):
+    """assert-set: several assertions that count as one."""
 
-
-async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
-    """Judge all members side by side. Without a threshold each of them must pass."""
-    assert isinstance(spec, AssertSetSpec)
-    results = tuple(await tools.judge_each(spec.assertions, subject))
-    verdict = verdict_of(results, spec.threshold)
-    return Outcome(
-        status=verdict.status,
-        score=verdict.score,
-        reason=_reason(results, verdict.score, spec.threshold),
-        threshold=spec.threshold,
-        assertions=results,
+    assertions: tuple[AssertionSpec, ...] = Field(
+        validation_alias=AliasChoices("assert", "assertions"),
+        description="The assertions of the set; a set cannot hold another set.",
     )
+    threshold: Score | None = Field(
+        None, description="With it, the weighted score of the set decides, not each of its assertions."
+    )
+
+    @property
+    def members(self) -> tuple[AssertionSpec, ...]:
+        return self.assertions
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Judge all members side by side. Without a threshold each of them must pass."""
+        results = tuple(await tools.judge_each(self.assertions, subject))
+        verdict = verdict_of(results, self.threshold)
+        return Outcome(
+            status=verdict.status,
+            score=verdict.score,
+            reason=_reason(results, verdict.score, self.threshold),
+            threshold=self.threshold,
+            assertions=results,
+        )
 
 
 def _reason(results: tuple[AssertionResult, ...], score: float | None, threshold: float | None) -> str:

@@ -1,15 +1,16 @@
 """human: an assertion that waits for a person. It is kept with the result, and nothing is evaluated."""
 
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.config.assertion_base import AssertionSpec
-from geval_cli.errors import Problem
+from pydantic import Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import Outcome, Subject, Tools
 
 
-def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
-    """Nothing can be wrong with it."""
-    return []
+class HumanAssertionSpec(AssertionSpec):
+    """human: for a person to judge; it is kept with the result and not evaluated."""
 
+    value: str | None = Field(None, description="What the person is to look at.")
 
-async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
-    """Not evaluated."""
-    return Outcome.not_evaluated("a person is to judge this")
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Not evaluated."""
+        return Outcome.not_evaluated("a person is to judge this")

@@ -1,11 +1,13 @@
 """max-score: of all outputs of a test, the one passes whose other assertions have the highest score."""
 
 from collections.abc import Sequence
+from typing import Literal
 
+from pydantic import Field
+
+from geval_cli.assertions.base import Amount, AssertionSpec, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.row import RowMember, check_is_comparable
-from geval_cli.config.assertion_base import AssertionSpec
-from geval_cli.config.graded_schema import MaxScoreRulesSpec, MaxScoreSpec
 from geval_cli.errors import Problem
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score, format_score_beside
@@ -14,42 +16,61 @@ from geval_cli.records import AssertionResult
 _COMPARING = ("select-best", "max-score")
 
 
-def check(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
-    """Whether there are other assertions whose scores can be compared."""
-    assert isinstance(spec, MaxScoreSpec)
-    if any(other.base_type not in _COMPARING for other in context.test.assertions):
-        return []
-    message = "max-score compares the scores of other assertions, and there are none"
-    return [Problem(message, spec.place.value("type"), "add the assertions that score the outputs")]
+class MaxScoreRulesSpec(ValueRules):
+    """How the scores of one output become one number."""
+
+    method: Literal["average", "sum"] = Field(
+        "average", description="The weighted mean, or the weighted sum."
+    )
+    weights: dict[str, Amount] = Field(
+        default_factory=dict, description="How much each type of assertion counts; 1 when left out."
+    )
+    threshold: Amount | None = Field(None, description="What the best output must reach at least.")
 
 
-async def judge(spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
-    """A single output has nothing to be compared with.
+class MaxScoreSpec(AssertionSpec):
+    """max-score: of all outputs of a test, the one passes whose other assertions have the highest score."""
 
-    Raises:
-        UnjudgeableError: always.
-    """
-    [outcome] = await judge_row(spec, [RowMember(subject)], tools)
-    return outcome
+    value_form = (MaxScoreRulesSpec, "the rules of a max-score")
+    compares_outputs = True
 
+    value: MaxScoreRulesSpec = Field(
+        default_factory=MaxScoreRulesSpec,
+        description="How the scores become one: {method, weights, threshold}.",
+    )
 
-async def judge_row(spec: AssertionSpec, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
-    """Passes for the output with the highest score, the first of several, in the order of `members`.
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Whether there are other assertions whose scores can be compared."""
+        if any(not other.compares_outputs for other in context.test.assertions):
+            return []
+        message = "max-score compares the scores of other assertions, and there are none"
+        return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
 
-    Raises:
-        UnjudgeableError: there are fewer than two outputs.
-    """
-    del tools
-    assert isinstance(spec, MaxScoreSpec)
-    check_is_comparable(members)
-    scores = [total_score(member.assertions, spec.value) for member in members]
-    highest = max(scores)
-    reaches = spec.value.threshold is None or passes(highest, spec.value.threshold)
-    best = scores.index(highest) if reaches else -1
-    return [
-        Outcome.of(place == best, _reason(score, highest, spec.value, chosen=place == best), total=score)
-        for place, score in enumerate(scores)
-    ]
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """A single output has nothing to be compared with.
+
+        Raises:
+            UnjudgeableError: always.
+        """
+        [outcome] = await self.judge_row([RowMember(subject)], tools)
+        return outcome
+
+    async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
+        """Passes for the output with the highest score, the first of several, in the order of `members`.
+
+        Raises:
+            UnjudgeableError: there are fewer than two outputs.
+        """
+        del tools
+        check_is_comparable(members)
+        scores = [total_score(member.assertions, self.value) for member in members]
+        highest = max(scores)
+        reaches = self.value.threshold is None or passes(highest, self.value.threshold)
+        best = scores.index(highest) if reaches else -1
+        return [
+            Outcome.of(place == best, _reason(score, highest, self.value, chosen=place == best), total=score)
+            for place, score in enumerate(scores)
+        ]
 
 
 def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRulesSpec) -> float:

@@ -7,13 +7,9 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
 from geval_cli.assertions.shared_metrics import SharedMetrics
-from geval_cli.config.access import TRUSTED, Access
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.promptfoo.js_text import js_json
-from geval_cli.config.promptfoo.specs import JudgesSpec
-from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, ModelGradedSpec, ProviderSpec, Scoring
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
@@ -29,7 +25,12 @@ from geval_cli.providers.judge_kinds import (
 )
 from geval_cli.records import AssertionResult, JsonValue, ModelResponse, Status
 from geval_cli.scripting.scripts import Scripts
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.specs.base import ProviderSpec, Scoring
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.templating import Templates, template_problem
+from geval_cli.templating.js_text import js_json
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
 """Who judges when nobody says."""
@@ -268,11 +269,3 @@ def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
     if kind == SEARCH:
         return provider if can_search(provider) else None
     return provider if kind_of(provider.id) == kind else None
-
-
-def has_criteria(spec: LlmEvaluationSpec, test: TestCase, templates: Templates) -> bool:
-    """Whether the criteria say anything, once the test's variables are in them."""
-    try:
-        return bool(templates.render(str(spec.criteria), test.variables).strip())
-    except TemplateError:
-        return True  # somebody must be told

@@ -1,179 +1,184 @@
-"""Which assertions there are, and how any of them is checked before a run and judged in one.
+"""Every type of assertion, and how any of them is checked before a run and judged in one.
 
-The module of a type is imported on its first use, since some bring libraries that take long to load.
+A class is imported on its first use, since some bring libraries that take long to load.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Protocol, cast
 
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.llm_evaluation import LlmEvaluationSpec
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
 from geval_cli.assertions.row import RowMember
-from geval_cli.config.assertion_base import AssertionSpec
-from geval_cli.config.assertion_schema import (
-    AssertSetSpec,
-    GEvalAssertionSpec,
-    LevenshteinAssertionSpec,
-    LimitAssertionSpec,
-    LlmEvaluationSpec,
-    PerplexityAssertionSpec,
-)
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.place import Place
-from geval_cli.config.spec import WrittenSchema
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import GevalError, Problem, TemplateError
 from geval_cli.judge.metric import Judge
 from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import WrittenSchema
+from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 _HERE = "geval_cli.assertions"
-_HAS_LIMIT = (LimitAssertionSpec, LevenshteinAssertionSpec, PerplexityAssertionSpec)
-_SET = "assert-set"
-_COMPARING = frozenset({"select-best", "max-score"})
-_NEEDS_LOGPROBS = frozenset({"perplexity", "perplexity-score"})
 
-TYPES: dict[str, str] = {
-    "contains": f"{_HERE}.text",
-    "icontains": f"{_HERE}.text",
-    "contains-all": f"{_HERE}.text_lists",
-    "contains-any": f"{_HERE}.text_lists",
-    "icontains-all": f"{_HERE}.text_lists",
-    "icontains-any": f"{_HERE}.text_lists",
-    "equals": f"{_HERE}.equality",
-    "starts-with": f"{_HERE}.text",
-    "ends-with": f"{_HERE}.text",
-    "regex": f"{_HERE}.text",
-    "is-json": f"{_HERE}.structured",
-    "contains-json": f"{_HERE}.structured",
-    "is-xml": f"{_HERE}.xml_output",
-    "contains-xml": f"{_HERE}.xml_output",
-    "is-html": f"{_HERE}.html_output",
-    "contains-html": f"{_HERE}.html_output",
-    "is-sql": f"{_HERE}.sql_output",
-    "contains-sql": f"{_HERE}.sql_output",
-    "latency": f"{_HERE}.limits",
-    "cost": f"{_HERE}.limits",
-    "word-count": f"{_HERE}.word_count",
-    "levenshtein": f"{_HERE}.edit_distance",
-    "rouge-n": f"{_HERE}.wording",
-    "bleu": f"{_HERE}.wording",
-    "gleu": f"{_HERE}.wording",
-    "meteor": f"{_HERE}.wording",
-    "perplexity": f"{_HERE}.certainty",
-    "perplexity-score": f"{_HERE}.certainty",
-    "finish-reason": f"{_HERE}.finish_reason",
-    "is-refusal": f"{_HERE}.refusal",
-    "guardrails": f"{_HERE}.guardrails",
-    "is-valid-function-call": f"{_HERE}.tool_calls",
-    "is-valid-openai-function-call": f"{_HERE}.tool_calls",
-    "is-valid-openai-tools-call": f"{_HERE}.tool_calls",
-    "tool-call-f1": f"{_HERE}.tool_call_f1",
-    "webhook": f"{_HERE}.webhook",
-    "javascript": f"{_HERE}.code",
-    "python": f"{_HERE}.code",
-    "assert-set": f"{_HERE}.assert_set",
-    "human": f"{_HERE}.human",
-    "g-eval": f"{_HERE}.geval",
-    "llm-rubric": f"{_HERE}.rubric",
-    "search-rubric": f"{_HERE}.search_rubric",
-    "classifier": f"{_HERE}.classifier",
-    "moderation": f"{_HERE}.moderation",
-    "factuality": f"{_HERE}.factuality",
-    "model-graded-factuality": f"{_HERE}.factuality",
-    "model-graded-closedqa": f"{_HERE}.closed_question",
-    "answer-relevance": f"{_HERE}.answer_relevance",
-    "context-faithfulness": f"{_HERE}.context_faithfulness",
-    "context-relevance": f"{_HERE}.context_relevance",
-    "context-recall": f"{_HERE}.context_recall",
-    "conversation-relevance": f"{_HERE}.conversation",
-    "similar": f"{_HERE}.similar",
-    "similar:cosine": f"{_HERE}.similar",
-    "similar:dot": f"{_HERE}.similar",
-    "similar:euclidean": f"{_HERE}.similar",
-    "select-best": f"{_HERE}.select_best",
-    "max-score": f"{_HERE}.max_score",
-    "evaluation-llm": f"{_HERE}.llm_evaluation",
-    "evaluation-schema": f"{_HERE}.schema_evaluation",
+
+class AssertionTypes(Mapping[str, type[AssertionSpec]]):
+    """The class of each type, imported when it is looked up; names alone load nothing."""
+
+    def __init__(self, classes: Mapping[str, str]) -> None:
+        self._classes = classes
+
+    def __getitem__(self, name: str) -> type[AssertionSpec]:
+        module, _, class_name = self._classes[name].partition(":")
+        found: type[AssertionSpec] = getattr(import_module(f"{_HERE}.{module}"), class_name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+
+ASSERTION_TYPES = AssertionTypes(
+    {
+        "contains": "text.match:TextAssertionSpec",
+        "icontains": "text.match:TextAssertionSpec",
+        "contains-all": "text.match_lists:TextListAssertionSpec",
+        "contains-any": "text.match_lists:TextListAssertionSpec",
+        "icontains-all": "text.match_lists:TextListAssertionSpec",
+        "icontains-any": "text.match_lists:TextListAssertionSpec",
+        "equals": "text.equality:EqualsAssertionSpec",
+        "starts-with": "text.match:TextAssertionSpec",
+        "ends-with": "text.match:TextAssertionSpec",
+        "regex": "text.match:TextAssertionSpec",
+        "is-json": "structured.json_output:IsJsonAssertionSpec",
+        "contains-json": "structured.json_output:IsJsonAssertionSpec",
+        "is-xml": "structured.xml_output:XmlAssertionSpec",
+        "contains-xml": "structured.xml_output:XmlAssertionSpec",
+        "is-html": "structured.html_output:HtmlAssertion",
+        "contains-html": "structured.html_output:HtmlAssertion",
+        "is-sql": "structured.sql_output:SqlAssertionSpec",
+        "contains-sql": "structured.sql_output:SqlAssertionSpec",
+        "latency": "response.limits:LimitAssertionSpec",
+        "cost": "response.limits:LimitAssertionSpec",
+        "word-count": "text.word_count:WordCountAssertionSpec",
+        "levenshtein": "text.edit_distance:LevenshteinAssertionSpec",
+        "rouge-n": "text.overlap:TextMetricAssertionSpec",
+        "bleu": "text.overlap:TextMetricAssertionSpec",
+        "gleu": "text.overlap:TextMetricAssertionSpec",
+        "meteor": "text.overlap:MeteorAssertionSpec",
+        "perplexity": "response.perplexity:PerplexityAssertionSpec",
+        "perplexity-score": "response.perplexity:PerplexityScoreAssertionSpec",
+        "finish-reason": "response.finish_reason:FinishReasonAssertionSpec",
+        "is-refusal": "text.refusal:RefusalAssertion",
+        "guardrails": "response.guardrails:GuardrailsAssertion",
+        "is-valid-function-call": "structured.tool_calls:ToolCallAssertion",
+        "is-valid-openai-function-call": "structured.tool_calls:ToolCallAssertion",
+        "is-valid-openai-tools-call": "structured.tool_calls:ToolCallAssertion",
+        "tool-call-f1": "structured.tool_call_f1:ToolCallF1Spec",
+        "webhook": "programs.webhook:WebhookAssertionSpec",
+        "javascript": "programs.code:CodeAssertionSpec",
+        "python": "programs.code:CodeAssertionSpec",
+        "assert-set": "assert_set:AssertSetSpec",
+        "human": "human:HumanAssertionSpec",
+        "g-eval": "graded.geval:GEvalAssertionSpec",
+        "llm-rubric": "graded.rubric:LlmRubricSpec",
+        "search-rubric": "graded.search_rubric:SearchRubricSpec",
+        "classifier": "graded.classifier:ClassifierSpec",
+        "moderation": "graded.moderation:ModerationSpec",
+        "factuality": "graded.factuality:FactualitySpec",
+        "model-graded-factuality": "graded.factuality:FactualitySpec",
+        "model-graded-closedqa": "graded.closed_question:ClosedQaSpec",
+        "answer-relevance": "graded.answer_relevance:AnswerRelevanceSpec",
+        "context-faithfulness": "graded.context_faithfulness:ContextFaithfulnessSpec",
+        "context-relevance": "graded.context_relevance:ContextRelevanceSpec",
+        "context-recall": "graded.context_recall:ContextRecallSpec",
+        "conversation-relevance": "graded.conversation:ConversationRelevanceSpec",
+        "similar": "graded.similar:SimilarSpec",
+        "similar:cosine": "graded.similar:SimilarSpec",
+        "similar:dot": "graded.similar:SimilarSpec",
+        "similar:euclidean": "graded.similar:SimilarSpec",
+        "select-best": "graded.select_best:SelectBestSpec",
+        "max-score": "max_score:MaxScoreSpec",
+    }
+)
+"""What a config may write as `type`, without `not-`, and the class of each: `module:Class` in this package."""
+
+EVALUATION_TYPES = AssertionTypes(
+    {
+        "evaluation-llm": "graded.llm_evaluation:LlmEvaluationSpec",
+        "evaluation-schema": "structured.schema_evaluation:SchemaEvaluationSpec",
+    }
+)
+"""The assertions that evaluation modes stand for; no config writes them as a `type`."""
+
+
+_JUDGE = "ask a judge with g-eval, whose criteria say what to look for"
+_CODE = "check it in an assertion of your own"
+_TRACE = "geval sees the answer of a model and not the trace of a program; check the answer"
+
+_UNSUPPORTED: dict[str, str] = {
+    "agent-rubric": _JUDGE,
+    "max-length": "use word-count, or a regex such as ^.{0,500}$",
+    "min-length": "use word-count, or a regex such as ^.{20,}$",
+    "pi": _JUDGE,
+    "ruby": _CODE,
+    "skill-used": _TRACE,
 }
-"""The module of each type; `not-` before a type is dealt with here."""
+_UNSUPPORTED_FAMILIES: dict[str, str] = {
+    "promptfoo:redteam": "geval does no red teaming; " + _JUDGE,
+    "trace-": _TRACE,
+    "trajectory:": _TRACE,
+}
 
 
-class AssertionModule(Protocol):
-    """What the module of a type offers."""
-
-    def check(self, spec: AssertionSpec, context: CheckContext) -> list[Problem]:
-        """Every problem of the assertion in one test, before anything is sent."""
-        ...
-
-    async def judge(self, spec: AssertionSpec, subject: Subject, tools: Tools) -> Outcome:
-        """The verdict on one output.
-
-        Raises:
-            GevalError: it could not be judged.
-        """
-        ...
-
-
-class RowModule(Protocol):
-    """What the module of a type offers besides that compares the outputs of a test."""
-
-    async def judge_row(
-        self, spec: AssertionSpec, members: Sequence[RowMember], tools: Tools
-    ) -> Sequence[Outcome]:
-        """The verdicts, in the order of `members`.
-
-        Raises:
-            GevalError: they could not be judged.
-        """
-        ...
+def advice_on(kind: str) -> str | None:
+    """What to do instead of `kind`, a type without `not-`; None for a type that is simply unknown."""
+    if kind in _UNSUPPORTED:
+        return _UNSUPPORTED[kind]
+    families = (advice for prefix, advice in _UNSUPPORTED_FAMILIES.items() if kind.startswith(prefix))
+    return next(families, None)
 
 
 def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
-    """Every problem of one assertion in one test, of the members of a set too."""
-    problems = _module(spec.base_type).check(spec, context)
+    """Return every problem of one assertion in one test, those of the members of a set too."""
+    problems = spec.check(context)
     if spec.metric is not None:
         context.render(spec.metric, spec.place.value("metric"), problems)
-    for member in members_of(spec):
+    for member in spec.members:
         problems.extend(check_assertion(member, context))
     return problems
 
 
-def members_of(spec: AssertionSpec) -> tuple[AssertionSpec, ...]:
-    """The assertions of a set; any other has none."""
-    return spec.assertions if spec.base_type == _SET and isinstance(spec, AssertSetSpec) else ()
-
-
 def wants_logprobs(specs: Iterable[AssertionSpec]) -> bool:
-    """Whether an assertion is about the probabilities of the answer's tokens, so that they must be asked for."""
-    return any(spec.base_type in _NEEDS_LOGPROBS or wants_logprobs(members_of(spec)) for spec in specs)
+    """Return True when an assertion is about the probabilities of the answer's tokens, which must be asked for."""
+    return any(spec.needs_logprobs or wants_logprobs(spec.members) for spec in specs)
 
 
 def check_schema(written: WrittenSchema, name: str, place: Place) -> list[Problem]:
-    """Every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
-    from geval_cli.assertions.json_schemas import schema_problems
+    """Return every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
+    from geval_cli.assertions.structured.json_schemas import schema_problems
 
     return schema_problems(written, name, place)
-
-
-def compares_outputs(spec: AssertionSpec) -> bool:
-    """Whether an assertion is about all outputs of a test together, so that it waits for the last of them."""
-    return spec.base_type in _COMPARING
 
 
 async def judge_row(
     spec: AssertionSpec, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
-    """The verdicts of one assertion on outputs that are compared, in the order of `members`.
+    """Return the results of one assertion on outputs that are compared, in the order of `members`.
 
     Raises:
         GevalError: they could not be judged; the caller makes that results with status `error`.
     """
-    outcomes = await cast(RowModule, import_module(TYPES[spec.base_type])).judge_row(spec, members, tools)
+    outcomes = await spec.judge_row(members, tools)
     return [
         _result(spec, outcome, member.subject, tools)
         for member, outcome in zip(members, outcomes, strict=True)
@@ -181,13 +186,12 @@ async def judge_row(
 
 
 async def judge_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
-    """The verdict of one assertion on one output.
+    """Return the result of one assertion on one output.
 
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
-    outcome = await _module(spec.base_type).judge(spec, subject, tools)
-    return _result(spec, outcome, subject, tools)
+    return _result(spec, await spec.judge(subject, tools), subject, tools)
 
 
 def _result(spec: AssertionSpec, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
@@ -209,13 +213,12 @@ def _result(spec: AssertionSpec, outcome: Outcome, subject: Subject, tools: Tool
     )
 
 
-def early_questions(
+def prefetch_requests(
     spec: AssertionSpec, subject: Subject, tools: Tools
 ) -> Sequence[tuple[Judge, ModelRequest]]:
-    """What the assertion will ask judges whatever the output is; `subject` has none yet. Nothing if that is unclear."""
-    foresee = getattr(_module(spec.base_type), "foresee", None)
+    """Return what the assertion will ask judges whatever the output is; nothing if that is unclear."""
     try:
-        return () if foresee is None else tuple(foresee(spec, subject, tools))
+        return tuple(spec.prefetch(subject, tools))
     except GevalError:  # it is told where the output is judged
         return ()
 
@@ -224,7 +227,7 @@ def score_threshold(spec: AssertionSpec) -> float | None:
     """The lowest score that passes, as written, and 1 in strict mode; a limit on another scale (dollars) is none."""
     if getattr(spec, "strict_mode", False):
         return 1.0
-    return None if isinstance(spec, _HAS_LIMIT) else getattr(spec, "threshold", None)
+    return None if not spec.threshold_is_score else getattr(spec, "threshold", None)
 
 
 def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> str | None:
@@ -254,7 +257,7 @@ def with_default_metrics(
             found.append(result)
             continue
         metric = _default_metric(spec, templates) if spec.metric is None else None
-        members = with_default_metrics(members_of(spec), result.assertions, templates)
+        members = with_default_metrics(spec.members, result.assertions, templates)
         found.append(replace(result, metric=result.metric or metric, assertions=members))
     return tuple(found)
 
@@ -268,8 +271,3 @@ def _default_metric(spec: AssertionSpec, templates: Templates) -> str | None:
     if isinstance(spec, LlmEvaluationSpec) and not spec.criteria:
         return None
     return default_metric(spec.criteria, spec.evaluation_steps, is_negated=spec.is_negated)
-
-
-@cache
-def _module(base_type: str) -> AssertionModule:
-    return cast(AssertionModule, import_module(TYPES[base_type]))

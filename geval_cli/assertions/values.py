@@ -5,10 +5,10 @@ import json
 from collections.abc import Callable, Sequence
 
 from geval_cli.assertions.outcome import CheckContext, shortened
-from geval_cli.config.place import Place
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
+from geval_cli.source.source_map import Place
 from geval_cli.templating import Templates
 
 _SHOWN = 60  # characters of one of several texts

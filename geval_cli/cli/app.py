@@ -98,7 +98,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     )
     from geval_cli.cli.run import RunDisplay, run_configs
     from geval_cli.cli.selection import FilterOptions, parse_selection
-    from geval_cli.service import RunRequest
+    from geval_cli.runs.requests import RunRequest
 
     filters = FilterOptions(
         providers=filter_providers,
@@ -173,8 +173,8 @@ def _against_strangers(
     keeps_state: bool = True,
 ) -> "tuple[Wall | None, Path | None]":
     """The wall around a stranger's configs, None for the user's own, and where state goes."""
-    from geval_cli.service.requests import UNTRUSTED_VARIABLE
-    from geval_cli.service.requests import is_untrusted as says_untrusted
+    from geval_cli.runs.requests import UNTRUSTED_VARIABLE
+    from geval_cli.runs.requests import is_untrusted as says_untrusted
 
     if not (is_untrusted or is_strict or says_untrusted(os.environ)):
         return None, home
@@ -200,7 +200,7 @@ def validate(  # noqa: PLR0913, PLR0917 - one parameter per option of the comman
     """Report every problem of a config; nothing is sent."""
     from geval_cli.cli.arguments import config_groups, named_or_found, parse_dialect, parse_variables
     from geval_cli.cli.configs import validate_configs
-    from geval_cli.service import RunRequest
+    from geval_cli.runs.requests import RunRequest
 
     named = named_or_found(configs)
     wall, _ = _against_strangers(

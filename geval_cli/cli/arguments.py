@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.promptfoo.paths import find_files, is_wildcard
-from geval_cli.config.schema import Scoring
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.service.requests import Resumption
+from geval_cli.runs.requests import Resumption
+from geval_cli.source.access import TRUSTED
+from geval_cli.specs.base import Scoring
+from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
+from geval_cli.suite.promptfoo.paths import find_files, is_wildcard
 
 _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_problems
 from geval_cli.cli.run import prepare_all
-from geval_cli.config.access import TRUSTED, Access, access_of_stranger
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.promptfoo.differences import Difference, differences
-from geval_cli.config.suite_file import PortableSuite, read_portable_suite
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
-from geval_cli.service import PreparedRun, RunRequest
-from geval_cli.service.requests import is_untrusted
-from geval_cli.service.starting import choose_starter
+from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
+from geval_cli.runs.starting import choose_starter
+from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.store.home import make_private_file
+from geval_cli.suite.export import PortableSuite, read_portable_suite
+from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.promptfoo.compat_report import Difference, differences
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall

@@ -5,11 +5,11 @@ import sys
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from geval_cli.providers.local_models import KNOWN_MODELS, find_model, installed_models, is_intact, models_dir
-from geval_cli.providers.model_fetch import pull
+from geval_cli.providers.local.fetch import pull
+from geval_cli.providers.local.models import KNOWN_MODELS, find_model, installed_models, is_intact, models_dir
 from geval_cli.providers.registry import provider_kinds
 from geval_cli.report.console import make_console, print_trimmed
-from geval_cli.report.plain_table import indented, plain_table
+from geval_cli.report.verdict_tables import indented, plain_table
 
 _MEGABYTE = 1_000_000
 

@@ -15,10 +15,11 @@ from geval_cli.engine.forecast import Forecast
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
 from geval_cli.report.console import make_console
-from geval_cli.report.forecast import print_forecast
+from geval_cli.report.plan import print_forecast
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.service import PreparedRun, ResumedRun, RunRequest, look_up
-from geval_cli.service.planning import forecast_run
+from geval_cli.runs.planning import forecast_run
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.resume import ResumedRun, look_up
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 

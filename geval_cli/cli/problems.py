@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from geval_cli.config.problems import render_problems
 from geval_cli.errors import ConfigError, GevalError, Problem, Severity
+from geval_cli.source.problems import render_problems
 
 
 def print_problems(problems: Sequence[Problem]) -> None:

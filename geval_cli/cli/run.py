@@ -17,22 +17,18 @@ from geval_cli.cli.ctrl_c import raise_again
 from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.screen import Screen
-from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
 from geval_cli.report.report import RunReport
-from geval_cli.service import (
-    PreparedRun,
-    ResumedRun,
-    RunRequest,
-    exit_code,
-    prepare,
-    run_evaluation,
-    take_up,
-)
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.resume import ResumedRun, take_up
+from geval_cli.runs.stored import exit_code
+from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.home import current_folder, home_folder, make_folder, make_shared_folder
 from geval_cli.store.state import CacheChoice, State, open_state
 

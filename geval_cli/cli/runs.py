@@ -12,7 +12,7 @@ from geval_cli.report.console import make_console
 from geval_cli.report.output import check_output_path, write_results_file
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.terminal import print_report
-from geval_cli.service import load_report
+from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
 
 

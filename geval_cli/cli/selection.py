@@ -12,7 +12,7 @@ from geval_cli.engine.selection import Selection, failing_tests
 from geval_cli.errors import UsageError
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import CaseResult, JsonValue
-from geval_cli.service import load_report
+from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
 
 _RESULT_FILES = (".json", ".jsonl")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.errors import UsageError
-from geval_cli.service.requests import UNTRUSTED_VARIABLE, is_untrusted
+from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def serve(options: ServeOptions) -> None:
         ConfigError: an env file cannot be read.
     """
     _check_extra()
-    from geval_cli.judging import judge_problems
+    from geval_cli.runs.judging import judge_problems
     from geval_cli.web.api.geval import judge_spec
     from geval_cli.web.server import Server, bind
     from geval_cli.web.settings import address_with

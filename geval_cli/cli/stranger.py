@@ -20,11 +20,11 @@ from urllib.request import getproxies
 from msgspec import Struct
 
 from geval_cli.cli.landlock import Allowed, LandlockError, landlock_version, restrict_files, restrict_ports
-from geval_cli.config.secrets import is_secret_name
 from geval_cli.errors import UsageError
-from geval_cli.providers.local_models import models_dir
+from geval_cli.providers.local.models import models_dir
 from geval_cli.providers.trust import port_of
-from geval_cli.service import PreparedRun, RunRequest
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.source.secrets import is_secret_name
 from geval_cli.store.home import DEFAULT_HOME, HOME_VARIABLE
 
 _SYSTEM_FILES = (

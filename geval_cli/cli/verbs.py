@@ -32,7 +32,7 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     verb, *rest = words
     if verb in _ALIASES:
         return [_ALIASES[verb], *_without_config_option(rest)]
-    from geval_cli.config.problems import did_you_mean
+    from geval_cli.source.problems import did_you_mean
 
     near = did_you_mean(verb, [*commands, *_ALIASES])
     hint = _INSTEAD.get(verb) or (

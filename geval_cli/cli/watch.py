@@ -10,8 +10,8 @@ from pathlib import Path
 
 from geval_cli.cli.problems import print_error
 from geval_cli.errors import ExitCode, GevalError
-from geval_cli.report.inert import inert
 from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import inert
 from geval_cli.store.cache import CACHE_FILE
 from geval_cli.store.runs import RUNS_FILE
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.engine.statistics import ClusteredMean, Interval, RunningMean, wilson_interval
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, MetricSummary, Role, RunSummary, Status, Usage
+from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, wilson_interval
 
 
 class Tally(Struct):

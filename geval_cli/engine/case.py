@@ -10,11 +10,11 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.code_calls import test_shown
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
+from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
-    compares_outputs,
     judge_assertion,
     judge_row,
     metric_name,
@@ -22,19 +22,22 @@ from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.assertions.row import RowMember
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict, verdict_of
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.promptfoo.js_text import js_json
-from geval_cli.config.schema import AssertionSpec, ProviderSpec
-from geval_cli.config.suite import TestCase
-from geval_cli.engine.carried import CarriedOver
-from geval_cli.engine.early import EarlyAnswers, Foresight
+from geval_cli.engine.conversation_state import CarriedOver
 from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.own_verdict import own_verdict
 from geval_cli.engine.plan import NO_PROVIDER, Job
+from geval_cli.engine.prefetch import EarlyAnswers, Foresight
 from geval_cli.engine.programs import with_made_parts
-from geval_cli.engine.prompt import Rendered, prompt_params, render_prompt, seen_by_templates
-from geval_cli.engine.promptfoo_prompt import chat_mistake, rendered_params
+from geval_cli.engine.prompt import (
+    Rendered,
+    chat_mistake,
+    prompt_params,
+    render_prompt,
+    rendered_params,
+    seen_by_templates,
+)
 from geval_cli.engine.transforms import (
     seen_by_assertion,
     transformed_output,
@@ -63,6 +66,9 @@ from geval_cli.records import (
     Status,
     Usage,
 )
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.templating.js_text import js_json
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
 
@@ -237,7 +243,7 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
     bench.carried.note(job, subject.rendered_prompt, output)
     if output is not subject.output:
         answered, subject = replace(answered, output=output), replace(subject, output=output)
-    specs = [spec for spec in assertions_of(job.prompt, job.test) if not compares_outputs(spec)]
+    specs = [spec for spec in assertions_of(job.prompt, job.test) if not spec.compares_outputs]
     assertions = await _judge_each(specs, subject, tools)
     verdict = verdict_of(assertions, job.test.threshold)
     try:

@@ -6,21 +6,11 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, has_criteria, judges_of
-from geval_cli.assertions.registry import check_assertion, compares_outputs, members_of
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.prompt_specs import NO_PROMPT
-from geval_cli.config.schema import (
-    AssertionSpec,
-    LlmEvaluationSpec,
-    ModelGradedSpec,
-    PromptSpec,
-    ProviderSpec,
-)
-from geval_cli.config.source_file import is_bare_path
-from geval_cli.config.suite import Suite, TestCase
-from geval_cli.config.test_source import MAX_PROBLEMS
-from geval_cli.engine.carried import is_order_bound, uses_conversation
+from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judges_of
+from geval_cli.assertions.registry import check_assertion
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
@@ -29,6 +19,12 @@ from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
+from geval_cli.source.files import is_bare_path
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.suite.prompts import NO_PROMPT
+from geval_cli.suite.suite import Suite
+from geval_cli.suite.tests import MAX_PROBLEMS
 from geval_cli.templating import Templates, template_problem
 
 _TESTS_COMPARED = 100
@@ -71,9 +67,9 @@ class _Judges(Struct):
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
     def note(self, spec: AssertionSpec, context: CheckContext) -> None:
-        if isinstance(spec, LlmEvaluationSpec) and not has_criteria(spec, context.test, context.templates):
+        if not spec.applies_to(context.test, context.templates):
             return
-        for member in members_of(spec):
+        for member in spec.members:
             self.note(member, context)
         if isinstance(spec, ModelGradedSpec):
             judges = list(judges_of(spec, context.test, self.defaults))
@@ -147,7 +143,7 @@ def check_plan(
             test = seen_by_templates(written, seen_by)
             count, cases = count + 1, cases + plan.cases_of(test)
             is_serial = is_serial or is_order_bound(test)
-            is_in_rows = is_in_rows or any(map(compares_outputs, test.assertions))
+            is_in_rows = is_in_rows or any(spec.compares_outputs for spec in test.assertions)
             where = describe_test(test)
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
@@ -207,7 +203,7 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
     for spec in test.assertions:
         judges.note(spec, context)
         yield from check_assertion(spec, context)
-        if compares_outputs(spec) and plan.cases_of(test) == 1:
+        if spec.compares_outputs and plan.cases_of(test) == 1:
             message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
             yield Problem(message, spec.place.value("type"), "add another prompt or provider")
 

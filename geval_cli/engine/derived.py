@@ -10,9 +10,9 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.errors import Problem
 from geval_cli.records import CaseResult, RunSummary
+from geval_cli.suite.derived_metrics import DerivedMetric
 
 COUNT = "__count"
 _LARGEST_POWER = 1000.0

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from geval_cli.assertions.registry import check_schema
-from geval_cli.assertions.written_schema import parse_schema, unless_empty
-from geval_cli.config.schema import AssertionSpec, LlmEvaluationSpec, PromptSpec, SchemaEvaluationSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
+from geval_cli.assertions.structured.written_schema import parse_schema, unless_empty
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
 from geval_cli.records import JsonValue
+from geval_cli.specs.base import PromptSpec
 
 
 def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[AssertionSpec, ...]:
@@ -21,13 +22,13 @@ def evaluation_of(prompt: PromptSpec, test: TestCase) -> AssertionSpec | None:
     mode = prompt.effective_mode
     if mode == "llm":
         is_written = "evaluation_criteria" in prompt.model_fields_set
-        return LlmEvaluationSpec(
+        return EVALUATION_TYPES["evaluation-llm"](  # type: ignore[call-arg] # the keys of that type
             type="evaluation-llm",
             criteria=prompt.evaluation_criteria or "",
             place=prompt.place.child("evaluation_criteria" if is_written else "evaluation_mode"),
         )
     if mode == "schema":
-        return SchemaEvaluationSpec(
+        return EVALUATION_TYPES["evaluation-schema"](  # type: ignore[call-arg] # the keys of that type
             type="evaluation-schema",
             value=test.evaluation_schema,
             parsing=test.evaluation_parsing or prompt.evaluation_parsing or "strict",

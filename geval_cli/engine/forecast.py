@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from geval_cli.judge.forecast import Purpose
 from geval_cli.providers.prices import Price
-from geval_cli.providers.token_usage import TokenUsage
+from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Role
 
 _ASSUMPTIONS: Mapping[Purpose, str] = {

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.registry import members_of, metric_name
-from geval_cli.config.gates import Gate, Statistic
-from geval_cli.config.problems import did_you_mean
-from geval_cli.config.schema import AssertionSpec, PromptSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.registry import metric_name
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.evaluation import evaluation_of
-from geval_cli.engine.quantiles import Quantiles
-from geval_cli.engine.statistics import ClusteredMean, RunningMean
 from geval_cli.errors import Problem
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
+from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import PromptSpec
+from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.quantiles import Quantiles
+from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.templating import Templates
 
 _QUANTILES = {Statistic.LATENCY_P50: 0.5, Statistic.LATENCY_P95: 0.95, Statistic.LATENCY_P99: 0.99}
@@ -176,7 +177,7 @@ class GateSubjects(Struct):
         name = metric_name(spec, test, templates)
         if name is not None:
             self.metrics.add(name)
-        for member in members_of(spec):
+        for member in spec.members:
             self.note_metrics(member, test, templates)
 
     def problems(self) -> Iterator[Problem]:

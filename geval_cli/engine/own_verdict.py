@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from geval_cli.assertions.code_calls import call_code, written_assertion
+from geval_cli.assertions.assert_set import AssertSetSpec
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.assertions.outcome import Subject, Tools
-from geval_cli.assertions.registry import members_of
+from geval_cli.assertions.programs.code import CodeAssertionSpec
+from geval_cli.assertions.programs.code_calls import call_code, written_assertion
 from geval_cli.assertions.verdict import Verdict
-from geval_cli.config.assertion_schema import AssertSetSpec, CodeAssertionSpec
-from geval_cli.config.schema import AssertionSpec
 from geval_cli.errors import CodeFailedError, TemplateError
 from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
@@ -78,7 +78,7 @@ def _members(
     spec: AssertionSpec, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
     told = [member for member in result.assertions if member.type != _TOLD_BY_CODE]
-    specs = members_of(spec) or [spec] * len(told)
+    specs = spec.members or [spec] * len(told)
     for member_spec, member in zip(specs, told, strict=False):
         yield from _parts(member_spec, member, subject, tools)
 

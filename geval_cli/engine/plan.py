@@ -1,16 +1,52 @@
 """What a run will do: jobs, lazily, a lane of them for each provider. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from msgspec import Struct
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.promptfoo.specs import FilteredProviderSpec
-from geval_cli.config.schema import PromptSpec, ProviderSpec
-from geval_cli.config.suite import Suite, TestCase
-from geval_cli.engine.filters import answers_prompt, runs_with
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.records import Column, ProviderRef
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.suite.suite import Suite
+
+_ANY = "*"
+
+
+def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
+    """Whether a provider is asked a prompt at all; one that chooses nothing is asked every prompt."""
+    chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
+    return chosen is None or _is_chosen(prompt_names(prompt), chosen)
+
+
+def runs_with(test: TestCase, provider: ProviderSpec, prompt: PromptSpec) -> bool:
+    """Whether a test is run with a provider and a prompt."""
+    directions = test.directions
+    return (directions.prompts is None or _is_chosen(prompt_names(prompt), directions.prompts)) and (
+        directions.providers is None
+        or _is_chosen((provider.label, provider.id, provider.public_id), directions.providers)
+    )
+
+
+def prompt_names(prompt: PromptSpec) -> tuple[str, ...]:
+    """All names by which a config may choose a prompt."""
+    own = prompt.names if isinstance(prompt, NamedPromptSpec) else ()
+    return (prompt.id, prompt.label, *own)
+
+
+def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
+    """Whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
+    known = [name for name in names if name]
+    return any(
+        name == wanted
+        or name.startswith(f"{wanted}:")
+        or (wanted.endswith(_ANY) and name.startswith(wanted.removesuffix(_ANY)))
+        for wanted in chosen
+        for name in known
+    )
+
 
 NO_PROVIDER = ProviderSpec(id="none")
 """Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""

@@ -9,15 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.code_calls import call_code, code_problems
 from geval_cli.assertions.outcome import CheckContext, Tools
-from geval_cli.config.access import Access
-from geval_cli.config.promptfoo.js_text import js_json, js_string
-from geval_cli.config.promptfoo.prompts import EXEC_PREFIX
-from geval_cli.config.promptfoo.specs import NamedPromptSpec
-from geval_cli.config.schema import PromptSpec
-from geval_cli.config.suite import Suite
-from geval_cli.config.wanted import describe_value
+from geval_cli.assertions.programs.code_calls import call_code, code_problems
 from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem
@@ -26,6 +19,13 @@ from geval_cli.scripting.code import CodeError, Language, find_code
 from geval_cli.scripting.command import run_command
 from geval_cli.scripting.script_errors import ScriptError
 from geval_cli.scripting.scripts import Scripts
+from geval_cli.source.access import Access
+from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.promptfoo.prompts import EXEC_PREFIX
+from geval_cli.suite.suite import Suite
+from geval_cli.templating.js_text import js_json, js_string
 
 _VARIABLE_FUNCTION = "get_var"
 _TIME_LIMIT_S = 60.0

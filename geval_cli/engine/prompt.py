@@ -1,26 +1,241 @@
 """A prompt of the config and a test case become the messages that are sent."""
 
 import json
+import re
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.promptfoo.specs import NamedPromptSpec
-from geval_cli.config.schema import PromptSpec
-from geval_cli.config.suite import TestCase
-from geval_cli.engine.promptfoo_prompt import (
-    as_sent,
-    chat_messages,
-    render_text,
-    resolved_variables,
-    shown_text,
-)
-from geval_cli.errors import TemplateError
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import ConfigError, TemplateError
+from geval_cli.patterns import compile_later
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating import Templates
+from geval_cli.templating.js_text import js_json, js_string
+
+_PLACEHOLDER = compile_later(r"\{\{\s*(\w+)\s*\}\}")
+_PASSES = 5
+_ACROSS_LINES = compile_later(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
+_RAW_MARKS = (re.compile(r"\{%\s*raw\s*%\}"), re.compile(r"\{%\s*endraw\s*%\}"))
+_COMMENT = compile_later(r"\{#.*?#\}", re.DOTALL)
+_NAMES = compile_later(r"\{\{\s*([^{}\s|]+)\s*(?:\|[^}]+)?\}\}|\{%\s*(?:if|for)\s+([^{}\s]+)\s*.*?%\}")
+_LOOP = compile_later(r"\{%\s*for\s+(\w+)\s+in\s+(\w+)\s*%\}")
+_ROOT = compile_later(r"[A-Za-z_]\w*")
+_YAML_CHAT = "- role:"
+_JSON_CHAT = compile_later(r"\[\s*\{")
+_RENDERED_PARAMS = ("tools", "functions", "response_format", "output_format", "systemInstruction")
+
+
+def resolved_variables(
+    variables: Mapping[str, JsonValue], opaque: Collection[str] = ()
+) -> dict[str, JsonValue]:
+    """Variables with the values of others in the place of their names, as deep as five passes go.
+
+    Args:
+        variables: of a test. A line break at the end of a text is left out.
+        opaque: variables that came from a model: names of these stay, so that their text is never rendered.
+    """
+    found = {
+        name: value.removesuffix("\n") if isinstance(value, str) and name not in opaque else value
+        for name, value in variables.items()
+    }
+    for _ in range(_PASSES):
+        before = dict(found)
+        for name, value in found.items():
+            if isinstance(value, str) and name not in opaque:
+                found[name] = _with_first(value, found, opaque)
+        if found == before:
+            break
+    return found
+
+
+def render_text(
+    raw: str, variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str] = ()
+) -> str:
+    """The text that is sent for a prompt.
+
+    In a prompt that is JSON each text is rendered by itself, so that quotes and line breaks of variables cannot
+    break it, and the whole is written with one entry a line.
+
+    Raises:
+        TemplateError: the prompt's template is broken.
+    """
+    try:
+        document = json.loads(raw, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        if _stays_as_it_is(raw):
+            return raw
+        return templates.render(raw, _rendered_values(variables, templates, opaque))
+    own = {name: _opened(value, variables, opaque, name) for name, value in variables.items()}
+    return js_json(_rendered_leaves(document, own, templates), 2)
+
+
+def rendered_params(
+    params: Mapping[str, JsonValue], config: Mapping[str, JsonValue], test: TestCase, templates: Templates
+) -> dict[str, JsonValue]:
+    """`params` with the test's variables in what promptfoo renders of a request: tools, functions, formats.
+
+    Args:
+        params: of the request.
+        config: of the provider, which `params` win over; of it comes only what holds templates.
+        test: with the variables as templates see them.
+        templates: of promptfoo's dialect.
+
+    Raises:
+        TemplateError: a template is broken.
+    """
+    found = dict(params)
+    for key in _RENDERED_PARAMS:
+        written = params.get(key, config.get(key))
+        rendered = written if written is None else _rendered_leaves(written, test.variables, templates)
+        if rendered != written:
+            found[key] = rendered
+    return found
+
+
+def as_sent(text: str) -> str:
+    """A text without templates as it is sent: JSON with one entry a line, any other text as it is."""
+    try:
+        return js_json(json.loads(text, parse_constant=_refuse), 2)
+    except (ValueError, RecursionError):
+        return text
+
+
+def shown_text(text: str) -> str:
+    """A prompt as results show it: JSON without the spaces between its parts, also within its texts; else as it is."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return js_json(_with_compact_texts(json.loads(text, parse_constant=_refuse)))
+    except (ValueError, RecursionError):
+        return text
+
+
+def chat_messages(text: str) -> tuple[Message, ...]:
+    """The messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
+    found: JsonValue = None
+    if text.strip().startswith(_YAML_CHAT):
+        try:
+            found = read_yaml(text, "prompt").value
+        except ConfigError:
+            found = None
+    elif text.lstrip().startswith("["):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+    if isinstance(found, list) and found and all(_is_message(item) for item in found):
+        return tuple(map(_message, found))
+    return (Message("user", text),)
+
+
+def chat_mistake(text: str) -> str:
+    """Why a text that begins as a chat does cannot be read as one; "" for a chat and for any other text."""
+    bare = text.strip()
+    try:
+        if bare.startswith(_YAML_CHAT):
+            read_yaml(text, "prompt")
+        elif _JSON_CHAT.match(bare) and bare.endswith("]") and '"role"' in bare:
+            json.loads(text)
+    except ConfigError as error:
+        return error.problems[0].message
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
+def _with_first(text: str, variables: Mapping[str, JsonValue], opaque: Collection[str]) -> str:
+    """`text` with the first name of a variable in it replaced; unchanged when that is no variable."""
+    place = _PLACEHOLDER.search(text)
+    if place is None or place[1] not in variables or place[1] in opaque:
+        return text
+    value = variables[place[1]]
+    written = "null" if value is None else js_string(value)
+    return text[: place.start()] + written + text[place.end() :]
+
+
+def _with_compact_texts(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return shown_text(value)
+    if isinstance(value, list):
+        return [_with_compact_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_compact_texts(item) for key, item in value.items()}
+    return value
+
+
+def _stays_as_it_is(text: str) -> bool:
+    """Whether promptfoo renders nothing of a prompt: an expression of it is not closed in the line where it begins."""
+    is_marked = all(mark.search(text) for mark in _RAW_MARKS)
+    return bool(_ACROSS_LINES.search(text)) and not is_marked
+
+
+def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> bool:
+    """Whether a variable's text is rendered: as soon as a name in it is no variable, all of it stays as it is."""
+    text = _COMMENT.sub("", text)
+    names = {found[1] or found[2] for found in _NAMES.finditer(text)}
+    for loop in _LOOP.finditer(text):
+        names = (names - {loop[1]}) | {loop[2]}
+    roots = (_ROOT.match(name) for name in names)
+    return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
+
+
+def _rendered_values(
+    variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str]
+) -> dict[str, JsonValue]:
+    """Texts rendered once more; one that is no template, or names what is no variable, stays as it is."""
+    rendered = {}
+    for name, value in variables.items():
+        rendered[name] = value
+        is_template = isinstance(value, str) and name not in opaque and not _stays_as_it_is(value)
+        if is_template and _names_nothing_unknown(value, variables):
+            try:
+                rendered[name] = templates.render(value, variables)
+            except TemplateError:
+                continue
+    return rendered
+
+
+def _opened(
+    value: JsonValue, variables: Mapping[str, JsonValue], opaque: Collection[str], name: str
+) -> JsonValue:
+    """`value` with what came from a model in it; nothing is rendered after this."""
+    if not isinstance(value, str) or name in opaque:
+        return value
+    return _PLACEHOLDER.sub(
+        lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
+    )
+
+
+def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templates: Templates) -> JsonValue:
+    if isinstance(value, str):
+        return templates.render(value, variables)
+    if isinstance(value, list):
+        return [_rendered_leaves(item, variables, templates) for item in value]
+    if isinstance(value, dict):
+        return {key: _rendered_leaves(item, variables, templates) for key, item in value.items()}
+    return value
+
+
+def _is_message(item: JsonValue) -> bool:
+    """Whether this is meant as a message. One that lacks its content is the API's to refuse: as text it would pass."""
+    return isinstance(item, dict) and isinstance(item.get("role"), str)
+
+
+def _message(item: dict[str, JsonValue]) -> Message:
+    further = {key: value for key, value in item.items() if key not in {"role", "content"}}
+    return Message(item["role"], item.get("content"), further)
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON value")
+
 
 _NOTHING: Mapping[str, JsonValue] = {}
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from geval_cli.config.schema import PromptSpec, ProviderSpec
-from geval_cli.config.suite import Suite, TestCase, TestSource
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.suite.suite import Suite, TestSource
 
 _PATTERN_TIMEOUT_S = 2.0
 

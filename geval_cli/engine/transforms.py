@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.code_calls import (
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.graded.retrieval import ContextSpec
+from geval_cli.assertions.outcome import CheckContext, Subject, Tools
+from geval_cli.assertions.programs.code_calls import (
     call_code,
     code_problems,
     code_text,
@@ -12,18 +15,16 @@ from geval_cli.assertions.code_calls import (
     script_output,
     visible_variables,
 )
-from geval_cli.assertions.json_text import parse_strict_json
-from geval_cli.assertions.outcome import CheckContext, Subject, Tools
-from geval_cli.assertions.registry import members_of
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.graded_schema import ContextSpec
-from geval_cli.config.promptfoo.specs import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
-from geval_cli.config.suite import Suite, TestCase
+from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.own_verdict import SCORING_FUNCTION
 from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
 from geval_cli.records import JsonValue
+from geval_cli.specs.base import PromptSpec, ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
+from geval_cli.suite.suite import Suite
 
 _VARS_ARGUMENTS = ("vars", "context")
 _OUTPUT_FUNCTION = "get_transform"
@@ -148,7 +149,7 @@ def _check_assertion_code(spec: AssertionSpec, context: CheckContext) -> Iterato
     if isinstance(spec, ContextSpec) and spec.context_transform is not None:
         where = spec.place.spelled("contextTransform", "context_transform")
         yield from code_problems(spec.context_transform, where, context)
-    for member in members_of(spec):
+    for member in spec.members:
         yield from _check_assertion_code(member, context)
 
 

@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import UsageError
 from geval_cli.judge.metric import ScoreRange
 from geval_cli.judge.prompt import read_prompt
+from geval_cli.source.problems import did_you_mean
 
 
 class Dimension(Struct, frozen=True):

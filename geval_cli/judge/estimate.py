@@ -12,8 +12,8 @@ from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
-from geval_cli.judge.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.prompt import Yardstick
+from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role

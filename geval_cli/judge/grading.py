@@ -15,7 +15,6 @@ from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.estimate import Estimate, Question, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
-from geval_cli.judge.parse import parse_steps
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
@@ -33,6 +32,7 @@ from geval_cli.judge.prompt import (
     uses_steps,
     yardsticks_of,
 )
+from geval_cli.judge.replies.parse import parse_steps
 from geval_cli.judge.scoring import normalise_rating, passes, strict_score
 from geval_cli.judge.source import (
     PARAM_LABELS,

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
-from geval_cli.config.schema import Scoring
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.specs.base import Scoring
 
 ScoreRange = tuple[float, float]
 

@@ -6,23 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from geval_cli.assertions.graded.geval_checks import check_metric
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import metric_from_spec
 from geval_cli.assertions.outcome import DEFAULT_JUDGE
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.assertion_specs import read_assertion
-from geval_cli.config.env import EnvValues
-from geval_cli.config.place import Place
-from geval_cli.config.provider_specs import read_provider
-from geval_cli.config.schema import GEvalAssertionSpec, ProviderSpec
-from geval_cli.config.source_file import SourceFiles, is_file_reference
-from geval_cli.config.validation import Reading
-from geval_cli.config.wanted import describe_value
 from geval_cli.errors import Problem, Severity, UsageError
-from geval_cli.judge.build import metric_from_spec
-from geval_cli.judge.check import check_metric
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
-from geval_cli.judging import judge_problems
-from geval_cli.providers.client_model import HINT, ClientModel, client_problem, is_openai_client
+from geval_cli.providers.wire.openai_client import HINT, ClientModel, client_problem, is_openai_client
 from geval_cli.records import JsonValue
+from geval_cli.runs.judging import judge_problems
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.env import EnvValues
+from geval_cli.source.files import SourceFiles, is_file_reference
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.assertions import read_assertion
+from geval_cli.suite.providers import read_provider
+from geval_cli.suite.validation import Reading
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 
@@ -74,7 +75,7 @@ def _new_reading() -> Reading:
     return Reading(SourceFiles(Path(), TRUSTED), EnvValues({}))
 
 
-def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalAssertionSpec | None:
+def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalFields | None:
     values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in {"name", "model"}}
     if values["score_range"] == list(DEFAULT_SCORE_RANGE):
         values["score_range"] = None
@@ -92,7 +93,7 @@ def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalAssertion
             return None
     given = {name: value for name, value in values.items() if value is not None}
     spec = read_assertion({"type": "g-eval", **given}, Place.nowhere(), reading)
-    assert spec is None or isinstance(spec, GEvalAssertionSpec)
+    assert spec is None or isinstance(spec, GEvalFields)
     return spec
 
 

@@ -5,14 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ApiError, GevalError, MissingParamsError, ProviderError, UsageError
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import missing_params
-from geval_cli.judging import Judges
 from geval_cli.library.records import Result, TestCase
-from geval_cli.providers.client_model import ClientModel
+from geval_cli.providers.wire.openai_client import ClientModel
 from geval_cli.records import JsonValue, Status
+from geval_cli.runs.judging import Judges
+from geval_cli.specs.base import ProviderSpec
 
 
 @dataclass(frozen=True, slots=True)

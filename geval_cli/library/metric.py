@@ -10,11 +10,11 @@ from geval_cli.library.records import Result, TestCase
 from geval_cli.library.session import Session
 
 if TYPE_CHECKING:
-    from geval_cli.config.schema import ProviderSpec
     from geval_cli.judge.metric import Judge, Metric
     from geval_cli.library.definition import Model
     from geval_cli.library.evaluation import Evaluation
-    from geval_cli.providers.client_model import ClientModel
+    from geval_cli.providers.wire.openai_client import ClientModel
+    from geval_cli.specs.base import ProviderSpec
 
 DEFAULT_CONCURRENCY = 10
 """How many cases of a batch are judged at a time."""

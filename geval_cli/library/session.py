@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from geval_cli.judging import Judges
     from geval_cli.library.worker import Worker
+    from geval_cli.runs.judging import Judges
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from geval_cli.judging import Judges, judging
+from geval_cli.runs.judging import Judges, judging
 
 T = TypeVar("T")
 _Opened = Future[tuple[asyncio.AbstractEventLoop, Judges]]

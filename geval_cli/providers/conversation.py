@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from geval_cli.providers.chat_reply import content_text
+from geval_cli.providers.wire.chat_reply import content_text
 from geval_cli.records import Message, ModelRequest
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from geval_cli.config.schema import ProviderSpec
+from geval_cli.specs.base import ProviderSpec
 
 TEXT = "text"
 EMBEDDING = "embedding"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from geval_cli.providers.token_usage import TokenUsage
+from geval_cli.providers.wire.token_usage import TokenUsage
 
 LIST_PRICE = "list"
 """As `price` of a provider: what the vendor lists, also where a gateway or a test server stands before it."""

@@ -6,8 +6,8 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-from geval_cli.config.secrets import MASK, is_secret_parameter, mask_bare
 from geval_cli.records import JsonValue
+from geval_cli.source.secrets import MASK, is_secret_parameter, mask_bare
 
 EXCERPT_CHARS = 2_000
 """How much of a server's answer an error carries."""

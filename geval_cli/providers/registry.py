@@ -13,19 +13,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from geval_cli.config.access import TRUSTED, Access
-from geval_cli.config.problems import did_you_mean
-from geval_cli.config.promptfoo.specs import own_env_of
-from geval_cli.config.schema import ProviderSpec
-from geval_cli.config.source_file import is_bare_path
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
-from geval_cli.providers.client_model import ClientModel
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
-from geval_cli.providers.vertex import VERTEX
+from geval_cli.providers.wire.openai_client import ClientModel
+from geval_cli.providers.wire.vertex import VERTEX
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.files import is_bare_path
+from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import own_env_of
 
 _GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
 _SERVER = "it speaks OpenAI's chat API: write `openai:MODEL` and set base_url"
@@ -88,35 +88,50 @@ _HERE = "geval_cli.providers"
 
 OWN_KINDS: Mapping[str, ProviderKind] = {
     "vertex": ProviderKind(
-        f"{_HERE}.vertex",
-        f"{_HERE}.google",
+        f"{_HERE}.wire.vertex",
+        f"{_HERE}.wire.google",
         VERTEX.title,
         VERTEX.example,
         VERTEX.key_envs[0],
         VERTEX.base_url,
     ),
     "local": ProviderKind(
-        f"{_HERE}.local_models", f"{_HERE}.local", "a model in this process (llama.cpp)", "local:smollm2"
+        f"{_HERE}.local.models",
+        f"{_HERE}.local.provider",
+        "a model in this process (llama.cpp)",
+        "local:smollm2",
     ),
     "echo": ProviderKind(f"{_HERE}.echo", f"{_HERE}.echo", "answers with the prompt itself", "echo"),
     "scripted": ProviderKind(
         f"{_HERE}.scripted", f"{_HERE}.scripted", "answers from a file", "scripted:replies.yaml"
     ),
-    "http": ProviderKind(f"{_HERE}.http", f"{_HERE}.http", "any HTTP API", "http://localhost:8080/answer"),
-    "https": ProviderKind(f"{_HERE}.http", f"{_HERE}.http", "any HTTP API", "https://example.com/answer"),
+    "http": ProviderKind(
+        f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "http://localhost:8080/answer"
+    ),
+    "https": ProviderKind(
+        f"{_HERE}.wire.http", f"{_HERE}.wire.http", "any HTTP API", "https://example.com/answer"
+    ),
     "python": ProviderKind(
-        f"{_HERE}.python", f"{_HERE}.python", "a Python function", "python:provider.py:call_api"
+        f"{_HERE}.programs.python",
+        f"{_HERE}.programs.python",
+        "a Python function",
+        "python:provider.py:call_api",
     ),
     "javascript": ProviderKind(
-        f"{_HERE}.javascript",
-        f"{_HERE}.javascript",
+        f"{_HERE}.programs.javascript",
+        f"{_HERE}.programs.javascript",
         "a JavaScript class or function",
         "javascript:provider.js",
     ),
     "file": ProviderKind(
-        f"{_HERE}.python", f"{_HERE}.python", "a Python function", "file://provider.py:call_api"
+        f"{_HERE}.programs.python",
+        f"{_HERE}.programs.python",
+        "a Python function",
+        "file://provider.py:call_api",
     ),
-    "exec": ProviderKind(f"{_HERE}.exec", f"{_HERE}.exec", "a program's output", "exec:./answer.sh"),
+    "exec": ProviderKind(
+        f"{_HERE}.programs.exec", f"{_HERE}.programs.exec", "a program's output", "exec:./answer.sh"
+    ),
 }
 
 
@@ -139,7 +154,7 @@ def provider_kinds() -> dict[str, ProviderKind]:
     presets = {
         name: ProviderKind(
             f"{_HERE}.presets",
-            f"{_HERE}.{_OWN_WIRE.get(preset.wire_format, 'openai_compatible')}",
+            f"{_HERE}.wire.{_OWN_WIRE.get(preset.wire_format, 'openai')}",
             preset.title,
             preset.example,
             preset.key_envs[0] if preset.needs_key else "",

@@ -4,25 +4,190 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
-from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error
-from geval_cli.providers.script_file import ScriptedError, ScriptEntry, read_script
 from geval_cli.providers.source import ProviderSource
-from geval_cli.records import (
-    Choice,
-    ModelRequest,
-    ModelResponse,
-    TokenAlternative,
-    TokenLogprob,
-    Usage,
-)
+from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
+from geval_cli.source.access import Access, OutsideError
+from geval_cli.source.safe_open import open_regular
+from geval_cli.source.source_map import Document, Place
+from geval_cli.source.yaml_source import read_yaml
+
+_ENTRY_KEYS = ("match", "reply", "replies", "logprobs", "error", "latency_ms", "default")
+_ERROR_KEYS = ("status", "message", "retry_after_s")
+_HTTP_ERRORS = range(400, 600)
+
+
+class ScriptedError(Struct, frozen=True):
+    """An HTTP error that a scripted server answers with."""
+
+    status: int
+    message: str = "scripted error"
+    retry_after_s: float | None = None
+
+
+class ScriptEntry(Struct, frozen=True):
+    """What is answered to the prompts that `match` fits; "" fits all.
+
+    Attributes:
+        replies: one of them is chosen by sample and repeat index.
+        logprobs: probabilities of the tokens that could stand in the place of the one that the reply has.
+    """
+
+    match: str
+    replies: tuple[str, ...] = ()
+    logprobs: Mapping[str, float] | None = None
+    error: ScriptedError | None = None
+    latency_ms: float = 0.0
+
+    def fits(self, prompt: str) -> bool:
+        """Whether `match` occurs in the prompt, as it is written or as a regular expression."""
+        if self.match in prompt:
+            return True
+        try:
+            return re.search(self.match, prompt, re.DOTALL) is not None
+        except re.error:
+            return False
+
+
+def read_script(path: Path, access: Access, *, shown_as: str) -> tuple[ScriptEntry, ...]:
+    """The entries of the file in their order, those that fit every prompt last.
+
+    Raises:
+        ConfigError: the file cannot be read, or with every problem in it.
+    """
+    try:
+        with open_regular(path, access) as stream:
+            text = stream.read().decode("utf-8-sig")
+    except OutsideError as error:
+        raise ConfigError([error.problem(None)]) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
+        problem = Problem(f"the replies file {shown_as} cannot be read: {reason}", hint="check the path")
+        raise ConfigError([problem]) from error
+    return _ScriptReader(read_yaml(text, shown_as)).read()
+
+
+class _ScriptReader:
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._problems: list[Problem] = []
+
+    def read(self) -> tuple[ScriptEntry, ...]:
+        value, place = self._document.value, self._document.place
+        last: list[ScriptEntry] = []
+        if isinstance(value, dict):
+            for key in value.keys() - {"replies", "default"}:
+                self._report(f"unknown key `{key}`", place, key, "allowed: replies, default")
+            if "default" in value:
+                last.append(ScriptEntry("", self._texts([value["default"]])))
+            value, place = value.get("replies", []), place.child("replies")
+        if not isinstance(value, list):
+            self._report("the replies must be a list", place, None, "begin each with `- match: ...`")
+            value = []
+        entries = [
+            entry for index, item in enumerate(value) if (entry := self._entry(item, place.child(index)))
+        ]
+        if self._problems:
+            raise ConfigError(self._problems)
+        return (
+            *[item for item in entries if item.match],
+            *[item for item in entries if not item.match],
+            *last,
+        )
+
+    def _report(self, message: str, place: Place, key: str | None, hint: str = "") -> None:
+        location = place.value() if key is None else place.key(key)
+        self._problems.append(Problem(message, location, hint))
+
+    def _entry(self, item: Any, place: Place) -> ScriptEntry | None:
+        if not isinstance(item, dict):
+            self._report("each reply must be a mapping", place, None, "write `match: ...` and `reply: ...`")
+            return None
+        for key in item.keys() - set(_ENTRY_KEYS):
+            self._report(f"unknown key `{key}`", place, key, f"allowed: {', '.join(_ENTRY_KEYS)}")
+        if not isinstance(item.get("match", ""), str):
+            self._report("`match` must be a text", place, "match")
+            return None
+        replies = self._replies(item, place)
+        logprobs = self._logprobs(item, replies, place)
+        error = self._error(item, place)
+        if not replies and logprobs:
+            replies = (max(logprobs, key=logprobs.__getitem__),)
+        if not replies and "error" not in item:
+            self._report("the entry has no reply", place, None, "give it `reply`, `replies` or `error`")
+        return ScriptEntry(item.get("match", ""), replies, logprobs, error, self._latency(item, place))
+
+    def _replies(self, item: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+        given = [key for key in ("reply", "replies", "default") if key in item]
+        if len(given) > 1:
+            self._report(f"`{given[0]}` and `{given[1]}` exclude each other", place, given[1])
+        if "replies" in item:
+            if isinstance(item["replies"], list) and item["replies"]:
+                return self._texts(item["replies"])
+            self._report("`replies` must be a list with at least one text", place, "replies")
+            return ("",)
+        return self._texts([item[given[0]]]) if given else ()
+
+    @staticmethod
+    def _texts(values: list[Any]) -> tuple[str, ...]:
+        return tuple(
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values
+        )
+
+    def _logprobs(
+        self, item: Mapping[str, Any], replies: tuple[str, ...], place: Place
+    ) -> Mapping[str, float] | None:
+        value = item.get("logprobs")
+        if value is None:
+            return None
+        is_valid = isinstance(value, dict) and bool(value) and all(_is_probability(p) for p in value.values())
+        if not is_valid:
+            self._report("`logprobs` must map tokens to probabilities above 0, at most 1", place, "logprobs")
+            return None
+        for reply in replies:
+            if not any(token in reply for token in value):
+                self._report(f"none of these tokens is in the reply {reply!r}", place, "logprobs")
+        return {str(token): float(probability) for token, probability in value.items()}
+
+    def _error(self, item: Mapping[str, Any], place: Place) -> ScriptedError | None:
+        value = item.get("error")
+        if value is None:
+            return None
+        if not isinstance(value, dict) or not value.keys() <= set(_ERROR_KEYS):
+            self._report(f"`error` must be a mapping of {', '.join(_ERROR_KEYS)}", place, "error")
+            return None
+        status = value.get("status", 500)
+        if not isinstance(status, int) or status not in _HTTP_ERRORS:
+            self._report("`status` must be an HTTP error status, 400 to 599", place.child("error"), "status")
+            return None
+        wait = value.get("retry_after_s")
+        return ScriptedError(
+            status, str(value.get("message", "scripted error")), None if wait is None else float(wait)
+        )
+
+    def _latency(self, item: Mapping[str, Any], place: Place) -> float:
+        value = item.get("latency_ms", 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            self._report("`latency_ms` must be a number from 0", place, "latency_ms")
+            return 0.0
+        return float(value)
+
+
+def _is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+
 
 _EXCERPT_CHARS = 200
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from geval_cli.config.access import TRUSTED, Access
-from geval_cli.config.promptfoo.specs import EnvProviderSpec
-from geval_cli.config.schema import ProviderSpec
-from geval_cli.config.secrets import is_secret_name, secret_values
 from geval_cli.errors import Problem, Severity
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.secrets import is_secret_name, secret_values
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import EnvProviderSpec
 
 _MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message
 

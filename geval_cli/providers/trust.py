@@ -4,17 +4,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from geval_cli.config.access import TRUST_HINT, TRUSTED
-from geval_cli.config.promptfoo.specs import own_env_of
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import Problem
 from geval_cli.providers.json_path import has_response_code
-from geval_cli.providers.local_models import MODELS_DIR_VARIABLE, model_name
+from geval_cli.providers.local.models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, is_routing_header, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.vertex import (
+from geval_cli.providers.wire.vertex import (
     DEFAULT_REGION,
     PROJECT_VARIABLES,
     REGION_VARIABLES,
@@ -22,6 +19,9 @@ from geval_cli.providers.vertex import (
     is_region,
     vertex_endpoint,
 )
+from geval_cli.source.access import TRUST_HINT, TRUSTED
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import own_env_of
 
 Origin = tuple[str, str, int]
 """Scheme, host and port."""

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, JsonValue, Status
-from geval_cli.report.inert import inert, one_line
 from geval_cli.report.numbers import format_percentage
+from geval_cli.report.sanitize import inert, one_line
 from geval_cli.report.verdict import Signs, verdict
 
 _DISTRIBUTION_MAX = 6

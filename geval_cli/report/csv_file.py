@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.inert import value_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.sanitize import value_text
 
 _BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets take UTF-8 for an encoding of their own
 _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")

@@ -7,9 +7,9 @@ from rich.text import Text
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
-from geval_cli.report.inert import clipped_lines, inert, inert_lines, one_line, value_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import clipped_lines, inert, inert_lines, one_line, value_text
 from geval_cli.report.verdict import (
     case_number,
     case_title,

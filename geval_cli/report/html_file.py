@@ -9,10 +9,10 @@ from string import Template
 
 from geval_cli.events import RunEvent
 from geval_cli.records import CaseResult, Status, to_json
-from geval_cli.report.inert import inert
-from geval_cli.report.json_text import json_text
+from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.sanitize import inert
 
 CASES_MAX = 20_000
 """Above it, passed cases are left out, and the page says how many: browsers hold no hundred thousand prompts."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
-from geval_cli.report.json_text import json_text
+from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
 

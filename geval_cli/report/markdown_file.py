@@ -10,14 +10,13 @@ from msgspec import Struct, field
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
-from geval_cli.report.derived_table import DERIVED_HEADER, derived_rows
-from geval_cli.report.inert import clipped_lines, inert, one_line, value_text
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
+from geval_cli.report.sanitize import clipped_lines, inert, one_line, value_text
 from geval_cli.report.verdict import case_number, case_title
-from geval_cli.report.verdict_tables import gate_value
+from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
 
 TEXT_MAX = 60_000
 """Characters; GitHub takes 65,536 in a comment, GitLab a million."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
-from geval_cli.report.inert import inert
+from geval_cli.report.sanitize import inert
 
 
 class RunReport(Struct, frozen=True):

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.console import print_trimmed
-from geval_cli.report.inert import inert
 from geval_cli.report.numbers import format_clock, format_duration, format_percentage
-from geval_cli.report.plain_table import indented, plain_table
+from geval_cli.report.sanitize import inert
 from geval_cli.report.verdict import STYLES
+from geval_cli.report.verdict_tables import indented, plain_table
 
 _STATUS_STYLES = {
     RunStatus.COMPLETED: "",

@@ -9,13 +9,11 @@ from rich.text import Text
 from geval_cli.numbers import format_cost, format_score
 from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
 from geval_cli.report.console import print_hanging, print_trimmed
-from geval_cli.report.derived_table import print_derived
-from geval_cli.report.inert import inert, one_line
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.plain_table import indented, plain_table
 from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import inert, one_line
 from geval_cli.report.verdict import STYLES, signs_of
-from geval_cli.report.verdict_tables import print_flaky, print_gates
+from geval_cli.report.verdict_tables import indented, plain_table, print_derived, print_flaky, print_gates
 
 METRICS_MAX = 30
 _LABEL_WIDTH = len("pass rate  ")

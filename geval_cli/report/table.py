@@ -7,10 +7,9 @@ from rich.text import Text
 
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import print_trimmed
-from geval_cli.report.inert import one_line, value_text
 from geval_cli.report.numbers import plural
-from geval_cli.report.plain_table import indented, plain_table
 from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (
     VERDICT_WIDTH,
     case_number,
@@ -20,6 +19,7 @@ from geval_cli.report.verdict import (
     has_fallback,
     signs_of,
 )
+from geval_cli.report.verdict_tables import indented, plain_table
 
 ROWS_MAX = 50
 _TITLE_MIN, _TITLE_MAX = 16, 40

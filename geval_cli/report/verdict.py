@@ -10,7 +10,7 @@ from rich.text import Text
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.console import is_unicode
-from geval_cli.report.inert import one_line, value_text
+from geval_cli.report.sanitize import one_line, value_text
 
 STYLES = {
     Status.PASSED: "green",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.config.access import Access, OutsideError
-from geval_cli.config.regular_file import open_regular
+from geval_cli.source.access import Access, OutsideError
+from geval_cli.source.safe_open import open_regular
 
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024

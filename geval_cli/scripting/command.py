@@ -1,12 +1,38 @@
-"""A program that is run once: arguments in, what it prints out. No shell."""
+"""Run a program of the user as a child process."""
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from geval_cli.config.access import Access
-from geval_cli.scripting.child import kill_child
 from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.source.access import Access
+
+DEFAULT_PARALLEL = 4
+"""How many processes run a user's code at once unless the config says otherwise: their machine has other work too."""
+
+_LAST_BYTES_S = 1.0
+
+
+async def kill_child(child: asyncio.subprocess.Process) -> None:
+    """Kill `child` and, where sessions exist and it leads one, its own children; then wait for its end."""
+    if sys.platform == "win32":
+        with suppress(ProcessLookupError):
+            child.kill()
+    else:
+        # Also after its end: what it started may still hold the pipes.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    # communicate() reads the pipes to their end, so that their transports are closed with the process. What it started
+    # in another session may hold them open for ever, so they are closed from this side at last.
+    with suppress(ConnectionError, ValueError, RuntimeError, TimeoutError):
+        await asyncio.wait_for(child.communicate(), _LAST_BYTES_S)
+    child._transport.close()  # type: ignore[attr-defined]  # there is no public way
+    await child.wait()
+
 
 _SHOWN = 2_000  # characters of what a program complains about
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from geval_cli.config.access import Access
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, Language
 from geval_cli.scripting.javascript import JavaScriptEngine
-from geval_cli.scripting.python_pool import PythonPool
+from geval_cli.scripting.python_process import PythonPool
+from geval_cli.source.access import Access
 
 PYTHON_LIMIT_S = 60.0
 """How long one call of Python code may take."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Undefined
 
-from geval_cli.config.promptfoo.js_text import js_string
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
+from geval_cli.templating.js_text import js_string
 
 JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
     map(chr, range(0x2000, 0x200B))

@@ -15,9 +15,9 @@ from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.exceptions import UndefinedError
 from jinja2.sandbox import MAX_RANGE
 
-from geval_cli.config.dialect import Dialect
 from geval_cli.errors import TemplateError
 from geval_cli.records import JsonValue
+from geval_cli.specs.dialect import Dialect
 from geval_cli.templating.js_values import (
     UNDEFINED,
     JsArray,

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from jinja2 import Undefined
 
-from geval_cli.config.promptfoo.js_text import js_json
 from geval_cli.patterns import compile_later
+from geval_cli.templating.js_text import js_json
 from geval_cli.templating.js_values import (
     JS_SPACE,
     NAN,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from geval_cli.config.dialect import Dialect
 from geval_cli.records import JsonValue
+from geval_cli.specs.dialect import Dialect
 from geval_cli.templating.templates import Templates
 
 

@@ -21,10 +21,10 @@ from jinja2 import (
 )
 from jinja2.exceptions import SecurityError
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.problems import did_you_mean
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.records import JsonValue
+from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.dialect import Dialect
 from geval_cli.templating.limits import (
     LimitedEnvironment,
     TemplateLimitError,

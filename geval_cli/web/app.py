@@ -13,11 +13,11 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from geval_cli.config.access import TRUSTED, access_of_stranger
-from geval_cli.config.env import gather_env
-from geval_cli.judging import judging
 from geval_cli.report.html_file import LOOK_FOLDER
-from geval_cli.service.requests import is_untrusted
+from geval_cli.runs.judging import judging
+from geval_cli.runs.requests import is_untrusted
+from geval_cli.source.access import TRUSTED, access_of_stranger
+from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
 from geval_cli.web.api.openapi import describe_api

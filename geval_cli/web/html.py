@@ -10,8 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
-from geval_cli.report.inert import inert_lines, one_line, value_text
 from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
+from geval_cli.report.sanitize import inert_lines, one_line, value_text
 from geval_cli.version import __version__
 
 STATIC_FOLDER = Path(__file__).with_name("static")

@@ -9,12 +9,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from geval_cli.config.schema import Scoring
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import RunEvent, RunStarted
 from geval_cli.records import RunStatus, to_json
-from geval_cli.service import PreparedRun, RunRequest, prepare, run_evaluation
-from geval_cli.service.code import runs_code
+from geval_cli.runs.code import runs_code
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.specs.base import Scoring
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
 from geval_cli.web.live_run import EventJson, LiveRun, finished_event, run_json

@@ -20,7 +20,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UsageError,
 )
-from geval_cli.report.json_text import json_text
+from geval_cli.report.json_file import json_text
 from geval_cli.web.headers import SECURITY_HEADERS
 from geval_cli.web.refusals import RefusedError
 from geval_cli.web.routing import allowed_methods

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from geval_cli.config.schema import Scoring
+from geval_cli.specs.base import Scoring
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 3001

@@ -2,10 +2,10 @@ import pytest
 from support.graded import graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.config.promptfoo.specs import JudgesSpec
-from geval_cli.config.schema import ProviderSpec, TestOptionsSpec
 from geval_cli.errors import JudgeParseError, ProviderUnavailableError, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
+from geval_cli.specs.promptfoo import JudgesSpec
 
 SCORES = '{"toxic": 0.25, "harmless": 0.75}'
 OWN = ProviderSpec(id="huggingface:text-classification:acme/toxicity")

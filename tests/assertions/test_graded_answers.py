@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from support.graded import SpeakingJudge, graded, graded_tools
 
-from geval_cli.config.schema import FactualityWeightsSpec, TestOptionsSpec
 from geval_cli.errors import JudgeError
 from geval_cli.records import Status
+from geval_cli.specs.base import FactualityWeightsSpec, TestOptionsSpec
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from geval_cli.assertions import patterns
-from geval_cli.assertions.json_schemas import schema_errors, schema_problems
-from geval_cli.config.place import Place
-from geval_cli.config.yaml_source import read_yaml
+from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
 from geval_cli.errors import CheckTimeoutError
+from geval_cli.source.source_map import Place
+from geval_cli.source.yaml_source import read_yaml
 
 
 def messages(schema: Any) -> list[str]:

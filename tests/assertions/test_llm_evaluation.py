@@ -5,12 +5,13 @@ import pytest
 from support.scripted_judge import ScriptedJudge, is_steps_request, prompt_of
 from support.specs import TEMPLATES, case, check_context, tools
 
+from geval_cli.assertions.graded.llm_evaluation import LlmEvaluationSpec
 from geval_cli.assertions.outcome import Subject
 from geval_cli.assertions.registry import check_assertion, judge_assertion
-from geval_cli.config.schema import LlmEvaluationSpec, TestOptionsSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import JudgeParseError
 from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import TestOptionsSpec
 
 CRITERIA = "The answer is friendly."
 SYSTEM = "You work in a bakery."

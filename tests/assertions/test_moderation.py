@@ -3,10 +3,10 @@ from support.graded import graded, graded_tools
 from support.verdicts import problems
 
 from geval_cli.assertions.outcome import DEFAULT_MODERATION
-from geval_cli.config.promptfoo.specs import JudgesSpec
-from geval_cli.config.schema import ProviderSpec, TestOptionsSpec
 from geval_cli.errors import JudgeParseError, ProviderUnavailableError, Severity
 from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
+from geval_cli.specs.promptfoo import JudgesSpec
 
 FLAGGED = '{"violence": 0.9, "hate": 0.4}'
 

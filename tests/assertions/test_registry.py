@@ -1,22 +1,30 @@
-from importlib import import_module
-
 import pytest
 
-from geval_cli.assertions.registry import TYPES
-from geval_cli.assertions.text import COMPARISONS
-from geval_cli.config.schema import ASSERTION_SPECS, EVALUATION_SPECS
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.registry import ASSERTION_TYPES, EVALUATION_TYPES, AssertionTypes
+from geval_cli.assertions.text.match import COMPARISONS, TextAssertionSpec
 
 
-def test_every_type_of_the_config_has_exactly_one_check_and_no_check_is_out_of_reach() -> None:
-    assert TYPES.keys() == ASSERTION_SPECS.keys() | EVALUATION_SPECS.keys()
-
-
-@pytest.mark.parametrize("module", sorted(set(TYPES.values())))
-def test_every_module_offers_a_check_and_a_judge(module: str) -> None:
-    loaded = import_module(module)
-    assert callable(loaded.check)
-    assert callable(loaded.judge)
+@pytest.mark.parametrize("types", [ASSERTION_TYPES, EVALUATION_TYPES])
+def test_every_type_has_a_class_that_says_all_of_it(types: AssertionTypes) -> None:
+    for name in types:
+        found = types[name]
+        assert issubclass(found, AssertionSpec), name
+        assert found.judge is not AssertionSpec.judge, name
+        assert found.compares_outputs == (found.judge_row is not AssertionSpec.judge_row), name
+        assert found.__doc__, name
 
 
 def test_every_text_type_has_its_comparison() -> None:
-    assert COMPARISONS.keys() == {name for name, module in TYPES.items() if module.endswith(".text")}
+    assert COMPARISONS.keys() == {
+        name for name in ASSERTION_TYPES if ASSERTION_TYPES[name] is TextAssertionSpec
+    }
+
+
+def test_names_of_types_load_nothing() -> None:
+    types = AssertionTypes({"x": "no_such_module:X"})
+    assert list(types) == ["x"]
+    assert "x" in types
+    assert len(types) == 1
+    with pytest.raises(ModuleNotFoundError):
+        types["x"]

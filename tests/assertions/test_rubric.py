@@ -4,9 +4,9 @@ import pytest
 from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.config.schema import TestOptionsSpec
 from geval_cli.errors import JudgeParseError, ProviderTimeoutError
 from geval_cli.records import Status
+from geval_cli.specs.base import TestOptionsSpec
 
 
 def verdict(passed: bool, score: float, reason: str = "because") -> str:

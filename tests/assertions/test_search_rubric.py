@@ -3,11 +3,11 @@ from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
 from geval_cli.assertions.outcome import DEFAULT_SEARCH
-from geval_cli.config.promptfoo.specs import JudgesSpec
-from geval_cli.config.schema import ProviderSpec, TestOptionsSpec
 from geval_cli.errors import JudgeError
 from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import Status
+from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
+from geval_cli.specs.promptfoo import JudgesSpec
 
 VERDICT = '{"reason": "The site says so.", "pass": true, "score": 0.8}'
 SONAR = ProviderSpec(id="perplexity:sonar")

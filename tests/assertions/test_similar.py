@@ -3,10 +3,10 @@ from support.graded import graded, graded_tools
 from support.verdicts import problems
 
 from geval_cli.assertions.outcome import DEFAULT_EMBEDDING, DEFAULT_JUDGE, JudgeDefaults
-from geval_cli.config.promptfoo.specs import JudgesSpec
-from geval_cli.config.schema import ProviderSpec, TestOptionsSpec
 from geval_cli.errors import JudgeError, Severity, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
+from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
+from geval_cli.specs.promptfoo import JudgesSpec
 
 VECTORS = {"out": [1.0, 0.0], "same": [2.0, 0.0], "near": [4.0, 3.0], "far": [-1.0, 0.0], "zero": [0.0, 0.0]}
 

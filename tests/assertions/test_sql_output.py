@@ -2,7 +2,7 @@ import pytest
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions import patterns
-from geval_cli.config.assertion_schema import SqlRulesSpec
+from geval_cli.assertions.structured.sql_output import SqlRulesSpec
 from geval_cli.errors import CheckTimeoutError
 
 

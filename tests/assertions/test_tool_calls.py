@@ -8,9 +8,9 @@ from support.verdicts import judged, problems
 
 from geval_cli.assertions.outcome import Subject
 from geval_cli.assertions.registry import judge_assertion
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue, Status
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.templating import Templates
 from geval_cli.templating.nunjucks import NunjucksTemplates
 

@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.config.assertion_schema import WordRangeSpec
+from geval_cli.assertions.text.word_count import WordRangeSpec
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.config.assertion_schema import XmlRulesSpec
+from geval_cli.assertions.structured.xml_output import XmlRulesSpec
 
 
 @pytest.mark.parametrize(

@@ -28,22 +28,23 @@ def loaded_to_run() -> set[str]:
         "rich.console",
         "sqlglot",
         "urllib.request",
-        "geval_cli.config.promptfoo.load",
+        "geval_cli.suite.promptfoo.load",
         "geval_cli.report.html_file",
         "geval_cli.report.junit_file",
-        "geval_cli.service.planning",
+        "geval_cli.runs.planning",
         "geval_cli.templating.nunjucks",
     ],
 )
 def test_what_few_runs_need_is_not_loaded(name: str, loaded_to_run: set[str]) -> None:
-    assert "geval_cli.service.evaluation" in loaded_to_run
+    assert "geval_cli.runs.evaluation" in loaded_to_run
     assert name not in loaded_to_run
 
 
 def test_the_models_of_a_config_are_built_when_they_are_used() -> None:
     program = """
-from geval_cli.config.schema import ASSERTION_SPECS, ProviderSpec
-assert not ASSERTION_SPECS["contains-xml"].__pydantic_complete__
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.specs.base import ProviderSpec
+assert not ASSERTION_TYPES["contains-xml"].__pydantic_complete__
 assert ProviderSpec(id="echo").id == "echo"
 assert ProviderSpec.__pydantic_complete__
 """

@@ -12,10 +12,10 @@ from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.promptfoo import NAME, write_files
 
-from geval_cli.config.promptfoo.specs import EnvProviderSpec
 from geval_cli.errors import ConfigError, Severity
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.registry import build_provider
+from geval_cli.specs.promptfoo import EnvProviderSpec
 
 
 def answer(body: Any, headers: Mapping[str, str]) -> Reply:

@@ -15,7 +15,10 @@ from support.product import Finished, Product
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import RunStatus
-from geval_cli.service import Resumption, RunRequest, prepare, run_evaluation, take_up
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import Resumption, RunRequest
+from geval_cli.runs.resume import take_up
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state

@@ -14,7 +14,7 @@ from support.loopback import LoopbackServer, chat_reply
 from geval_cli.cli.landlock import landlock_version
 from geval_cli.cli.stranger import Wall, drop_keys, is_harmless
 from geval_cli.errors import UsageError
-from geval_cli.service import RunRequest
+from geval_cli.runs.requests import RunRequest
 
 needs_landlock = pytest.mark.skipif(
     landlock_version() < 4, reason="the kernel has no Landlock that knows ports"

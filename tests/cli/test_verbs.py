@@ -8,7 +8,8 @@ from support.geval_command import run_geval
 from geval_cli.cli.app import names_of_commands
 from geval_cli.cli.verbs import as_typed
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.service import RunRequest, prepare
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 
 COMMANDS = names_of_commands()
 

@@ -4,9 +4,11 @@ from typing import Any
 import pytest
 from support.suites import load_suite
 
-from geval_cli.config.assertion_base import AssertionSpec
-from geval_cli.config.assertion_schema import SqlRulesSpec, WordRangeSpec, XmlRulesSpec
-from geval_cli.config.yaml_text import write_yaml
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.structured.sql_output import SqlRulesSpec
+from geval_cli.assertions.structured.xml_output import XmlRulesSpec
+from geval_cli.assertions.text.word_count import WordRangeSpec
+from geval_cli.source.edit.yaml_style import write_yaml
 
 
 def read(folder: Path, **assertion: Any) -> AssertionSpec:

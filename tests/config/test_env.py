@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.env import EnvValues, gather_env, parse_env_file
-from geval_cli.config.place import Place
-from geval_cli.config.problems import render_problems
 from geval_cli.errors import ConfigError, Problem
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.env import EnvValues, gather_env, parse_env_file
+from geval_cli.source.problems import render_problems
+from geval_cli.source.source_map import Place
 
 
 def fill(text: str, **values: str) -> tuple[object, list[Problem]]:

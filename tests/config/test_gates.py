@@ -1,8 +1,8 @@
 import pytest
 
-from geval_cli.config.gates import Gate, Statistic, parse_gate
-from geval_cli.config.place import Place
 from geval_cli.errors import Problem
+from geval_cli.source.source_map import Place
+from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
 
 @pytest.mark.parametrize(

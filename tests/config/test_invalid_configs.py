@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.suites import load_suite
 
-from geval_cli.config.problems import render_problems
 from geval_cli.errors import ConfigError
+from geval_cli.source.problems import render_problems
 
 INVALID = Path(__file__).parent / "invalid"
 CONFIGS = sorted(path for path in INVALID.iterdir() if path.suffix in {".yaml", ".json"})

@@ -3,12 +3,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.schema import ASSERTION_SPECS, ProviderSpec, SuiteSpec, TestSpec
-from geval_cli.config.source_file import read_document
-from geval_cli.config.starter import STARTER_CONFIG
-from geval_cli.config.yaml_source import read_yaml
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import read_document
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.starter import STARTER_CONFIG
 
 INVALID = Path(__file__).parent / "invalid"
 # What is wrong with these an editor can see without reading other files.
@@ -65,7 +67,7 @@ def test_it_takes_the_starter_config() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [SuiteSpec, TestSpec, ProviderSpec, *dict.fromkeys(ASSERTION_SPECS.values())]
+    "model", [SuiteSpec, TestSpec, ProviderSpec, *dict.fromkeys(ASSERTION_TYPES.values())]
 )
 def test_every_key_is_described(model: type[SuiteSpec]) -> None:
     bare = [name for name, info in model.model_fields.items() if name != "place" and not info.description]
@@ -74,4 +76,4 @@ def test_every_key_is_described(model: type[SuiteSpec]) -> None:
 
 def test_types_are_listed_with_their_negation() -> None:
     names = config_json_schema()["$defs"]["assertion"]["properties"]["type"]["enum"]
-    assert set(names) == set(ASSERTION_SPECS) | {f"not-{name}" for name in ASSERTION_SPECS}
+    assert set(names) == set(ASSERTION_TYPES) | {f"not-{name}" for name in ASSERTION_TYPES}

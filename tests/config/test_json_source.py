@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.config.json_source import json_line_positions, read_json
-from geval_cli.config.place import Place
 from geval_cli.errors import ConfigError
+from geval_cli.source.json_source import json_line_positions, read_json
+from geval_cli.source.source_map import Place
 
 TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from support.suites import load_suite
 
-from geval_cli.config.load import open_suite
-from geval_cli.config.schema import GEvalAssertionSpec
-from geval_cli.config.starter import STARTER_CONFIG
-from geval_cli.config.suite import Suite
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
 from geval_cli.errors import ConfigError
+from geval_cli.suite.load import open_suite
+from geval_cli.suite.starter import STARTER_CONFIG
+from geval_cli.suite.suite import Suite
 
 
 def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:

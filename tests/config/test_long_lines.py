@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from geval_cli.config.json_source import read_json
-from geval_cli.config.problems import did_you_mean
-from geval_cli.config.secrets import mask_text
-from geval_cli.config.source_line import draw_source_line
-from geval_cli.config.yaml_edit import editable_text
-from geval_cli.config.yaml_source import read_yaml
+from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.source.json_source import read_json
+from geval_cli.source.problems import did_you_mean, draw_source_line
+from geval_cli.source.secrets import mask_text
+from geval_cli.source.yaml_source import read_yaml
 
 _GROWTH = 16
 _MOST = 80

@@ -7,8 +7,8 @@ import pytest
 from support.promptfoo import cases, errors_of
 from support.suites import load_suite
 
-from geval_cli.config.pdf_text import pdf_text
 from geval_cli.errors import ConfigError
+from geval_cli.source.files import pdf_text
 from geval_cli.version import install_hint
 
 pypdf = pytest.importorskip("pypdf")

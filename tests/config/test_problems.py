@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.config.problems import did_you_mean, render_problem, render_problems, sort_problems
-from geval_cli.config.schema import ASSERTION_SPECS, GEvalAssertionSpec
-from geval_cli.config.validation import spellings
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import Location, Problem, Severity
+from geval_cli.source.problems import did_you_mean, render_problem, render_problems, sort_problems
+from geval_cli.specs.base import spellings
 
 KEYS = sorted(spellings(GEvalAssertionSpec))
 
@@ -82,7 +83,7 @@ def test_keys_are_recognised_through_slips(word: str, meant: str | None) -> None
     )
 
 
-@given(st.sampled_from(sorted(ASSERTION_SPECS)), st.data())
+@given(st.sampled_from(sorted(ASSERTION_TYPES)), st.data())
 def test_a_single_slip_in_a_type_is_always_recognised(word: str, data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(word) - 1))
     letter = data.draw(st.sampled_from("qxz"))

@@ -1,14 +1,14 @@
 import pytest
 
-from geval_cli.config.schema import ProviderSpec
-from geval_cli.config.secrets import (
+from geval_cli.source.problems import draw_source_line
+from geval_cli.source.secrets import (
     is_secret_name,
     is_secret_parameter,
     mask_config,
     mask_text,
     secret_values,
 )
-from geval_cli.config.source_line import draw_source_line
+from geval_cli.specs.base import ProviderSpec
 
 
 @pytest.mark.parametrize(

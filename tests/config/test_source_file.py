@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.source_file import SourceFiles, open_problem, read_text
 from geval_cli.errors import ConfigError, Location
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import SourceFiles, open_problem, read_text
 
 
 def message_of(path: Path, max_bytes: int = 100) -> str:

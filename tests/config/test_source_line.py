@@ -1,6 +1,6 @@
 import pytest
 
-from geval_cli.config.source_line import draw_source_line
+from geval_cli.source.problems import draw_source_line
 
 
 @pytest.mark.parametrize(

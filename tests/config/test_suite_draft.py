@@ -6,16 +6,9 @@ from textwrap import dedent
 import pytest
 from msgspec.structs import replace
 
-from geval_cli.config.suite_draft import (
-    ComposedSuite,
-    ItemDraft,
-    SuiteDraft,
-    SuiteForm,
-    compose_suite,
-    suite_form,
-)
-from geval_cli.config.yaml_edit import EditableText, editable_text
-from geval_cli.config.yaml_source import read_yaml
+from geval_cli.source.edit.yaml_edit import EditableText, editable_text
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.suite.draft import ComposedSuite, ItemDraft, SuiteDraft, SuiteForm, compose_suite, suite_form
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/configs/*.yaml"))
 

@@ -13,11 +13,11 @@ from jsonschema import Draft202012Validator
 from msgspec import Struct
 from support.suites import load_suite
 
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.schema import Spec
-from geval_cli.config.suite_file import read_portable_suite
-from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import ConfigError
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import Spec
+from geval_cli.suite.export import read_portable_suite
+from geval_cli.suite.json_schema import config_json_schema
 
 ENV = {"CITY": "Rome", "MODEL": "openai:gpt-4o"}
 VALID = Path(__file__).parent / "valid"

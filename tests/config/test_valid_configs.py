@@ -8,11 +8,12 @@ import jsonschema
 import pytest
 from support.suites import load_suite
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.schema import Spec
-from geval_cli.config.source_file import read_document
-from geval_cli.config.suite import Suite, TestCase
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.files import read_document
+from geval_cli.specs.base import Spec
+from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.suite import Suite
 
 VALID = Path(__file__).parent / "valid"
 CONFIGS = sorted(path for path in VALID.iterdir() if path.suffix == ".yaml" or path.name == "suite.json")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.config.yaml_changes import EditedItem, EditedList, Written, plain_value
-from geval_cli.config.yaml_edit import editable_text
-from geval_cli.config.yaml_source import read_yaml
-from geval_cli.config.yaml_style import same
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
+from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, Written, plain_value
+from geval_cli.source.edit.yaml_edit import editable_text
+from geval_cli.source.edit.yaml_style import same
+from geval_cli.source.yaml_source import read_yaml
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/configs/*.yaml"))
 

@@ -6,9 +6,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.config.place import Place
-from geval_cli.config.yaml_source import FAST_LOADER, read_yaml
 from geval_cli.errors import ConfigError
+from geval_cli.source.source_map import Place
+from geval_cli.source.yaml_source import FAST_LOADER, read_yaml
 
 LOADERS = pytest.mark.parametrize("loader", [FAST_LOADER, yaml.SafeLoader], ids=["fast", "plain"])
 

@@ -3,11 +3,12 @@ from collections.abc import Sequence
 
 from support.specs import assertion, case, suite, tools
 
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.engine.case import Bench, run_job
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ProviderAuthError
 from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Role, Status, Usage
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 
 class Model:

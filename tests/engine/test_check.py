@@ -1,11 +1,12 @@
 from support.specs import TEMPLATES, assertion, case, suite
 
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.assertions.outcome import DEFAULT_JUDGE, JudgeDefaults
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec, TestOptionsSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity
+from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 
 CRITERIA = assertion("g-eval", criteria="good")
 GRADER = ProviderSpec(id="openai:grader")

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from geval_cli.config.derived_metrics import DerivedMetric
 from geval_cli.engine.derived import check_formulas, derive, derive_by_column
 from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import (
@@ -17,6 +16,7 @@ from geval_cli.records import (
     Status,
     to_json,
 )
+from geval_cli.suite.derived_metrics import DerivedMetric
 
 SUMMARY = RunSummary(
     total=4,

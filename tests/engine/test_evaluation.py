@@ -5,14 +5,14 @@ import pytest
 from support.specs import TEMPLATES, assertion, case, suite, tools
 
 from geval_cli.assertions.outcome import JudgeDefaults
-from geval_cli.config.schema import PromptSpec, ProviderSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.case import Bench, run_job
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity
 from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 SCHEMA = {"type": "object", "required": ["a"]}
 

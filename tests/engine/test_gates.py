@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import make_case, make_judged
 
-from geval_cli.config.gates import Gate, Statistic, parse_gate
-from geval_cli.config.place import Place
 from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
-from geval_cli.engine.quantiles import Quantiles
 from geval_cli.records import CaseResult, GateResult, Role, Status, Usage
+from geval_cli.source.source_map import Place
+from geval_cli.statistics.quantiles import Quantiles
+from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
 
 def gate(text: str) -> Gate:

@@ -1,7 +1,7 @@
 from support.specs import case, suite
 
-from geval_cli.config.schema import PromptSpec, ProviderSpec
 from geval_cli.engine.plan import Plan
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 PROMPTS = (PromptSpec(id="p1", label="short", raw=""), PromptSpec(id="p2", label="long", raw=""))
 PROVIDERS = (ProviderSpec(id="echo"), ProviderSpec(id="openai:x", label="X"))

@@ -1,10 +1,10 @@
 import pytest
 from support.specs import TEMPLATES, case
 
-from geval_cli.config.schema import ChatMessageSpec, PromptSpec
 from geval_cli.engine.prompt import Rendered, render_prompt
 from geval_cli.errors import TemplateError
 from geval_cli.records import Message
+from geval_cli.specs.base import ChatMessageSpec, PromptSpec
 
 
 def rendered(prompt: PromptSpec, **fields: object) -> Rendered:

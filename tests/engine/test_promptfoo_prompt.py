@@ -5,17 +5,17 @@ import json
 import pytest
 from support.specs import case
 
-from geval_cli.config.promptfoo.specs import NamedPromptSpec, TestDirections
-from geval_cli.engine.prompt import render_prompt
-from geval_cli.engine.promptfoo_prompt import (
+from geval_cli.engine.prompt import (
     chat_messages,
     chat_mistake,
+    render_prompt,
     render_text,
     resolved_variables,
     shown_text,
 )
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
+from geval_cli.specs.promptfoo import NamedPromptSpec, TestDirections
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = NunjucksTemplates()

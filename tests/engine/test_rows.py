@@ -7,15 +7,16 @@ import pytest
 from support.graded import SpeakingJudge, graded_tools
 from support.specs import assertion, case, suite
 
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.assertions.outcome import JudgeDefaults, Tools
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
-from geval_cli.config.suite import TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.case import Bench
 from geval_cli.engine.check import check_plan
+from geval_cli.engine.comparison_groups import RowDesk
 from geval_cli.engine.plan import Plan
-from geval_cli.engine.rows import RowDesk
 from geval_cli.errors import BudgetError, ProviderTimeoutError
 from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Role, Status, Usage
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.templating import Templates
 
 Answers = Mapping[str, str | Exception]

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 import pytest
 from support.specs import case, suite
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.engine.plan import Job, Plan
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.events import CaseFinished
 from geval_cli.records import CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.specs.base import ProviderSpec
 
 Execute = Callable[[Job], Awaitable[CaseResult]]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.engine.statistics import ClusteredMean, RunningMean, t_quantile, wilson_interval
+from geval_cli.statistics.intervals import ClusteredMean, RunningMean, t_quantile, wilson_interval
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from support.loopback import Reply, chat_reply
 from support.model_server import ModelServer, verdict, weighed
 from support.product import Product
 
-from geval_cli.config.schema import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
 from geval_cli.judge.scoring import normalise_rating

@@ -1,8 +1,15 @@
 import pytest
 
-from geval_cli.config.schema import GEvalAssertionSpec, RubricBandSpec, RubricPromptSpec
-from geval_cli.judge.build import MetricDefaults, ScoringChoice, choose_scoring, metric_from_spec
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.graded.geval_metric import (
+    MetricDefaults,
+    ScoringChoice,
+    choose_scoring,
+    metric_from_spec,
+)
 from geval_cli.judge.metric import Metric, RubricBand, RubricPrompt
+from geval_cli.specs.base import RubricPromptSpec
 
 
 def spec(**keys):

@@ -1,8 +1,9 @@
 import pytest
 
-from geval_cli.config.schema import GEvalAssertionSpec, RubricBandSpec
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval_checks import check_metric, threshold_question
+from geval_cli.assertions.graded.geval_fields import RubricBandSpec
 from geval_cli.errors import Severity
-from geval_cli.judge.check import check_metric, threshold_question
 
 
 def spec(**keys):

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
-from geval_cli.judge.parse import parse_form_rating, parse_rating
+from geval_cli.judge.replies.parse import parse_form_rating, parse_rating
 
 FILES = sorted((Path(__file__).parent / "replies").glob("*.yaml"))
 GROUPS = [group for file in FILES for group in yaml.safe_load(file.read_text(encoding="utf-8"))]

@@ -1,7 +1,7 @@
 import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
-from geval_cli.judge.verdicts import (
+from geval_cli.judge.replies.verdicts import (
     Decision,
     parse_attributions,
     parse_category,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.providers.addresses import basic_credentials, parse_address
-from geval_cli.providers.http_failures import HttpFailure, InvalidAddressError
+from geval_cli.providers.network.addresses import basic_credentials, parse_address
+from geval_cli.providers.network.failures import HttpFailure, InvalidAddressError
 
 SECRET = "hunter2000"
 

@@ -5,7 +5,7 @@ from typing import Any
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.providers.anthropic import DEFAULT_MAX_TOKENS
+from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
 

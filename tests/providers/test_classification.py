@@ -5,9 +5,9 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ProviderAuthError, ProviderResponseError, ProviderUnavailableError
 from geval_cli.providers.registry import check_ready
+from geval_cli.specs.base import ProviderSpec
 
 NAME = "huggingface:text-classification:acme/toxicity"
 SCORES = [{"label": "toxic", "score": 0.125}, {"label": "harmless", "score": 0.875}]

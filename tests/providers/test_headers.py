@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from geval_cli.config.access import access_of_stranger
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError
 from geval_cli.providers.registry import build_provider, check_provider, provider_access_problem
+from geval_cli.source.access import access_of_stranger
+from geval_cli.specs.base import ProviderSpec
 
 ROUTING = (
     "Host",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.calls import run
 from support.loops import event_loop_kind
 
-from geval_cli.providers.http_client import HttpCall, HttpClient, RawAnswer
-from geval_cli.providers.http_failures import (
+from geval_cli.providers.network.client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.network.failures import (
     CutOffAnswerError,
     HttpFailure,
     NoAnswerError,

@@ -17,9 +17,9 @@ from support.loopback import LoopbackServer, Reply
 from support.loops import event_loop_kind
 from support.odd_servers import Conversation, TunnelProxy
 
-from geval_cli.providers import http_connections
-from geval_cli.providers.http_client import HttpCall, HttpClient, RawAnswer
-from geval_cli.providers.http_failures import (
+from geval_cli.providers.network import connections as http_connections
+from geval_cli.providers.network.client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.network.failures import (
     CutOffAnswerError,
     HttpFailure,
     InvalidAddressError,

@@ -18,10 +18,10 @@ import truststore
 from support.calls import run
 from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 
-from geval_cli.providers import http_connections
-from geval_cli.providers.addresses import parse_proxy
-from geval_cli.providers.http_client import HttpCall, HttpClient
-from geval_cli.providers.http_failures import (
+from geval_cli.providers.network import connections as http_connections
+from geval_cli.providers.network.addresses import parse_proxy
+from geval_cli.providers.network.client import HttpCall, HttpClient
+from geval_cli.providers.network.failures import (
     CertificateError,
     HttpFailure,
     NoConnectionError,
@@ -31,7 +31,7 @@ from geval_cli.providers.http_failures import (
     TlsError,
     UnsendableRequestError,
 )
-from geval_cli.providers.tls import CA_VARIABLES, ClientCertificate, tls_context
+from geval_cli.providers.network.tls import CA_VARIABLES, ClientCertificate, tls_context
 from geval_cli.version import install_hint
 
 SECRET = "hunter2000"

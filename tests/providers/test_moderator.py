@@ -5,9 +5,9 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ProviderResponseError
 from geval_cli.providers.registry import check_provider
+from geval_cli.specs.base import ProviderSpec
 
 
 def verdict(**categories: float) -> dict[str, Any]:

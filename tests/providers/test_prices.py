@@ -9,11 +9,11 @@ import pytest
 from support.calls import answer, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply
 
-from geval_cli.providers.endpoint import Endpoint
-from geval_cli.providers.openai_compatible import OpenAICompatibleProvider
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.prices import FREE, FREE_KINDS, FixedPrice, ListPrice, Price, Priced, price_of
-from geval_cli.providers.token_usage import TokenUsage
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.openai import OpenAICompatibleProvider
+from geval_cli.providers.wire.token_usage import TokenUsage
 
 GPT_4 = ListPrice("openai", "gpt-4-0613")
 GPT_4O = ListPrice("openai", "gpt-4o-2024-11-20")
@@ -190,11 +190,11 @@ def refuse_network(event, args):
         raise AssertionError(f"{event} {args}")
 
 sys.addaudithook(refuse_network)
-import geval_cli.service
+import geval_cli.runs
 import geval_cli.cli.app
-import geval_cli.providers.openai_compatible
+import geval_cli.providers.wire.openai
 from geval_cli.providers.prices import ListPrice, price_of
-from geval_cli.providers.token_usage import TokenUsage
+from geval_cli.providers.wire.token_usage import TokenUsage
 
 price = price_of({}, url="https://api.openai.com/v1", model="gpt-4-0613")
 before = {"genai_prices", "httpx2"} & set(sys.modules)

@@ -7,7 +7,7 @@ import pytest
 
 from geval_cli.errors import ProviderShapeError
 from geval_cli.providers.prices import FixedPrice
-from geval_cli.providers.program_reply import ProgramCaller, read_program_reply
+from geval_cli.providers.programs.reply import ProgramCaller, read_program_reply
 from geval_cli.records import Usage
 
 PRICED = ProgramCaller("python:p.py", price=FixedPrice(1_000_000, 1_000_000))

@@ -9,19 +9,20 @@ import trustme
 import yaml
 from support.geval_command import run_geval
 
-from geval_cli.config.yaml_source import read_yaml
-from geval_cli.providers.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.providers.http import HTTP_KEYS
-from geval_cli.providers.llama_server import LlamaSettings
-from geval_cli.providers.local_models import LOCAL_KEYS, MODELS_DIR_VARIABLE
+from geval_cli.providers.local.llama_server import LlamaSettings
+from geval_cli.providers.local.models import LOCAL_KEYS, MODELS_DIR_VARIABLE
 from geval_cli.providers.options import ENDPOINT_KEYS, OwnKey
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.presets import ANTHROPIC_VERSION, AZURE_API_VERSION
 from geval_cli.providers.registry import NONE_PROVIDER, provider_kinds
-from geval_cli.providers.vertex import VERTEX, VERTEX_KEYS
-from geval_cli.scripting.child import DEFAULT_PARALLEL
-from geval_cli.service import RunRequest, prepare
+from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
+from geval_cli.providers.wire.http import HTTP_KEYS
+from geval_cli.providers.wire.vertex import VERTEX, VERTEX_KEYS
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.scripting.command import DEFAULT_PARALLEL
+from geval_cli.source.yaml_source import read_yaml
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

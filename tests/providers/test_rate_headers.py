@@ -3,10 +3,10 @@ import asyncio
 import pytest
 from support.loopback import LoopbackServer, chat_reply
 
-from geval_cli.config.schema import ProviderSpec
-from geval_cli.providers.rate_headers import longest_reset_s, used_up_for_s
 from geval_cli.providers.registry import build_provider
+from geval_cli.providers.wire.rate_headers import longest_reset_s, used_up_for_s
 from geval_cli.records import Message, ModelRequest
+from geval_cli.specs.base import ProviderSpec
 
 NOW_S = 1_800_000_000.0
 

@@ -9,7 +9,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
-from geval_cli.providers.refusals import CallContext, HttpReply, refusal_error, retry_after_s
+from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error, retry_after_s
 
 NOW_S = 1_700_000_000.0
 

@@ -7,12 +7,8 @@ import pytest
 import trustme
 from support.calls import provider
 
-from geval_cli.config.access import access_in, access_of_stranger
-from geval_cli.config.place import Place, Positions
-from geval_cli.config.promptfoo.specs import EnvProviderSpec
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ConfigError, Location, Problem, Severity
-from geval_cli.providers.local import LocalProvider
+from geval_cli.providers.local.provider import LocalProvider
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.registry import (
     begin_loading,
@@ -22,6 +18,10 @@ from geval_cli.providers.registry import (
     provider_access_problem,
     provider_kinds,
 )
+from geval_cli.source.access import access_in, access_of_stranger
+from geval_cli.source.source_map import Place, Positions
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import EnvProviderSpec
 
 
 def problems(
@@ -352,8 +352,8 @@ def test_what_a_provider_needs_is_loaded_beforehand_and_nothing_else(
     program = f"""
 import sys, threading
 from pathlib import Path
-from geval_cli.config.promptfoo.specs import EnvProviderSpec
-from geval_cli.config.schema import ProviderSpec
+from geval_cli.specs.promptfoo import EnvProviderSpec
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.providers.registry import begin_loading
 assert "aiohttp" not in sys.modules
 begin_loading([ProviderSpec(id={provider_id!r})], env={{}}, base_dir=Path())

@@ -5,10 +5,10 @@ import pytest
 from support.calls import answer, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import ProviderShapeError
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.trust import runs_program
+from geval_cli.specs.base import ProviderSpec
 
 CHAT = {"choices": [{"message": {"content": "hi"}}], "n": 2, "none": None}
 

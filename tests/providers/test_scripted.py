@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 from support.calls import answer, ask, provider, run
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.errors import (
     ProviderError,
     ProviderRateLimitError,
@@ -13,6 +12,7 @@ from geval_cli.errors import (
 )
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import Message, ModelRequest, ModelResponse
+from geval_cli.specs.base import ProviderSpec
 
 
 def reply(tmp_path: Path, script: str, *requests: ModelRequest) -> list[ModelResponse]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from geval_cli.providers.token_usage import (
+from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
     believed,

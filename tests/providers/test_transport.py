@@ -5,12 +5,12 @@ from support.calls import run
 from support.loopback import LoopbackServer, Reply
 
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderShapeError
-from geval_cli.providers import transport
-from geval_cli.providers.addresses import is_exempt, is_loopback, proxy_for
-from geval_cli.providers.http_client import HttpCall
+from geval_cli.providers.network import transport
+from geval_cli.providers.network.addresses import is_exempt, is_loopback, proxy_for
+from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets, public_url
-from geval_cli.providers.refusals import CallContext
-from geval_cli.providers.transport import Transport
+from geval_cli.providers.wire.refusals import CallContext
 
 CONTEXT = CallContext("p")
 

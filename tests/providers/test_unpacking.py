@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.providers import unpacking
-from geval_cli.providers.http_failures import (
+from geval_cli.providers.network import unpacking
+from geval_cli.providers.network.failures import (
     BrokenCompressionError,
     HttpFailure,
     OversizedAnswerError,
     UnknownCompressionError,
 )
-from geval_cli.providers.unpacking import accepted, unpacked
+from geval_cli.providers.network.unpacking import accepted, unpacked
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -5,9 +5,9 @@ import pytest
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.config.access import access_of_stranger
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.providers.registry import check_provider, check_ready, provider_access_problem
+from geval_cli.source.access import access_of_stranger
+from geval_cli.specs.base import ProviderSpec
 
 TOKEN = "ya29.secret-0123456789"
 SAID = {

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from geval_cli.report.inert import clipped_lines, inert, inert_lines, one_line, value_text
+from geval_cli.report.sanitize import clipped_lines, inert, inert_lines, one_line, value_text
 
 
 @pytest.mark.parametrize(

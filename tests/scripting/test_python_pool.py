@@ -6,7 +6,7 @@ import pytest
 from support.calls import run
 
 from geval_cli.scripting import python_process
-from geval_cli.scripting.python_pool import PythonPool
+from geval_cli.scripting.python_process import PythonPool
 from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError
 
 CODE = """

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from geval_cli.service.coverage import changes
+from geval_cli.runs.fingerprint import changes
 
 
 def said(before: Any, now: Any, **parts: Any) -> list[str]:

@@ -15,8 +15,11 @@ from support.stored_runs import write_replies
 from geval_cli.engine.runner import StopSignal
 from geval_cli.records import MetricSummary, Status
 from geval_cli.report.output import write_results_file
-from geval_cli.service import RunRequest, load_report, look_up, prepare, run_evaluation, take_up
-from geval_cli.service.requests import Resumption
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import Resumption, RunRequest
+from geval_cli.runs.resume import look_up, take_up
+from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state

@@ -8,7 +8,8 @@ from geval_cli.assertions.registry import metric_name
 from geval_cli.cli.arguments import parse_share
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
-from geval_cli.service import PreparedRun, RunRequest, prepare
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import PreparedRun, RunRequest
 
 SUITE = """\
 prompts: ["{{word}}"]

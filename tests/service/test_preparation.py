@@ -6,7 +6,8 @@ import pytest
 
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.service import Resumption, RunRequest, prepare
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import Resumption, RunRequest
 from geval_cli.store.state import CacheChoice
 
 SUITE = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hello}]}]\n"

@@ -4,7 +4,7 @@ import pytest
 
 from geval_cli.events import ModelCalled
 from geval_cli.records import Role, Usage
-from geval_cli.service.spending import Spending, beyond, larger
+from geval_cli.runs.spending import Spending, beyond, larger
 
 
 def called(tokens: int, *, role: Role = Role.GENERATION, **fields: Any) -> ModelCalled:

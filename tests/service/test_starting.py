@@ -6,14 +6,15 @@ import jsonschema
 import pytest
 from support.geval_command import run_geval
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.json_schema import config_json_schema
-from geval_cli.config.starter import starter_config
-from geval_cli.config.yaml_source import read_yaml
 from geval_cli.errors import Severity
 from geval_cli.providers.preset_table import PRESETS
-from geval_cli.service import RunRequest, prepare
-from geval_cli.service.starting import _VENDORS, choose_starter
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.starting import _VENDORS, choose_starter
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.suite.json_schema import config_json_schema
+from geval_cli.suite.starter import starter_config
 
 KEYS = [(name, variable) for name in _VENDORS for variable in PRESETS[name].key_envs]
 

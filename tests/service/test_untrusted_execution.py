@@ -9,20 +9,22 @@ from typing import Any
 import pytest
 from support.payloads import CANARY
 
-from geval_cli.config.access import TRUSTED, Access, access_in, access_of_stranger
-from geval_cli.config.schema import ProviderSpec
+from geval_cli.assertions.programs.webhook import ask_webhook
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import CodeFailedError, ConfigError, UnjudgeableError
 from geval_cli.events import CaseFinished, RunFinished
-from geval_cli.judging import ProviderPool
 from geval_cli.providers.registry import build_provider
-from geval_cli.providers.webhook import ask_webhook
 from geval_cli.records import RunStatus
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.scripts import LoadScripts
 from geval_cli.scripting.code import Code, CodeError, Language, find_code
 from geval_cli.scripting.command import run_command
 from geval_cli.scripting.scripts import Scripts
-from geval_cli.service import RunRequest, prepare, run_evaluation
-from geval_cli.service.load_scripts import LoadScripts
+from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import State

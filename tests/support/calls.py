@@ -5,10 +5,10 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.providers.base import Provider
 from geval_cli.providers.registry import build_provider
 from geval_cli.records import Message, ModelRequest, ModelResponse
+from geval_cli.specs.base import ProviderSpec
 
 T = TypeVar("T")
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from support.specs import case, suite, tools
 
-from geval_cli.config.schema import AssertionSpec, PromptSpec, ProviderSpec
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.engine.case import Bench, run_job
 from geval_cli.engine.plan import Plan
 from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Usage
+from geval_cli.specs.base import PromptSpec, ProviderSpec
 
 
 class Model:

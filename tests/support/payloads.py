@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
-from geval_cli.config.problems import render_problems
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import GevalError
-from geval_cli.service import RunRequest, prepare, run_evaluation
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.problems import render_problems
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import State

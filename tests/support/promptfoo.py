@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.load import ReadingRules, open_suite
-from geval_cli.config.suite import OpenedSuite, Suite, SuiteOverrides, TestCase
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError
-from geval_cli.service.preparation import templates_for
+from geval_cli.runs.preparation import templates_for
+from geval_cli.specs.dialect import Dialect
+from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 
 NAME = "promptfooconfig.yaml"
 

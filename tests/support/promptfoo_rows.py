@@ -20,16 +20,17 @@ from typing import Any
 
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.load import ReadingRules, open_suite
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.runner import StopSignal
 from geval_cli.errors import ConfigError, Severity
 from geval_cli.records import to_json
-from geval_cli.service import RunRequest, prepare, run_evaluation
-from geval_cli.service.preparation import templates_for
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare, templates_for
+from geval_cli.runs.requests import RunRequest
+from geval_cli.specs.dialect import Dialect
 from geval_cli.store.state import State
+from geval_cli.suite.load import ReadingRules, open_suite
 
 ROOT = Path(__file__).parents[3] / "shared" / "compat"
 MODES = ("generous", "harsh")

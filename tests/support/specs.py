@@ -4,20 +4,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from geval_cli.assertions.base import AssertionSpec
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Subject, Tools
-from geval_cli.config.place import Place
-from geval_cli.config.schema import ASSERTION_SPECS, AssertionSpec, PromptSpec, ProviderSpec, RunOptionsSpec
-from geval_cli.config.suite import Suite, TestCase
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.assertions.test_case import TestCase
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
+from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 
 TEMPLATES = Templates()
 
 
 def assertion(kind: str, **keys: Any) -> AssertionSpec:
-    return ASSERTION_SPECS[kind.removeprefix("not-")].model_validate({"type": kind, **keys})
+    return ASSERTION_TYPES[kind.removeprefix("not-")].model_validate({"type": kind, **keys})
 
 
 def case(index: int = 0, **fields: Any) -> TestCase:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from geval_cli.config.load import open_suite
-from geval_cli.config.problems import sort_problems
-from geval_cli.config.suite import Suite, SuiteOverrides
 from geval_cli.errors import ConfigError
+from geval_cli.source.problems import sort_problems
+from geval_cli.suite.load import open_suite
+from geval_cli.suite.suite import Suite, SuiteOverrides
 
 
 def load_suite(path: Path, *, env: Mapping[str, str], variables: Mapping[str, str] | None = None) -> Suite:

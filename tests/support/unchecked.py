@@ -15,7 +15,7 @@ from support.payloads import ENV, World, attempt, escapes, payloads, write
 
 from geval_cli.cli.landlock import restrict_ports
 from geval_cli.cli.stranger import Wall
-from geval_cli.service import RunRequest
+from geval_cli.runs.requests import RunRequest
 
 _EVERY = 7
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from geval_cli.report.json_text import json_text
+from geval_cli.report.json_file import json_text
 from geval_cli.version import __version__
 
 router = APIRouter(tags=["Server"])

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from geval_cli.web.api.described import ProblemDocument
-from geval_cli.web.api.run_models import ANSWERS
+from geval_cli.web.api.runs import ANSWERS
 
 _REFERENCE = "#/components/schemas/{model}"
 _OPEN_OPERATIONS = frozenset({"health"})

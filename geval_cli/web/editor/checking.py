@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from geval_cli.config.problems import sort_problems
-from geval_cli.config.suite_draft import ComposedSuite, FieldProblem
-from geval_cli.config.suite_fields import PROMPT_FIELDS, PROVIDER_FIELDS, SUITE_FIELDS, TEST_FIELDS, FieldSpec
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.records import JsonValue
-from geval_cli.service import RunRequest, prepare
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.problems import sort_problems
+from geval_cli.suite.draft import ComposedSuite, FieldProblem
+from geval_cli.suite.draft_fields import PROMPT_FIELDS, PROVIDER_FIELDS, SUITE_FIELDS, TEST_FIELDS, FieldSpec
 
 DIFFERENCE_MAX = 400_000
 """Characters of a text beyond which no difference is shown: finding it would take seconds."""

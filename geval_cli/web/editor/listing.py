@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.dialect import Dialect, read_with_dialect
 from geval_cli.errors import ConfigError
+from geval_cli.source.access import TRUSTED
+from geval_cli.specs.dialect import Dialect, read_with_dialect
 from geval_cli.web.editor.suite_file import is_suite
 from geval_cli.web.served_folder import CONFIG_SUFFIXES
 

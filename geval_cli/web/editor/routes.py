@@ -3,20 +3,20 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 from msgspec import to_builtins
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from geval_cli.config.suite_draft import ComposedSuite, compose_suite, suite_form
-from geval_cli.config.yaml_edit import EditableText
 from geval_cli.errors import ConfigError, Problem, UsageError
-from geval_cli.report.json_text import json_text
-from geval_cli.service import RunRequest
+from geval_cli.report.json_file import json_text
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.edit.yaml_edit import EditableText
+from geval_cli.suite.draft import ComposedSuite, ItemDraft, SuiteDraft, compose_suite, suite_form
 from geval_cli.web.editor.checking import difference, draft_problems, has_errors, problems_json
 from geval_cli.web.editor.listing import LISTED_MAX, list_suites
-from geval_cli.web.editor.models import CheckRequest, NewRequest, SaveRequest
 from geval_cli.web.editor.suite_file import (
     SuiteFile,
     create_suite_file,
@@ -29,6 +29,67 @@ from geval_cli.web.html import error_page, render_page
 from geval_cli.web.refusals import RefusedError
 from geval_cli.web.served_folder import served_config
 from geval_cli.web.settings import ServerSettings
+
+_ITEMS_MAX = 100_000
+
+SuiteName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ItemAsked(_Asked):
+    """A prompt, provider or test as it is to be."""
+
+    fields: dict[str, str] = {}
+    origin: int | None = Field(None, ge=0)
+    is_copy: bool = False
+
+    def draft(self) -> ItemDraft:
+        return ItemDraft(self.fields, self.origin, self.is_copy)
+
+
+Items = Annotated[list[ItemAsked], Field(max_length=_ITEMS_MAX)]
+
+
+class DraftAsked(_Asked):
+    """A suite as it is to be."""
+
+    fields: dict[str, str] = {}
+    prompts: Items | None = None
+    providers: Items | None = None
+    tests: Items | None = None
+
+    def draft(self) -> SuiteDraft:
+        return SuiteDraft(self.fields, _drafts(self.prompts), _drafts(self.providers), _drafts(self.tests))
+
+
+def _drafts(items: list[ItemAsked] | None) -> tuple[ItemDraft, ...] | None:
+    return None if items is None else tuple(item.draft() for item in items)
+
+
+class CheckRequest(_Asked):
+    """A draft to be looked at. `digest` is that of its file; `base` the text it was made from, if that is gone."""
+
+    path: SuiteName
+    digest: Digest
+    base: str | None = None
+    draft: DraftAsked
+
+
+class SaveRequest(CheckRequest):
+    """A draft to be saved. `anyway`: although it has problems."""
+
+    anyway: bool = False
+
+
+class NewRequest(_Asked):
+    """The name of a suite that is to be made."""
+
+    path: SuiteName
+
 
 router = APIRouter(prefix="/suites", include_in_schema=False)
 

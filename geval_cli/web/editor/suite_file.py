@@ -8,15 +8,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.config.access import TRUSTED
-from geval_cli.config.dialect import Dialect, dialect_of
-from geval_cli.config.regular_file import open_regular
-from geval_cli.config.source_file import MAX_CONFIG_BYTES, read_text
-from geval_cli.config.yaml_edit import EditableText, editable_text
 from geval_cli.errors import ConfigError, OutputError
 from geval_cli.records import JsonValue
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.service.starting import choose_starter
+from geval_cli.runs.starting import choose_starter
+from geval_cli.source.access import TRUSTED
+from geval_cli.source.edit.yaml_edit import EditableText, editable_text
+from geval_cli.source.files import MAX_CONFIG_BYTES, read_text
+from geval_cli.source.safe_open import open_regular
+from geval_cli.specs.dialect import Dialect, dialect_of
 from geval_cli.web.refusals import RefusedError
 from geval_cli.web.served_folder import served_config
 

@@ -10,7 +10,7 @@ from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, MetricSummary
 from geval_cli.report.comparison import Change, Comparison, Pair, compare_runs
 from geval_cli.report.report import RunReport
-from geval_cli.service import load_report
+from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import RunPages, StoredVerdict
 from geval_cli.web.html import render_page
 from geval_cli.web.page_route import PageRoute, stored_runs

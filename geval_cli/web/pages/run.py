@@ -8,10 +8,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
-from geval_cli.report.derived_table import derived_rows
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.verdict import has_fallback
-from geval_cli.service import load_report
+from geval_cli.report.verdict_tables import derived_rows
+from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
 from geval_cli.web.html import render_page, short_text, shown_text
 from geval_cli.web.page_route import PageRoute, stored_runs

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from geval_cli.config.promptfoo.assertion_types import ASSERTION_TYPES
-from geval_cli.config.promptfoo.expectations import assertion_of_cell
+from geval_cli.suite.promptfoo.table_rows import assertion_of_cell
+from geval_cli.suite.promptfoo.test_rows import PROMPTFOO_TYPES
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ from geval_cli.config.promptfoo.expectations import assertion_of_cell
     ],
 )
 def test_a_cell_stands_for_an_assertion(cell: str, assertion: dict[str, Any]) -> None:
-    assert assertion_of_cell(cell, ASSERTION_TYPES) == assertion
+    assert assertion_of_cell(cell, PROMPTFOO_TYPES) == assertion

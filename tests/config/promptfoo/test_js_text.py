@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.config.promptfoo.js_text import js_json, js_number, js_string
+from geval_cli.templating.js_text import js_json, js_number, js_string
 
 
 @pytest.mark.parametrize(

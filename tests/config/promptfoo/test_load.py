@@ -12,11 +12,11 @@ from support.promptfoo import (
     write_files,
 )
 
-from geval_cli.config.dialect import Dialect
-from geval_cli.config.load import ReadingRules, open_suite
-from geval_cli.config.promptfoo.differences import differences
-from geval_cli.config.promptfoo.specs import PromptfooOptions
 from geval_cli.errors import ConfigError
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import PromptfooOptions
+from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.promptfoo.compat_report import differences
 
 BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
 

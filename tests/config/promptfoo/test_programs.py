@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.promptfoo import load, open_config
 
-from geval_cli.config.promptfoo.specs import NamedPromptSpec, own_env_of
-from geval_cli.config.trust import code_of_suite, code_of_test
+from geval_cli.specs.promptfoo import NamedPromptSpec, own_env_of
+from geval_cli.suite.trust import code_of_suite, code_of_test
 
 ECHO = {"providers": ["echo"]}
 FILES = {"make.py": "def build(context):\n    return 'x'\n", "make.js": "module.exports = () => 'x'"}

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from support.promptfoo import errors_of, load, warnings_of
 
-from geval_cli.config.promptfoo.specs import FilteredProviderSpec, JudgesSpec
-from geval_cli.config.schema import ProviderSpec
 from geval_cli.engine.plan import Plan
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import FilteredProviderSpec, JudgesSpec
 
 
 def providers(folder: Path, value: object, **files: str) -> list[tuple[str, str]]:

@@ -1,0 +1,125 @@
+"""The base of all assertions: the keys that every one has, and what a type says for itself.
+
+A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
+wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import AliasChoices, Field
+
+from geval_cli.errors import Problem
+from geval_cli.specs.base import ProviderSpec, RubricPromptSpec, Score, Spec
+
+if TYPE_CHECKING:  # these modules are about assertions, so they import this one
+    from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+    from geval_cli.assertions.row import RowMember
+    from geval_cli.assertions.test_case import TestCase
+    from geval_cli.judge.metric import Judge
+    from geval_cli.records import ModelRequest
+    from geval_cli.templating import Templates
+
+Amount = Annotated[float, Field(ge=0)]
+
+
+class ValueRules(Spec):
+    """A mapping that an assertion takes as its `value`."""
+
+    def problems(self) -> Sequence[Problem]:
+        """Return what is wrong with values that are each of the right type."""
+        return ()
+
+
+ValueForm = Literal["text", "texts", "data", "schema"] | tuple[type[ValueRules], str]
+"""How `value` is read. text, texts: each text may be file://. data: a file may hold JSON or YAML. schema: a JSON
+Schema. A pair: a mapping is read as that model, which messages call by the second item."""
+
+
+class AssertionSpec(Spec):
+    """One entry of `assert`. `type` is written with `not-` before it to negate the verdict.
+
+    Attributes:
+        value_form: how `value` is read; None takes it as it stands.
+        value_may_be_null: null is a value of its own and not an oversight.
+        threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
+        compares_outputs: all outputs of a test are judged together, by `judge_row`.
+        needs_logprobs: the model under test is asked for the probabilities of its tokens.
+        runs_code: code of the config decides, which untrusted configs may not bring.
+        calls_server: outputs are sent to a server that the config names.
+    """
+
+    value_form: ClassVar[ValueForm | None] = None
+    value_may_be_null: ClassVar[bool] = False
+    threshold_is_score: ClassVar[bool] = True
+    compares_outputs: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
+    calls_server: ClassVar[bool] = False
+
+    type: str = Field(description="What is checked. With `not-` before it, the verdict is inverted.")
+    metric: str | None = Field(None, description="The name under which scores are summed up over all tests.")
+    weight: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="How much this counts in the test's score."
+    )
+    transform: str | None = Field(
+        None, description="Code whose result is judged in place of the output: JavaScript, or file://."
+    )
+
+    @property
+    def is_negated(self) -> bool:
+        return self.type.startswith("not-")
+
+    @property
+    def base_type(self) -> str:
+        """The type without `not-`."""
+        return self.type.removeprefix("not-")
+
+    @property
+    def members(self) -> "tuple[AssertionSpec, ...]":
+        """The assertions of a set; any other has none."""
+        return ()
+
+    def applies_to(self, test: "TestCase", templates: "Templates") -> bool:
+        """Return False when the assertion evaluates nothing in `test`, so that no judge is needed."""
+        return True
+
+    def check(self, context: "CheckContext") -> list[Problem]:
+        """Return every problem of this assertion in one test, before anything is sent."""
+        return []
+
+    async def judge(self, subject: "Subject", tools: "Tools") -> "Outcome":
+        """Return the verdict on one output.
+
+        Raises:
+            GevalError: it could not be judged.
+        """
+        raise NotImplementedError
+
+    async def judge_row(self, members: "Sequence[RowMember]", tools: "Tools") -> "Sequence[Outcome]":
+        """Return the verdicts on all outputs of a test, in the order of `members`, where `compares_outputs`.
+
+        Raises:
+            GevalError: they could not be judged.
+        """
+        raise NotImplementedError
+
+    def prefetch(self, subject: "Subject", tools: "Tools") -> "Iterable[tuple[Judge, ModelRequest]]":
+        """Return what judges will be asked whatever the output is; `subject` has none yet."""
+        return ()
+
+
+class ModelGradedSpec(AssertionSpec):
+    """An assertion that asks a judge, `provider`. `judge_kinds` are the kinds of models that it asks."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("text",)
+
+    threshold: Score | None = Field(
+        None, description="The lowest score, from 0 to 1, that passes; 0.5 when left out."
+    )
+    provider: ProviderSpec | None = Field(None, description="Who judges.")
+    rubric_prompt: str | RubricPromptSpec | None = Field(
+        None,
+        validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
+        description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
+    )

@@ -1,0 +1,1 @@
+"""Assertions that ask a model: a judge, embeddings, a classifier, a moderator."""

@@ -1,0 +1,94 @@
+"""classifier: how much a classification model finds that the output belongs to a class."""
+
+import json
+from typing import ClassVar
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.outcome import (
+    CheckContext,
+    JudgeDefaults,
+    Outcome,
+    Subject,
+    Tools,
+    find_judge,
+    judge_provider,
+    shortened,
+)
+from geval_cli.errors import JudgeParseError, Problem
+from geval_cli.judge.prompt import user_message
+from geval_cli.numbers import format_score_beside
+from geval_cli.providers.judge_kinds import CLASSIFICATION
+from geval_cli.records import ModelRequest, Role
+from geval_cli.specs.base import Score
+
+DEFAULT_THRESHOLD = 1.0
+
+
+class ClassifierSpec(ModelGradedSpec):
+    """classifier: how much a classification model finds that the output belongs to a class."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("classification",)
+
+    value: str | None = Field(
+        None, description="The class, by the model's name of it; a template. The likeliest one when left out."
+    )
+    threshold: Score | None = Field(None, description="The lowest score that passes; 1 when left out.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the class, and nobody who could be asked."""
+        problems: list[Problem] = []
+        if self.value is not None:
+            context.render(self.value, self.place.value("value"), problems)
+        if find_judge(self, context.test, JudgeDefaults(), CLASSIFICATION) is None:
+            hint = "name one in `provider`: huggingface:text-classification:MODEL"
+            problems.append(Problem("a classifier names no model that classifies", self.place.key(), hint))
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """The score of the class `value`, or the highest of all when none is named, against the threshold (1).
+
+        Raises:
+            ProviderError: the model could not answer.
+            JudgeParseError: it answered with something else than scores.
+        """
+        model = tools.judge_for(judge_provider(self, subject.test, tools.defaults, CLASSIFICATION))
+        # A class is the same in every repeat, so that the repeat is no part of the request.
+        response = await model.complete(ModelRequest(user_message(subject.text), role=Role.JUDGE))
+        scores = _scores(response.choices[0].text)
+        is_default = self.threshold is None
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        wanted = max(scores, key=lambda label: scores[label])
+        if self.value is not None:
+            wanted = tools.templates.render(self.value, subject.test.variables)
+        score = min(max(scores.get(wanted, 0.0), 0.0), 1.0)
+        shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
+        own = format_score_beside(score, threshold)
+        reason = f'the class "{shortened(wanted, 60)}" has {own} of {threshold:g} ({shown})'
+        outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
+        return replace(outcome, latency_ms=response.latency_ms)
+
+
+def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda item: -item[1])[:5]
+
+
+def _scores(text: str) -> dict[str, float]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    is_scores = isinstance(found, dict) and found and all(map(_is_number, found.values()))
+    if not is_scores:
+        raise JudgeParseError(
+            "the model answered with something else than scores of classes",
+            raw_text=text,
+            hint='name a classification model, or answer with JSON of class to score: {"toxic": 0.02}',
+        )
+    return {str(label): float(score) for label, score in found.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - not NaN

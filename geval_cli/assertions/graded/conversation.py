@@ -1,0 +1,102 @@
+"""conversation-relevance: the share of a conversation's answers that fit what was said before them."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec.structs import replace
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.errors import Problem
+from geval_cli.judge.prompt import Block
+from geval_cli.judge.replies.verdicts import Decision, parse_yes_or_no
+from geval_cli.records import JsonValue
+from geval_cli.specs.base import Spec
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}},
+    "required": ["reason", "verdict"],
+    "additionalProperties": False,
+}
+_TURNS = "_conversation"
+
+
+class ConversationSettingsSpec(Spec):
+    """How a conversation is looked at."""
+
+    window_size: Annotated[int, Field(ge=1, le=1000)] = Field(
+        5,
+        validation_alias=AliasChoices("windowSize", "window_size"),
+        description="How many turns, the last included, an answer is held against; 5 when left out.",
+    )
+
+
+class ConversationRelevanceSpec(ModelGradedSpec):
+    """conversation-relevance: the share of a conversation's answers that fit what was said before them."""
+
+    config: ConversationSettingsSpec = Field(
+        default_factory=ConversationSettingsSpec, description="How the conversation is looked at."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_own_prompt(self, context, ("messages",), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Each turn is judged with those before it; the variable `_conversation` holds the turns, if there are several.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        turns = _turns(subject)
+        asking = Asking(self, subject, tools)
+        windows = [turns[max(0, end - self.config.window_size) : end] for end in range(1, len(turns) + 1)]
+        decisions = await asyncio.gather(
+            *(asking.ask(_question(window), parse_yes_or_no) for window in windows)
+        )
+        fitting = sum(decision.passed for decision in decisions)
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        outcome = Outcome.graded(
+            fitting / len(decisions), _reason(decisions), threshold, is_default=self.threshold is None
+        )
+        return replace(outcome, latency_ms=asking.latency_ms)
+
+
+def _turns(subject: Subject) -> list[tuple[str, str]]:
+    written = subject.test.vars.get(_TURNS)
+    turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
+    if not turns:
+        return [(subject.rendered_prompt, subject.text)]
+    return [(_text(turn.get("input")), _text(turn.get("output"))) for turn in turns]
+
+
+def _text(value: JsonValue) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _question(window: Sequence[tuple[str, str]]) -> Question:
+    messages = [
+        {"role": role, "content": text}
+        for said, answered in window
+        for role, text in (("user", said), ("assistant", answered))
+    ]
+    blocks = tuple(Block(str(item["role"]).title(), item["content"]) for item in messages)
+    return Question("conversation", blocks, {"messages": messages}, _SCHEMA)
+
+
+def _reason(decisions: Sequence[Decision]) -> str:
+    stray = [decision for decision in decisions if not decision.passed]
+    if not stray:
+        return "all answers fit" if len(decisions) > 1 else decisions[0].reason or "the answer fits"
+    why = f": {stray[0].reason}" if stray[0].reason else ""
+    return f"{len(stray)} of {len(decisions)} answers do not fit{why}"

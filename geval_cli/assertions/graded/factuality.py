@@ -1,0 +1,97 @@
+"""factuality: how the facts of the output relate to those of a reference answer, in five cases."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.values import as_text, check_texts
+from geval_cli.errors import Problem
+from geval_cli.judge.prompt import Block
+from geval_cli.judge.replies.verdicts import parse_category
+from geval_cli.judge.scoring import passes
+from geval_cli.records import Status
+from geval_cli.specs.base import FactualityWeightsSpec
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}},
+    "required": ["reason", "category"],
+    "additionalProperties": False,
+}
+_MEANINGS = {
+    "A": "the output says less than the reference, and nothing against it",
+    "B": "the output says more than the reference, and nothing against it",
+    "C": "the output and the reference say the same",
+    "D": "the output and the reference contradict each other",
+    "E": "the output and the reference differ in what does not matter for the facts",
+}
+
+
+class FactualitySpec(ModelGradedSpec):
+    """factuality: how the facts of the output relate to those of a reference answer."""
+
+    value_form = "text"
+
+    value: str | int | float = Field(description="The reference answer; a template. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the reference and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("input", "ideal", "completion", "output"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """The score is what the case is worth; it passes above 0 or, with a threshold, from that on.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        ideal = tools.templates.render(as_text(self.value), subject.test.variables)
+        question = Question(
+            "factuality",
+            (
+                Block("Question", subject.rendered_prompt),
+                Block("Expert Answer", ideal),
+                Block("Submitted Answer", subject.text),
+            ),
+            {
+                "input": subject.rendered_prompt,
+                "ideal": ideal,
+                "completion": subject.text,
+                "output": subject.text,
+            },
+            _SCHEMA,
+        )
+        asking = Asking(self, subject, tools)
+        category, reason = await asking.ask(question, parse_category)
+        score = _worth(category, weights_of(subject.test))
+        passed = score > 0 if self.threshold is None else passes(score, self.threshold)
+        return Outcome(
+            Status.PASSED if passed else Status.FAILED,
+            score,
+            reason or _MEANINGS[category],
+            self.threshold,
+            detail={"category": category, "meaning": _MEANINGS[category]},
+            latency_ms=asking.latency_ms,
+        )
+
+
+def weights_of(test: TestCase) -> FactualityWeightsSpec:
+    """What each case is worth in a test."""
+    return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
+
+
+def _worth(category: str, weights: FactualityWeightsSpec) -> float:
+    return {
+        "A": weights.subset,
+        "B": weights.superset,
+        "C": weights.agree,
+        "D": weights.disagree,
+        "E": weights.differ_but_factual,
+    }[category]

@@ -1,0 +1,218 @@
+"""g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from geval_cli.assertions.graded.geval_checks import check_metric, range_of
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import Problem, Severity
+from geval_cli.judge.grading import grade, steps_requests
+from geval_cli.judge.metric import Judge, JudgedCase, Metric
+from geval_cli.judge.prompt import example_variables
+from geval_cli.judge.source import missing_params
+from geval_cli.records import JsonValue, ModelRequest
+from geval_cli.specs.base import TestOptionsSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.templating import Templates
+
+
+class GEvalAssertionSpec(GEvalFields):
+    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
+        problems = list(check_metric(self))
+        _check_criteria(self, context, problems)
+        for step in self.evaluation_steps or ():
+            place = self.place.spelled("evaluation_steps", "evaluationSteps")
+            context.render(step, place, problems)
+        if self.source is not None:
+            context.render(self.source, self.place.value("source"), problems)
+        _check_rubric_prompt(self, context, problems)
+        missing = _missing_params(self, context)
+        if missing:
+            problems.append(
+                Problem(
+                    f"{context.where.removeprefix('in ')} lacks {', '.join(missing)}, which evaluation_params names",
+                    self.place.spelled("evaluation_params", "evaluationParams"),
+                    _hint_for_missing(missing, context.test),
+                )
+            )
+        return problems
+
+    def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
+        """The requests for the judge's steps, which hold nothing of an output."""
+        return foresee_case(self, judged_case(self, subject, tools), subject.test, tools)
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Have the judge rate the output.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        return await judge_case(self, judged_case(self, subject, tools), subject.test, tools)
+
+
+def foresee_case(
+    spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
+) -> Iterator[tuple[Judge, ModelRequest]]:
+    """What `judge_case` will ask for, as far as it does not depend on the output of `case`."""
+    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
+    for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
+        yield model, request
+
+
+async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
+    """Have the judge rate `case`, which is what it is to see of `test` and its output.
+
+    Raises:
+        JudgeError, ProviderError: no verdict could be had.
+    """
+    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
+    result = await grade(
+        metric_of(spec, test, tools),
+        case,
+        model,
+        render=tools.templates.render,
+        memory=tools.judge_memory,
+    )
+    return Outcome(
+        status=result.status,
+        score=result.score,
+        reason=result.reason or "",
+        threshold=result.threshold,
+        threshold_is_default=spec.threshold is None and not spec.strict_mode,
+        detail=result.detail,
+        latency_ms=result.latency_ms,
+    )
+
+
+def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
+    """The metric of a checked `spec` in one test, its templates rendered."""
+    variables = test.variables
+
+    def rendered(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple([tools.templates.render(text, variables) for text in texts])
+
+    criteria = rendered(_criteria(spec)) or None
+    steps = None if spec.evaluation_steps is None else rendered(spec.evaluation_steps)
+
+    def make() -> Metric:
+        defaults = _metric_defaults(spec, test, tools)
+        silent = spec.model_copy(update={"rubric_prompt": None})  # what counts of it is in the defaults
+        return metric_from_spec(silent, criteria=criteria, evaluation_steps=steps, defaults=defaults)
+
+    sources = (spec, test.options, test.default_options, tools.defaults)
+    return tools.metrics.find(sources, (criteria, steps), make)
+
+
+def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricDefaults:
+    owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
+    return MetricDefaults(
+        threshold=defaults.threshold,
+        scoring=(
+            _scoring(test.options),
+            ScoringChoice(defaults.scoring, defaults.samples),
+            _scoring(test.default_options),
+        ),
+        rubric_prompt=None if owner is None else owner.rubric_prompt,
+    )
+
+
+def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
+    """What the judge sees of a test and its output."""
+    case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
+    if spec.source is None:
+        return case
+    return replace(case, source=tools.templates.render(spec.source, subject.test.variables))
+
+
+def _case_of(
+    test: TestCase, output: JsonValue, rendered_prompt: str | None, repeat_index: int = 0
+) -> JudgedCase:
+    return JudgedCase(
+        actual_output=output,
+        input=test.input,
+        expected_output=test.expected_output,
+        context=test.context,
+        retrieval_context=test.retrieval_context,
+        vars=test.vars,
+        rendered_prompt=rendered_prompt or None,
+        repeat_index=repeat_index,
+    )
+
+
+def _criteria(spec: GEvalFields) -> tuple[str, ...]:
+    if spec.criteria is None:
+        return ()
+    return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
+
+
+def _scoring(options: TestOptionsSpec) -> ScoringChoice:
+    return ScoringChoice(options.scoring, options.samples)
+
+
+def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
+    location = spec.place.spelled("criteria", "value")
+    criteria = _criteria(spec)
+    for number, criterion in enumerate(criteria, start=1):
+        text = context.render(criterion, location, problems)
+        # One that is written empty is a problem of the metric, whatever the test.
+        if criterion.strip() and text is not None and not text.strip():
+            what = "the criteria is empty" if len(criteria) == 1 else f"criteria number {number} is empty"
+            problems.append(Problem(f"{what} ({context.where})", location, "a variable in it is empty"))
+
+
+def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
+    """Render the user's own prompt with stand-ins for what only a judgement brings."""
+    owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
+    if owner is None:
+        if spec.rubric_prompt is not None:
+            problems.append(_unused_prompt(spec))
+        return
+    location = owner.place.spelled("rubricPrompt", "rubric_prompt")
+    own = owner.rubric_prompt
+    templates = (own,) if isinstance(own, str) else (own.steps, own.evaluate) if own else ()
+    variables = example_variables(range_of(spec), context.test.variables)
+    for template in templates:
+        context.render(template or "", location, problems, variables=variables)
+
+
+def _owner_of_rubric_prompt(
+    spec: GEvalFields, test: TestCase, templates: Templates
+) -> GEvalFields | TestOptionsSpec | None:
+    """The nearest level that brings a judge prompt of its own.
+
+    By promptfoo's rules a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
+    """
+    levels = (spec, test.options, test.default_options)
+    nearest = next((level for level in levels if level.rubric_prompt is not None), None)
+    is_for_others = nearest is not None and isinstance(nearest.rubric_prompt, str)
+    return None if is_for_others and templates.dialect is Dialect.PROMPTFOO else nearest
+
+
+def _unused_prompt(spec: GEvalFields) -> Problem:
+    message = "a rubricPrompt that is text is not used for g-eval in promptfoo configs"
+    hint = "write `rubricPrompt: {evaluate: ...}`, and `steps` beside it if you wish"
+    place = spec.place.spelled("rubricPrompt", "rubric_prompt")
+    return Problem(message, place, hint, severity=Severity.WARNING)
+
+
+def _missing_params(spec: GEvalFields, context: CheckContext) -> tuple[str, ...]:
+    if spec.evaluation_params is None:
+        return ()
+    missing = missing_params(spec.evaluation_params, _case_of(context.test, None, context.rendered_prompt))
+    if context.rendered_prompt is None:  # it is broken, which is a problem of its own
+        return tuple(name for name in missing if name != "input")
+    return missing
+
+
+def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
+    in_vars = [name for name in missing if name in test.vars]
+    if in_vars:
+        return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
+    return "give the test these fields, or leave them out of evaluation_params"

@@ -1,0 +1,184 @@
+"""What can be wrong with a g-eval assertion, found before anything is sent."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
+from geval_cli.errors import Location, Problem, Severity
+from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, ScoreRange, default_step, format_number
+from geval_cli.judge.weighing import LARGEST_SCALE
+from geval_cli.numbers import percent_hint
+from geval_cli.source.problems import did_you_mean
+
+_DUST = 1e-9
+
+
+def check_metric(spec: GEvalFields) -> list[Problem]:
+    """Every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
+    problems = [*_check_form(spec), *_check_texts(spec)]
+    range_problems = [*_check_range(spec)]
+    problems += range_problems
+    if not range_problems:
+        score_range = range_of(spec)
+        problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
+    return [*problems, *_check_threshold(spec)]
+
+
+def range_of(spec: GEvalFields) -> ScoreRange:
+    """The range of the ratings: the dimension's, else the one written, else 0 to 10."""
+    if spec.dimension is not None and spec.dimension in DIMENSIONS:
+        return DIMENSIONS[spec.dimension].score_range
+    return spec.score_range or DEFAULT_SCORE_RANGE
+
+
+def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
+    """What to ask about a threshold outside 0..1: whether it was meant on the rating scale. None when it is fine."""
+    if 0 <= threshold <= 1:
+        return None
+    low, high = score_range
+    if low <= threshold <= high:
+        share = format_number(round((threshold - low) / (high - low), 4))
+        span = f"{format_number(low)} to {format_number(high)}"
+        return f"was it meant on the rating scale of {span}? then write {share}"
+    meant = percent_hint(threshold)
+    if meant:
+        return f"a threshold lies between 0 and 1: {meant} for {format_number(threshold)} %"
+    return "a threshold lies between 0 and 1, whatever the rating scale is"
+
+
+def _check_form(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.dimension is not None and spec.dimension not in DIMENSIONS:
+        near = did_you_mean(spec.dimension, DIMENSIONS)
+        yield Problem(
+            f"there is no dimension `{spec.dimension}`",
+            spec.place.value("dimension"),
+            f"did you mean `{near}`?" if near else "",
+            notes=(f"dimensions: {', '.join(DIMENSIONS)}; for anything else write `criteria`",),
+        )
+    if spec.dimension is not None and spec.criteria is not None:
+        yield Problem(
+            "a g-eval assertion has either a `dimension` or `criteria`, not both",
+            spec.place.key("dimension"),
+            "leave one of them out",
+        )
+    if spec.dimension is None and spec.criteria is None and not spec.evaluation_steps:
+        yield Problem(
+            "a g-eval assertion needs a `dimension`, `criteria` or `evaluation_steps`",
+            spec.place.key(),
+            "nothing says what to judge by",
+        )
+    for key in ("score_range", "evaluation_params"):
+        if spec.dimension is not None and getattr(spec, key) is not None:
+            yield Problem(
+                f"`{key}` belongs to the criteria form; a dimension brings its own",
+                spec.place.key(key),
+                "leave it out, or write `criteria` instead of `dimension`",
+            )
+    if spec.dimension is None and spec.source is not None:
+        yield Problem(
+            "`source` belongs to the dimension form",
+            spec.place.key("source"),
+            "give the test a `context` and name it in `evaluation_params`",
+        )
+
+
+def _check_texts(spec: GEvalFields) -> Iterator[Problem]:
+    criteria = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
+    if criteria is not None and (not criteria or any(not item.strip() for item in criteria)):
+        place = spec.place.key("criteria") or spec.place.key("value")
+        yield Problem("`criteria` is empty", place, "say in a sentence what is valued")
+    for key in ("evaluation_steps", "evaluation_params"):
+        items = getattr(spec, key)
+        if items is not None and (not items or any(not item.strip() for item in items)):
+            yield Problem(f"`{key}` is empty", spec.place.key(key), "fill it in, or leave the key out")
+
+
+def _check_range(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.score_range is None:
+        return
+    low, high = spec.score_range
+    if not (math.isfinite(low) and math.isfinite(high)):
+        yield Problem("`score_range` needs two finite numbers", spec.place.value("score_range"))
+    elif low >= high:
+        hint = "the lower end comes first" if low > high else "the ends must differ"
+        shown = f"[{format_number(low)}, {format_number(high)}]"
+        yield Problem(f"`score_range` {shown} is no range", spec.place.value("score_range"), hint)
+
+
+def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]:
+    step = default_step(score_range) if spec.score_step is None else spec.score_step
+    low, high = score_range
+    if spec.score_step is not None:
+        steps = (high - low) / step
+        if not math.isfinite(step) or abs(steps - round(steps)) > _DUST * max(1.0, steps) or round(steps) < 1:
+            yield Problem(
+                f"`score_step` {format_number(step)} does not divide "
+                f"{format_number(low)} to {format_number(high)} evenly",
+                spec.place.value("score_step"),
+            )
+            return
+    if spec.scoring == "logprobs" and not spec.strict_mode and (high - low) / step + 1 > LARGEST_SCALE:
+        yield Problem(
+            f"with more than {LARGEST_SCALE} ratings no token probability can be resolved",
+            spec.place.value("scoring"),
+            "use a larger `score_step`, or `scoring: samples`",
+        )
+
+
+def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]:
+    if not spec.rubric:
+        return
+    low, high = score_range
+    span = f"{format_number(low)} to {format_number(high)}"
+    outside = [band for band in spec.rubric if not (low <= band.low and band.high <= high)]
+    for band in spec.rubric:
+        if band.low > band.high:
+            yield Problem(
+                f"the band {_shown(band)} runs backwards", _place_of(band, spec), "the lower end first"
+            )
+    for band in outside:
+        hint = "" if spec.score_range or spec.dimension else "set `score_range`, or rate within 0 to 10"
+        yield Problem(f"the band {_shown(band)} lies outside {span}", _place_of(band, spec), hint)
+    bands = sorted(spec.rubric, key=lambda band: (band.low, band.high))
+    for below, above in pairwise(bands):
+        if above.low <= below.high:
+            message = f"the bands {_shown(below)} and {_shown(above)} overlap"
+            yield Problem(message, _place_of(above, spec), "every rating belongs to one band")
+    if outside:
+        return
+    for end, is_reached in ((low, bands[0].low <= low), (high, max(band.high for band in bands) >= high)):
+        if not is_reached:
+            yield Problem(
+                f"the rubric does not say what earns {format_number(end)}, an end of the range {span}",
+                spec.place.key("rubric"),
+                "add a band for it",
+                severity=Severity.WARNING,
+            )
+
+
+def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.threshold is None:
+        return
+    question = threshold_question(spec.threshold, range_of(spec))
+    if question is not None:
+        message = f"`threshold` must lie between 0 and 1, found {format_number(spec.threshold)}"
+        yield Problem(message, spec.place.value("threshold"), question)
+    elif spec.strict_mode and spec.threshold != 1:
+        yield Problem(
+            f"`strict_mode` takes 1 for the threshold, not {format_number(spec.threshold)}",
+            spec.place.value("threshold"),
+            "leave `threshold` out",
+            severity=Severity.WARNING,
+        )
+
+
+def _shown(band: RubricBandSpec) -> str:
+    if band.low == band.high:
+        return format_number(band.low)
+    return f"{format_number(band.low)} to {format_number(band.high)}"
+
+
+def _place_of(band: RubricBandSpec, spec: GEvalFields) -> Location | None:
+    return band.place.value() or spec.place.key("rubric")

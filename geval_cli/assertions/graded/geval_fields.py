@@ -1,0 +1,61 @@
+"""The keys of a g-eval assertion."""
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.specs.base import SampleCount, Scoring, Spec
+
+EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
+
+
+class RubricBandSpec(Spec):
+    """One band of a rubric: a rating, or a span of ratings, and what earns it."""
+
+    low: float = Field(description="The lowest rating of this band.")
+    high: float = Field(description="The highest rating of this band.")
+    description: str = Field(description="What earns it.")
+
+
+class GEvalFields(ModelGradedSpec):
+    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
+
+    dimension: str | None = Field(
+        None,
+        description="fluency, coherence, consistency, relevance, engagingness, groundedness or naturalness.",
+    )
+    criteria: str | tuple[str, ...] | None = Field(
+        None,
+        validation_alias=AliasChoices("criteria", "value"),
+        description="What to value, in your own words; a list is rated one by one. Template or file://.",
+    )
+    evaluation_steps: tuple[str, ...] | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_steps", "evaluationSteps"),
+        description="The steps that the judge follows; generated from the criteria when left out.",
+    )
+    evaluation_params: tuple[EvaluationParam, ...] | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_params", "evaluationParams"),
+        description="Which parts of the test the judge sees.",
+    )
+    rubric: tuple[RubricBandSpec, ...] | None = Field(None, description="What earns which rating.")
+    score_range: tuple[float, float] | None = Field(
+        None, description="The lowest and the highest rating, [0, 10] when left out."
+    )
+    score_step: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="The distance between two ratings."
+    )
+    strict_mode: bool = Field(False, description="All or nothing: the judge answers 0 or 1.")
+    scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
+    samples: SampleCount | None = Field(
+        None, description="How many ratings to ask for; means scoring: samples."
+    )
+    min_valid: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="The share of samples that must be readable."
+    )
+    explain: Literal["failed", "always", "never"] = Field(
+        "failed", description="When to buy a rationale for a dimension's score."
+    )
+    source: str | None = Field(None, description="What the output was made from; a template.")

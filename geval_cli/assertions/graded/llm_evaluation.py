@@ -1,0 +1,54 @@
+"""evaluation-llm: the evaluation mode `llm`, in which a judge rates an output by the criteria of its prompt."""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec, foresee_case, judge_case, judged_case
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import Problem, TemplateError
+from geval_cli.judge.metric import Judge, JudgedCase
+from geval_cli.records import ModelRequest
+from geval_cli.templating import Templates
+
+
+class LlmEvaluationSpec(GEvalAssertionSpec):
+    """evaluation-llm: what a prompt in the mode `llm` asks of every answer. Its place is that of the criteria."""
+
+    def applies_to(self, test: TestCase, templates: Templates) -> bool:
+        """Return True when the criteria say anything, once the test's variables are in them."""
+        try:
+            return bool(templates.render(str(self.criteria), test.variables).strip())
+        except TemplateError:
+            return True  # somebody must be told
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the criteria in one test; empty ones have none."""
+        return super().check(context) if self.applies_to(context.test, context.templates) else []
+
+    def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
+        """The requests for the judge's steps, which hold nothing of an output."""
+        if self.applies_to(subject.test, tools.templates):
+            case = _with_prompt(judged_case(self, subject, tools), subject)
+            yield from foresee_case(self, case, subject.test, tools)
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Have the judge rate the output, with prompt and input before its eyes; without criteria it is not asked.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        if not self.applies_to(subject.test, tools.templates):
+            return Outcome.not_evaluated("the prompt has no `evaluation_criteria`")
+        case = _with_prompt(judged_case(self, subject, tools), subject)
+        return await judge_case(self, case, subject.test, tools)
+
+
+def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:
+    """The case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
+    if subject.system is not None:
+        return replace(case, prompt=subject.system)
+    if case.input or case.vars.get("input"):
+        return replace(case, prompt=case.rendered_prompt)
+    return case

@@ -1,0 +1,102 @@
+"""llm-rubric: a judge says whether the output meets a rubric in the user's own words, and how well."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.values import render_deep
+from geval_cli.errors import Problem
+from geval_cli.judge.prompt import Block
+from geval_cli.judge.replies.verdicts import Decision, parse_rubric_verdict
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score_beside
+from geval_cli.records import JsonValue, Status
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string"},
+        "pass": {"type": "boolean"},
+        "score": {"type": "number"},
+    },
+    "required": ["reason", "pass", "score"],
+    "additionalProperties": False,
+}
+
+
+class LlmRubricSpec(ModelGradedSpec):
+    """llm-rubric: a judge says whether the output meets a rubric in your own words, and how well."""
+
+    value_form = "data"
+
+    value: Any = Field(None, description="The rubric: a template, or a list or a mapping. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the rubric and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        place = self.place.value("value")
+        if self.value is None and own_prompt(self, context.test) is None:
+            message = f"{self.base_type} has no rubric"
+            problems.append(Problem(message, place, "say in `value` what the output must be like"))
+        render_deep(self.value, lambda text: context.render(text, place, problems) or "")
+        check_own_prompt(self, context, ("rubric", "output", "input", "prompt"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Passes when the judge says so and, with a threshold, its score reaches that.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        return await judged_by_rubric(self, subject, tools)
+
+
+async def judged_by_rubric(
+    spec: LlmRubricSpec,
+    subject: Subject,
+    tools: Tools,
+    *,
+    name: str = "rubric",
+    schema: Mapping[str, Any] | None = _SCHEMA,
+) -> Outcome:
+    """As `judge`, in the words of the prompt `name`; without a `schema` the words alone ask for JSON."""
+    rubric = _as_text(
+        render_deep(spec.value, lambda text: tools.templates.render(text, subject.test.variables))
+    )
+    question = Question(
+        name,
+        (Block("Output", subject.text), Block("Rubric", rubric)),
+        {"rubric": rubric, "output": subject.text, "prompt": subject.rendered_prompt},
+        schema,
+    )
+    asking = Asking(spec, subject, tools)
+    decision = await asking.ask(question, parse_rubric_verdict)
+    return _outcome(decision, spec.threshold, asking.latency_ms)
+
+
+def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:
+    score = float(decision.passed) if decision.score is None else decision.score
+    reaches = threshold is None or passes(score, threshold)
+    status = Status.PASSED if decision.passed and reaches else Status.FAILED
+    reason = decision.reason or ""
+    if decision.passed and threshold is not None and not reaches:
+        shown = format_score_beside(score, threshold)
+        reason = f"the score {shown} is below the threshold {threshold:g}. {reason}".strip()
+    return Outcome(
+        status,
+        score,
+        reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
+        threshold,
+        latency_ms=latency_ms,
+    )
+
+
+def _as_text(value: JsonValue) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Assertions that are the user's own code or server."""

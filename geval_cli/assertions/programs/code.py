@@ -1,0 +1,199 @@
+"""javascript, python: the user's code looks at the output and gives a verdict, a score, or both."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.programs.code_calls import (
+    CodeRaisedError,
+    call_code,
+    code_problems,
+    code_text,
+    script_context,
+    script_output,
+    visible_variables,
+)
+from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score, format_score_beside
+from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.scripting.code import Language
+from geval_cli.specs.dialect import Dialect
+
+_DEFAULT_FUNCTION = "get_assert"
+_WANTED = "return true or false, a number, or a mapping of pass, score and reason"
+_NAMES = ("output", "context")
+_WORDS = {"true": True, "false": False}
+
+
+class CodeAssertionSpec(AssertionSpec):
+    """javascript, python: code of yours judges; it sees `output` and `context`, and gives a verdict or a score."""
+
+    runs_code = True
+
+    value: str = Field(
+        description="An expression, several lines with `return`, or file://checks.js:function."
+    )
+    threshold: float | None = Field(
+        None, description="The lowest score that passes; without it, any above 0 does."
+    )
+    config: Any = Field(None, description="Anything; the code finds it as `context.config`.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the code, with the test's variables in it where the dialect puts them there."""
+        return code_problems(
+            self.value,
+            self.place.value("value"),
+            context,
+            names=_NAMES,
+            language=Language(self.base_type),
+            default_function=_DEFAULT_FUNCTION,
+        )
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """What the code says.
+
+        Raises:
+            CodeFailedError: it could not be run; in geval's own dialect also when it raises.
+            UnjudgeableError: it says nothing that is a verdict.
+        """
+        is_promptfoo = tools.templates.dialect is Dialect.PROMPTFOO
+        written = code_text(self.value, visible_variables(subject), tools.templates)
+        arguments = {"output": script_output(subject), "context": script_context(subject, self)}
+        try:
+            value = await call_code(
+                written,
+                arguments,
+                tools,
+                language=Language(self.base_type),
+                default_function=_DEFAULT_FUNCTION,
+            )
+        except CodeRaisedError as error:
+            # An assert statement that does not hold is a verdict; other exceptions are one by promptfoo's rules only.
+            reason = shortened(error.message, 400)
+            if is_promptfoo:
+                return replace(_failed(self, reason), detail={"trace": error.detail})
+            if "raised: AssertionError" in error.message:
+                return replace(Outcome.of(False, reason), detail={"trace": error.detail})
+            raise
+        if is_promptfoo:
+            return _promptfoo_outcome(value, self)
+        outcome = _outcome(_spelled(value), self.threshold)
+        if outcome.score is not None and not 0 <= outcome.score <= 1:
+            hint = "scale it, or compare it with what you expect"
+            raise UnjudgeableError(f"the code's score is {outcome.score:g}, not within 0 and 1", hint=hint)
+        return outcome
+
+
+def _promptfoo_outcome(value: JsonValue, spec: CodeAssertionSpec) -> Outcome:
+    """The verdict by promptfoo's rules: what is no verdict fails, also under `not-`, and `not-` turns no score round.
+
+    A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
+    """
+    is_python = spec.base_type == Language.PYTHON
+    found = _spelled(value) if is_python else value
+    if isinstance(found, Mapping) and not _is_complete(found):
+        return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
+    try:
+        takes_threshold = is_python or not isinstance(found, Mapping)
+        outcome = _outcome(found, spec.threshold if takes_threshold else None)
+    except UnjudgeableError as error:
+        return _failed(spec, error.message)
+    if not spec.is_negated or outcome.score is None or isinstance(found, bool):
+        return outcome
+    return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
+
+
+def _failed(spec: CodeAssertionSpec, reason: str) -> Outcome:
+    """A failure that stays one when `not-` turns the outcome round."""
+    return Outcome.of(spec.is_negated, reason)
+
+
+def _is_complete(value: Mapping[str, JsonValue]) -> bool:
+    passed, reason = _first(value, "pass", "pass_"), value.get("reason")
+    return isinstance(passed, bool) and _is_number(value.get("score")) and isinstance(reason, str)
+
+
+def _spelled(value: JsonValue) -> JsonValue:
+    """What a text spells out that code may give back: a number, a truth value, a JSON object."""
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    try:
+        found = json.loads(word)
+    except (ValueError, RecursionError):
+        return value
+    return found if isinstance(found, bool) or _is_number(found) or isinstance(found, dict) else value
+
+
+def _outcome(value: JsonValue, threshold: float | None) -> Outcome:
+    if isinstance(value, bool):
+        return Outcome.of(value, f"the code says {'true' if value else 'false'}")
+    if _is_number(value):
+        return _scored(float(value), threshold)
+    if isinstance(value, Mapping):
+        return _graded(value, threshold)
+    if isinstance(value, int | float):
+        raise UnjudgeableError("the code gave a number beyond all bounds, which is no verdict", hint=_WANTED)
+    found = "nothing" if value is None else "a text" if isinstance(value, str) else "a list"
+    raise UnjudgeableError(f"the code gave {found}, which is no verdict", hint=_WANTED)
+
+
+def _scored(score: float, threshold: float | None) -> Outcome:
+    if threshold is None:
+        passed = score > 0
+        reason = f"the code's score is {format_score(score)}{'' if passed else ', which is not above 0'}"
+    else:
+        passed = passes(score, threshold)
+        reason = (
+            f"the code's score is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        )
+    return Outcome(Status.PASSED if passed else Status.FAILED, score, reason, threshold)
+
+
+def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
+    passed, score = _first(value, "pass", "pass_"), value.get("score")
+    if not isinstance(passed, bool | None) or (score is not None and not _is_number(score)):
+        raise UnjudgeableError("the code's `pass` or `score` is of the wrong kind", hint=_WANTED)
+    if passed is None and score is None:
+        raise UnjudgeableError("the code gave a mapping without `pass` and `score`", hint=_WANTED)
+    outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
+    if passed is not None and not (threshold is not None and score is not None and passed):
+        outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
+    reason = value.get("reason")
+    if isinstance(reason, str) and reason:
+        outcome = replace(outcome, reason=reason)
+    elif score is None:
+        outcome = replace(outcome, reason=f"the code says {'pass' if passed else 'fail'}")
+    return replace(outcome, assertions=tuple(_parts(value)))
+
+
+def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
+    """What the code says apart: named scores, and the results of its own parts."""
+    named = _first(value, "namedScores", "named_scores")
+    for name, score in named.items() if isinstance(named, dict) else ():
+        if _is_number(score):
+            yield AssertionResult("named-score", str(name), Status.NOT_EVALUATED, float(score))
+    parts = _first(value, "componentResults", "component_results")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict):
+            passed = bool(_first(part, "pass", "pass_"))
+            status = Status.PASSED if passed else Status.FAILED
+            shown = float(part["score"]) if _is_number(part.get("score")) else float(passed)
+            yield AssertionResult("part", None, status, shown, reason=str(part.get("reason") or ""))
+
+
+def _first(value: Mapping[str, JsonValue], *names: str) -> JsonValue:
+    return next((value[name] for name in names if name in value), None)
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

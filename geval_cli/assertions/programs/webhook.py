@@ -1,0 +1,104 @@
+"""webhook: a server of the user's judges the output."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.transport import Transport
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.refusals import CallContext
+from geval_cli.records import JsonValue
+from geval_cli.source.access import Access
+from geval_cli.source.secrets import mask_text, secret_values
+
+WEBHOOK_TIMEOUT_S = 30.0
+
+
+def url_problem(url: str) -> str:
+    """What keeps `url` from being asked; empty when nothing does."""
+    try:
+        parts = urlsplit(url)
+        is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_complete = False
+    return "" if is_complete else f"`{mask_text(url)[:200]}` is no URL that can be asked"
+
+
+async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
+    """What the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
+
+    Raises:
+        UnjudgeableError: no server of the config's own may be asked.
+        ProviderError: it cannot be reached, takes longer than `WEBHOOK_TIMEOUT_S`, or answers with an error status.
+        ProviderResponseError: its answer is not JSON.
+    """
+    access.require_host("a webhook")
+    context = CallContext(f"the webhook {mask_text(url)}", Secrets(secret_values([url])))
+    transport = Transport()
+    try:
+        answer, _ = await transport.post_json(HttpCall(url, timeout_s=WEBHOOK_TIMEOUT_S), payload, context)
+    finally:
+        await transport.aclose()
+    return context.secrets.hide_in(answer)  # its words are shown, and it may say back its own address
+
+
+class WebhookAssertionSpec(AssertionSpec):
+    """webhook: a server of yours judges. It is sent output, prompt and vars, and answers {pass, score, reason}."""
+
+    calls_server = True
+
+    value: str = Field(description="The URL that is POSTed to; a template.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the URL, with the test's variables in it."""
+        place = self.place.value("value")
+        problems: list[Problem] = []
+        url = context.render(self.value, place, problems)
+        if url is not None and url_problem(url):
+            problems.append(
+                Problem(url_problem(url), place, "write the URL of your server, with http:// or https://")
+            )
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """POST the output with prompt and vars; the answer's `pass`, `score` and `reason` are the verdict.
+
+        Raises:
+            ProviderError: the server cannot be reached, or refuses.
+            UnjudgeableError: it answers with something else.
+        """
+        url = tools.templates.render(self.value, subject.test.variables)
+        context = {"prompt": subject.rendered_prompt, "vars": dict(subject.test.vars)}
+        answer = await ask_webhook(url, {"output": subject.output, "context": context}, tools.access)
+        if not isinstance(answer, dict) or not isinstance(answer.get("pass"), bool):
+            raise UnjudgeableError(
+                "the webhook did not answer with a verdict",
+                hint='it must answer {"pass": true or false, ...}',
+            )
+        passed = answer["pass"]
+        reason = answer.get("reason")
+        outcome = Outcome.of(
+            passed, reason if isinstance(reason, str) and reason else _default_reason(passed)
+        )
+        return replace(outcome, score=_score(answer.get("score"), outcome.score))
+
+
+def _score(written: JsonValue, default: float | None) -> float | None:
+    if written is None:
+        return default
+    if isinstance(written, bool) or not isinstance(written, int | float) or not 0 <= written <= 1:
+        raise UnjudgeableError(
+            f"the webhook's `score` is {str(written)[:60]}", hint="it must be a number from 0 to 1"
+        )
+    return float(written)
+
+
+def _default_reason(passed: bool) -> str:
+    return f"the webhook says that it {'passes' if passed else 'fails'}"

@@ -1,0 +1,1 @@
+"""Assertions about what came with the answer: time, cost, finish reason, probabilities."""

@@ -1,0 +1,138 @@
+"""is-json, contains-json: the output is JSON, or there is JSON in it, and it fits the schema where one is given."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems, schema_verdict
+from geval_cli.assertions.structured.json_text import every_json, parse_strict_json
+from geval_cli.assertions.structured.written_schema import Schema, parse_schema, unless_empty
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.base import WrittenSchema
+from geval_cli.specs.dialect import Dialect
+
+_LONGEST = 100_000  # characters of one object
+_MOST_READ = (
+    300_000  # characters in all: each opening brace that nothing closes is read to the end of the text
+)
+
+
+def loose_objects(text: str) -> Iterator[JsonValue]:
+    """The objects in a text, outermost ones; at the end of the text missing braces are taken as written.
+
+    Keys without quotes, single quotes and commas too many are no mistakes here. A list is no object; those in it are.
+    """
+    start = text.find("{")
+    effort = _MOST_READ
+    while start >= 0 and effort > 0:
+        end, missing = _end_of(text, start)
+        effort -= end - start
+        found = _read(text[start:end] + "}" * missing)
+        if found is None:
+            start = text.find("{", start + 1)
+        else:
+            yield found
+            start = text.find("{", end)
+
+
+def _end_of(text: str, start: int) -> tuple[int, int]:
+    """Where what opens at `start` is closed, or the text or the limit ends, and how many braces are missing there."""
+    depth = 0
+    last = min(start + _LONGEST, len(text))
+    for place in range(start, last):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if not depth:
+            return place + 1, 0
+    return last, depth
+
+
+def _read(written: str) -> JsonValue:
+    """The value that is written, None when there is none."""
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        found = read_yaml(written, "output").value
+    except (ConfigError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) else None
+
+
+class IsJsonAssertionSpec(AssertionSpec):
+    """is-json, contains-json: the output is, or holds, JSON and, with a `value`, is valid against that JSON Schema."""
+
+    value_form = "schema"
+    value_may_be_null = True
+
+    value: WrittenSchema | None = Field(
+        None, description="A JSON Schema that the output must fit, or file:// with the path of one."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the schema itself: it must be one, and refer only to itself."""
+        problems: list[Problem] = []
+        written = _schema_of(self)
+        if isinstance(written, str) and context.templates.dialect is Dialect.PROMPTFOO:
+            written = context.render(written, self.place.value("value"), problems)
+        if written is None:
+            return problems
+        return schema_problems(written, f"the `value` of {self.base_type}", self.place.child("value"))
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Find the JSON and validate it; the reason lists the errors with their JSON paths.
+
+        Raises:
+            CheckTimeoutError: a `pattern` of the schema takes too long on the output.
+        """
+        is_promptfoo = tools.templates.dialect is Dialect.PROMPTFOO
+        written = _schema_of(self)
+        if isinstance(written, str) and is_promptfoo:
+            written = tools.templates.render(written, subject.test.variables)
+        schema = None if written is None else parse_schema(written)
+        if self.base_type == "contains-json":
+            find = loose_objects if is_promptfoo else every_json
+            return await asyncio.to_thread(_some_json, find(subject.text), schema)
+        try:
+            value = parse_strict_json(subject.text)
+        except ValueError as error:
+            return Outcome.of(False, f"the output is not JSON: {error}")
+        return (
+            Outcome.of(True, "the output is JSON") if schema is None else await schema_verdict(value, schema)
+        )
+
+
+def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
+    """Whether any JSON of an output will do; of those that will not, the reason is about the one that comes nearest."""
+    nearest: list[str] | None = None
+    count = 0
+    for value in values:
+        count += 1
+        errors = [] if schema is None else schema_errors(value, schema)
+        if not errors:
+            return Outcome.of(True, _found_reason(value, schema))
+        if nearest is None or len(errors) < len(nearest):
+            nearest = errors
+    if nearest is None:
+        return Outcome.of(False, "there is no JSON object or list in the output")
+    which = "the JSON in the output" if count == 1 else f"none of the {count} JSON values in the output"
+    is_not = "is not valid" if count == 1 else "is valid"
+    reason = f"{which} {is_not} against the schema: {'; '.join(nearest[:5])}"
+    return Outcome.of(False, reason, errors=list(nearest))
+
+
+def _found_reason(value: JsonValue, schema: Schema | None) -> str:
+    kind = "list" if isinstance(value, list) else "object"
+    fits = "" if schema is None else " that is valid against the schema"
+    return shortened(f"the output contains a JSON {kind}{fits}")
+
+
+def _schema_of(spec: IsJsonAssertionSpec) -> dict[str, JsonValue] | bool | str | None:
+    """The schema as written; blank text is none."""
+    return unless_empty(spec.value) if isinstance(spec.value, str) else spec.value

@@ -1,0 +1,142 @@
+"""is-valid-function-call and its kin: the output calls functions of the provider's config, with fitting arguments."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
+from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
+from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.errors import UnjudgeableError
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import Place
+
+_FUNCTIONS_KEY = {
+    "is-valid-openai-tools-call": ("tools",),
+    "is-valid-openai-function-call": ("functions",),
+    "is-valid-function-call": ("functions", "tools"),
+}
+
+
+class ToolCallAssertion(AssertionSpec):
+    """is-valid-function-call and its like: the calls in the output fit the tools that the provider was given."""
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 when every call names a known function and its arguments fit that function's JSON Schema.
+
+        Raises:
+            UnjudgeableError: the provider's config has no functions, or a schema in it is broken.
+        """
+        keys = _FUNCTIONS_KEY[self.base_type]
+        known = _functions(subject, keys)
+        try:
+            calls = list(
+                _calls(_as_data(subject.output), is_tools="tools" in keys, is_function="functions" in keys)
+            )
+        except ValueError as error:
+            return Outcome.of(False, f"the output is no function call: {error}")
+        if not calls:
+            return Outcome.of(False, f"the output is no function call: {shortened(subject.text)}")
+        for call in calls:
+            problem = _problem(call, known)
+            if problem:
+                return Outcome.of(False, problem)
+        names = ", ".join(str(call["name"]) for call in calls)
+        return Outcome.of(True, f"valid call of {shortened(names)}")
+
+
+def _as_data(output: JsonValue) -> JsonValue:
+    """The output as data; a text is read as JSON, or as the calls of the Responses API, one a line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(output, str):
+        return output
+    try:
+        return parse_strict_json(output)
+    except ValueError:
+        lines = [_line(line) for line in output.splitlines() if line.strip()]
+        if lines and all(map(_is_response_call, lines)):
+            return lines
+        raise
+
+
+def _line(text: str) -> JsonValue:
+    try:
+        return parse_strict_json(text)
+    except ValueError:
+        return None
+
+
+def _is_response_call(value: JsonValue) -> bool:
+    """Whether it is a call as the Responses API writes it: name and arguments without a `function` around them."""
+    return isinstance(value, dict) and value.get("type") == "function_call"
+
+
+def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Mapping[str, JsonValue]]:
+    """The calls in an answer, each with `name` and `arguments`.
+
+    Raises:
+        ValueError: something in the list of calls is none.
+    """
+    if is_tools and isinstance(data, dict) and "tool_calls" in data:
+        data = data["tool_calls"]
+    if is_function and isinstance(data, dict) and isinstance(data.get("function_call"), dict):
+        data = data["function_call"]
+    if is_tools and _is_response_call(data):
+        data = [data]
+    if is_tools and isinstance(data, list):
+        for item in data:
+            function = item if _is_response_call(item) else _function_of(item)
+            if function is None or not _is_call(function):
+                raise ValueError(f"{shortened(json.dumps(item))} calls nothing")
+            yield function
+    elif is_function and _is_call(data):
+        yield data
+
+
+def _function_of(item: JsonValue) -> JsonValue:
+    return item.get("function") if isinstance(item, dict) else None
+
+
+def _is_call(value: JsonValue) -> bool:
+    is_named = isinstance(value, dict) and isinstance(value.get("name"), str)
+    return is_named and isinstance(value.get("arguments"), str)
+
+
+def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
+    """The JSON Schema of each known function's arguments, by its name."""
+    config = {} if subject.provider is None else subject.provider.config
+    entries = [entry for key in keys if isinstance(config.get(key), list) for entry in config[key]]
+    found: dict[str, JsonValue] = {}
+    for entry in entries:
+        function = entry.get("function", entry) if isinstance(entry, dict) else None
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            found[function["name"]] = function.get("parameters", True)
+    if not found:
+        named = " or ".join(f"`{key}`" for key in keys)
+        raise UnjudgeableError(
+            "the provider's config names no functions to check a call against",
+            hint=f"list them under {named} in the provider's config",
+        )
+    for name, schema in found.items():
+        problems = schema_problems(schema, f"the `parameters` of `{name}`", Place.nowhere())
+        if problems:
+            raise UnjudgeableError(problems[0].message, hint="fix the function in the provider's config")
+    return found
+
+
+def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:
+    """What is wrong with a call; empty when nothing is."""
+    name = call["name"]
+    if name not in known:
+        return (
+            f"`{shortened(str(name))}` is called, which is no known function ({shortened(', '.join(known))})"
+        )
+    try:
+        arguments = parse_strict_json(call["arguments"])
+    except ValueError as error:
+        return f"the arguments of `{name}` are not JSON: {error}"
+    errors = schema_errors(arguments, known[name])
+    return f"the arguments of `{name}` do not fit: {'; '.join(errors[:5])}" if errors else ""

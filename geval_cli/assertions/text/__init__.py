@@ -1,0 +1,1 @@
+"""Assertions about the text of an output."""

@@ -1,0 +1,36 @@
+"""levenshtein: how many characters must be changed to get from the output to the expected text."""
+
+import asyncio
+
+from pydantic import Field
+from rapidfuzz.distance import Levenshtein
+
+from geval_cli.assertions.base import Amount, AssertionSpec
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.values import as_text
+from geval_cli.errors import Problem
+
+
+class LevenshteinAssertionSpec(AssertionSpec):
+    """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
+
+    value_form = "text"
+    threshold_is_score = False
+
+    value: str | int | float = Field(description="The text to compare with; a template.")
+    threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of the template in `value`."""
+        problems: list[Problem] = []
+        context.render(as_text(self.value), self.place.value("value"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
+        expected = tools.templates.render(as_text(self.value), subject.test.variables)
+        distance = await asyncio.to_thread(Levenshtein.distance, subject.text, expected)
+        passed = distance <= self.threshold
+        relation = "at most" if passed else "more than"
+        reason = f"the edit distance is {distance}, {relation} {self.threshold:g}"
+        return Outcome.of(passed, reason, distance=distance, limit=self.threshold)

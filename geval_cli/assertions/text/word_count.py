@@ -1,0 +1,76 @@
+"""word-count: how many words the output has."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from geval_cli.assertions.base import AssertionSpec, ValueRules
+from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.errors import Problem
+
+
+class WordRangeSpec(ValueRules):
+    """How many words there may be."""
+
+    min: Annotated[int, Field(ge=0)] | None = Field(None, description="The fewest words that pass.")
+    max: Annotated[int, Field(ge=0)] | None = Field(None, description="The most words that pass.")
+
+    def problems(self) -> list[Problem]:
+        if self.min is None and self.max is None:
+            return [
+                Problem("a range of words needs `min`, `max` or both", self.place.value(), "add one of them")
+            ]
+        if self.min is not None and self.max is not None and self.min > self.max:
+            message = f"`min` ({self.min}) must not be above `max` ({self.max})"
+            return [Problem(message, self.place.value("min"), "exchange them")]
+        return []
+
+
+class WordCountAssertionSpec(AssertionSpec):
+    """word-count: the output has exactly so many words, or as many as the range allows."""
+
+    value_form = (WordRangeSpec, "a range of words")
+
+    value: Annotated[int, Field(ge=0)] | str | WordRangeSpec = Field(
+        description="The number of words, or {min, max}."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Problems of a number that is written as text: a broken template, or no whole number."""
+        problems: list[Problem] = []
+        if isinstance(self.value, str):
+            place = self.place.value("value")
+            text = context.render(self.value, place, problems)
+            if text is not None and not _is_count(text):
+                hint = "write a whole number, or a mapping with `min` and `max`"
+                problems.append(
+                    Problem(f'the `value` of word-count must be a whole number, found "{text}"', place, hint)
+                )
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Count what stands between white space."""
+        count = len(subject.text.split())
+        low, high = _range(self, subject, tools)
+        passed = (low is None or count >= low) and (high is None or count <= high)
+        words = "1 word" if count == 1 else f"{count} words"
+        return Outcome.of(passed, f"the output has {words}; wanted: {_wanted(low, high)}", words=count)
+
+
+def _range(spec: WordCountAssertionSpec, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:
+    if isinstance(spec.value, WordRangeSpec):
+        return spec.value.min, spec.value.max
+    exactly = int(tools.templates.render(str(spec.value), subject.test.variables))
+    return exactly, exactly
+
+
+def _wanted(low: int | None, high: int | None) -> str:
+    if low == high:
+        return f"exactly {low}"
+    if low is None:
+        return f"at most {high}"
+    return f"at least {low}" if high is None else f"from {low} to {high}"
+
+
+def _is_count(text: str) -> bool:
+    return text.strip().isdecimal()

@@ -1,0 +1,120 @@
+"""The cases of one test and repeat that are judged together, once all of them have an output."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.metering import Meter, MeteredJudge
+from geval_cli.assertions.row import RowMember
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.verdict import Verdict
+from geval_cli.engine.case import Bench, Standing, begin_job, compare_outputs, run_job
+from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.plan import Job
+from geval_cli.metrics import named_scores
+from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
+
+
+class RowDesk(Struct):
+    """Does jobs, and keeps the results of those whose outputs are compared until the last of their row is there.
+
+    What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
+    complete, since the run stops, are never given out: its cases stay undone, and their answers are in the cache.
+    """
+
+    bench: Bench
+    cases_of: Callable[[TestCase], int]
+    _rows: dict[str, list[Standing]] = field(default_factory=dict)
+
+    async def run(self, job: Job) -> Sequence[CaseResult]:
+        """The results that are final now: of the job, of the whole row, or none.
+
+        Raises:
+            BudgetError: the run may spend no more.
+        """
+        if not any(spec.compares_outputs for spec in job.test.assertions):
+            return (await run_job(job, self.bench),)
+        standing = await begin_job(job, self.bench)
+        row = self._rows.setdefault(job.group, [])
+        row.append(standing)
+        if len(row) < self.cases_of(job.test):
+            return ()
+        del self._rows[job.group]
+        row.sort(key=lambda member: member.job.column)
+        return await finish_row(row, self.bench)
+
+
+async def finish_row(row: Sequence[Standing], bench: Bench) -> list[CaseResult]:
+    """The final results of a whole row. Cases without an output are not compared and stay errors.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
+    specs = [spec for spec in row[0].job.test.assertions if spec.compares_outputs]
+    answered = [member for member in row if member.subject is not None]
+    verdicts: dict[int, list[AssertionResult]] = {member.job.column: [] for member in answered}
+    for spec in specs:
+        for column, result in await _compared(spec, answered, bench):
+            verdicts[column].append(result)
+    return [
+        _finished(member, verdicts[member.job.column]) if member.job.column in verdicts else member.result
+        for member in row
+    ]
+
+
+async def _compared(
+    spec: AssertionSpec, answered: Sequence[Standing], bench: Bench
+) -> list[tuple[int, AssertionResult]]:
+    """The result of one comparison for each case that takes part; what it cost is in the first."""
+    # Where scores are compared, a case whose assertions could not be judged has none.
+    needs_scores = spec.base_type == "max-score"
+    part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
+    members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
+    meter = Meter()
+    tools = replace(bench.tools, judge_for=lambda judge: MeteredJudge(bench.tools.judge_for(judge), meter))
+    results = await compare_outputs(spec, members, tools)
+    return [
+        (item.job.column, replace(result, usage=Usage() if place else meter.usage))
+        for place, (item, result) in enumerate(zip(part, results, strict=True))
+    ]
+
+
+def _finished(member: Standing, compared: Sequence[AssertionResult]) -> CaseResult:
+    result = member.result
+    assertions = tuple(_in_order(member.job, result.assertions, compared))
+    verdict = row_verdict(Verdict(result.status, result.score), compared, is_alone=not result.assertions)
+    judging = sum((item.usage for item in compared), result.usage.get(Role.JUDGE, Usage()))
+    return replace(
+        result,
+        status=verdict.status,
+        score=verdict.score,
+        named_scores=named_scores(assertions),
+        usage={**result.usage, Role.JUDGE: judging},
+        assertions=assertions,
+    )
+
+
+def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
+    """The verdict of a case whose output was compared: one that loses fails with 0, one that wins keeps its own.
+
+    `is_alone` says that nothing but comparisons is asserted; then the winner has 1.
+    """
+    statuses = {result.status for result in compared if result.weight or result.status is Status.ERROR}
+    if own.status is Status.ERROR or Status.ERROR in statuses:
+        return Verdict(Status.ERROR, None)
+    if Status.FAILED in statuses:
+        return Verdict(Status.FAILED, 0.0)
+    return Verdict(Status.PASSED, 1.0) if is_alone and compared else own
+
+
+def _in_order(
+    job: Job, own: Iterable[AssertionResult], compared: Iterable[AssertionResult]
+) -> Iterator[AssertionResult]:
+    """The results in the order of the config."""
+    rest, comparisons = iter(own), iter(compared)
+    for spec in assertions_of(job.prompt, job.test):
+        result = next(comparisons if spec.compares_outputs else rest, None)
+        if result is not None:
+            yield result

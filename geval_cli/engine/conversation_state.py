@@ -1,0 +1,65 @@
+"""What later tests of a run see of earlier ones: outputs that are kept under a name, and former turns of a talk."""
+
+import json
+
+from msgspec import Struct, field
+
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.engine.plan import Job
+from geval_cli.records import JsonValue
+from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec
+from geval_cli.suite.promptfoo.tests import CONVERSATION_ID
+
+CONVERSATION = "_conversation"
+"""The variable that holds the former turns: a list of prompt, input and output."""
+
+
+def uses_conversation(prompt: PromptSpec) -> bool:
+    """Whether a prompt asks for former turns."""
+    if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+        return prompt.sees_conversation
+    return CONVERSATION in (prompt.raw or "")
+
+
+def is_order_bound(test: TestCase) -> bool:
+    """Whether later tests may depend on this one."""
+    return test.directions.store_output_as is not None
+
+
+class CarriedOver(Struct):
+    """What the jobs of one run leave to those after them; they are done one by one then."""
+
+    _outputs: dict[str, JsonValue] = field(default_factory=dict)
+    _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
+
+    def variables_for(self, job: Job) -> dict[str, JsonValue]:
+        """What is added to the variables of a job's test. All of it came from models, and is never rendered."""
+        found = dict(self._outputs)
+        if uses_conversation(job.prompt) and not job.test.directions.disable_conversation_var:
+            found[CONVERSATION] = list(self._turns.get(_talk_of(job), ()))
+        return found
+
+    def note(self, job: Job, sent: str, output: JsonValue) -> None:
+        """Keep what a job was asked and answered, for those after it."""
+        name = job.test.directions.store_output_as
+        if name:
+            self._outputs[name] = output
+        if uses_conversation(job.prompt):
+            prompt = _as_json(sent)
+            last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+            said = last.get("content", last) if isinstance(last, dict) else last
+            turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
+            self._turns.setdefault(_talk_of(job), []).append(turn)
+
+
+def _talk_of(job: Job) -> str:
+    own = job.test.metadata.get(CONVERSATION_ID, "")
+    return f"{job.column}:{job.repeat_index}:{own}"
+
+
+def _as_json(text: str) -> JsonValue:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,115 @@
+"""What judges can be asked before there is an output: asked while the models under test still write theirs."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.outcome import Subject, Tools
+from geval_cli.assertions.registry import prefetch_requests
+from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.records import CaseResult, JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.specs.base import ProviderSpec
+
+_SPECS_KEPT = 256
+
+
+class _Question(Struct):
+    judge: Judge
+    request: ModelRequest
+    answer: asyncio.Task[ModelResponse]
+
+
+class EarlyAnswers(Struct):
+    """Answers that were asked for on behalf of one job. Each is given out once, to the assertion that wants it."""
+
+    _questions: list[_Question] = field(default_factory=list)
+
+    def ask(self, judge: Judge, request: ModelRequest) -> None:
+        """Ask, and go on."""
+        self._questions.append(_Question(judge, request, asyncio.ensure_future(judge.complete(request))))
+
+    def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
+        """The answer to `request` on its way, if it was asked for and nobody took it yet."""
+        for question in self._questions:
+            if question.judge == judge and question.request == request:
+                self._questions.remove(question)
+                return question.answer
+        return None
+
+    def tools(self, tools: Tools) -> Tools:
+        """`tools` whose judges give these answers where they are asked for."""
+        if not self._questions:
+            return tools
+
+        def judge_for(spec: ProviderSpec) -> Judge:
+            return _EarlyJudge(tools.judge_for(spec), self)
+
+        return replace(tools, judge_for=judge_for)
+
+    async def accounted_for(self, result: CaseResult) -> CaseResult:
+        """`result` with the cost of the answers that nobody took; they are paid for all the same."""
+        if not self._questions:
+            return result
+        answers = [question.answer for question in self._questions]
+        came = await asyncio.gather(*answers, return_exceptions=True)
+        spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
+        judging = result.usage.get(Role.JUDGE, Usage()) + spent
+        return replace(result, usage={**result.usage, Role.JUDGE: judging})
+
+    def cancel(self) -> None:
+        """Stop waiting for answers that nobody took."""
+        for question in self._questions:
+            question.answer.cancel()
+
+
+class Foresight:
+    """Asks early for each assertion once: all tests that share it are served by what the first one asked."""
+
+    def __init__(self) -> None:
+        # Held, so that no other can get the identity of one of these.
+        self._asked: dict[int, AssertionSpec] = {}
+
+    def ask(
+        self, specs: Sequence[AssertionSpec], subject: Subject, tools: Tools, answers: EarlyAnswers
+    ) -> None:
+        """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
+        for spec in specs:
+            if id(spec) in self._asked:
+                continue
+            self._asked[id(spec)] = spec
+            if len(self._asked) > _SPECS_KEPT:
+                del self._asked[next(iter(self._asked))]
+            for judge, request in prefetch_requests(spec, subject, tools):
+                answers.ask(judge, request)
+
+
+class _EarlyJudge(Struct, frozen=True, eq=False):
+    """A judge that was asked some things already. To whoever remembers judges it is that judge."""
+
+    judge: Judge
+    answers: EarlyAnswers
+
+    @property
+    def label(self) -> str:
+        return self.judge.label
+
+    @property
+    def provider_params(self) -> Mapping[str, JsonValue]:
+        return self.judge.provider_params
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        answer = self.answers.take(self.judge, request)
+        return await (self.judge.complete(request) if answer is None else answer)
+
+    async def forget(self, request: ModelRequest) -> None:
+        if isinstance(self.judge, KeepingJudge):
+            await self.judge.forget(request)
+
+    def __eq__(self, other: object) -> bool:
+        return self.judge == (other.judge if isinstance(other, _EarlyJudge) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.judge)

@@ -1,0 +1,1 @@
+"""Reading what a judge writes: an error, never a wrong number."""

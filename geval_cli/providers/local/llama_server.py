@@ -1,0 +1,138 @@
+"""llama.cpp's own server inside this process, on a free port of 127.0.0.1; one for each model file in use."""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from geval_cli.providers.local.token_budget import TokenBudget
+
+POOLINGS = ("mean", "cls", "last")
+"""How the vectors of a text's tokens become one."""
+
+_QUIET = -1
+_HEADER_BYTES = 256 * 1024
+_POOLING_KEY = b".pooling_type"
+_MODEL_ALIAS = "local"
+
+
+class LlamaSettings(msgspec.Struct, frozen=True):
+    """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once.
+
+    With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
+    """
+
+    path: Path
+    n_ctx: int = 8192
+    n_parallel: int = 4
+    n_threads: int | None = None
+    pooling: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaServer:
+    """A running server.
+
+    Attributes:
+        key: to be sent as bearer token, so that nobody else on the machine can use the server.
+        budget: the tokens of its context; answers at once that need more than there are all fail.
+    """
+
+    url: str
+    key: str = field(repr=False)
+    budget: TokenBudget = field(repr=False)
+    native: Any = field(repr=False)
+
+
+class LlamaPool:
+    """Loads each model once, however many providers use it, and frees it with the last of them. Thread-safe."""
+
+    def __init__(self, load: Callable[[LlamaSettings], LlamaServer]) -> None:
+        self._load = load
+        self._guard = threading.Lock()
+        self._slots: dict[LlamaSettings, _Slot] = {}
+
+    def acquire(self, settings: LlamaSettings) -> LlamaServer:
+        """The server for `settings`; blocks while it loads. Each success must be released."""
+        with self._guard:
+            slot = self._slots.setdefault(settings, _Slot())
+            slot.users += 1
+        try:
+            with slot.loading:
+                if slot.server is None:
+                    slot.server = self._load(settings)
+                return slot.server
+        except BaseException:
+            self.release(settings)
+            raise
+
+    def release(self, settings: LlamaSettings) -> None:
+        """Give a server back; the last one to do so frees it."""
+        with self._guard:
+            slot = self._slots[settings]
+            slot.users -= 1
+            if slot.users == 0:
+                del self._slots[settings]
+
+
+class _Slot(msgspec.Struct):
+    users: int = 0
+    server: LlamaServer | None = None
+    loading: threading.Lock = msgspec.field(default_factory=threading.Lock)
+
+
+def start_llama_server(settings: LlamaSettings) -> LlamaServer:
+    """Load a model and serve it. Takes about a second for a small one, and blocks.
+
+    Raises:
+        ImportError: xllamacpp is not installed.
+        RuntimeError: llama.cpp cannot load the file.
+    """
+    # Read when the native library is loaded. By default its threads spin while they wait for one another: beside any
+    # other busy process, 60 tokens then took 80 s instead of 1.4 s (two cores).
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    xllamacpp = import_module("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(settings.path)
+    params.model_alias = {_MODEL_ALIAS}
+    params.n_ctx = settings.n_ctx
+    params.n_parallel = settings.n_parallel
+    # One pool of n_ctx tokens for all answers: otherwise each gets n_ctx / n_parallel and long prompts fail.
+    params.kv_unified = True
+    params.warmup = False
+    params.verbosity = _QUIET
+    params.port = 0
+    params.ui = False
+    params.endpoint_slots = False
+    if settings.pooling:
+        _make_embedding(params, settings, xllamacpp.llama_pooling_type)
+    key = secrets.token_hex(16)
+    params.api_keys = [key]
+    if settings.n_threads is not None:
+        params.cpuparams.n_threads = settings.n_threads
+    native = xllamacpp.Server(params)
+    return LlamaServer(native.listening_address, key, TokenBudget(settings.n_ctx), native)
+
+
+def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
+    params.embedding = True
+    # A text is embedded in one piece: what is longer than a batch is refused.
+    params.n_batch = params.n_ubatch = settings.n_ctx
+    named = settings.pooling
+    if named == "model":
+        if names_pooling(settings.path):
+            return
+        named = "mean"
+    params.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{named.upper()}")
+
+
+def names_pooling(path: Path) -> bool:
+    """Whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
+    with path.open("rb") as file:
+        return _POOLING_KEY in file.read(_HEADER_BYTES)

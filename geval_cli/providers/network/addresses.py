@@ -1,0 +1,219 @@
+"""Where an HTTP request goes: a URL taken apart, and the proxy before it."""
+
+import os
+import re
+import sys
+from base64 import b64encode
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from msgspec import Struct
+
+from geval_cli.providers.network.failures import InvalidAddressError, UnsendableRequestError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_SOCKS_PORT = 1080
+_MAX_LABEL = 63
+_HOST = re.compile(r"(?:[\w-]+\.)*[\w-]+\.?", re.ASCII)
+_KEPT = "!#$%&'()*+,/:;=?@[]~"  # percent signs too: what is quoted already stays as it is
+_SOCKS = re.compile(r"socks(4a?|5h?)?://", re.IGNORECASE)
+
+
+class Address(Struct, frozen=True):
+    """Where a request goes. `user_info` is "user:password" of the URL, decoded, or empty; `repr` shows no secrets."""
+
+    scheme: str
+    host: str
+    port: int
+    host_header: str
+    target: str
+    user_info: str
+
+    def __repr__(self) -> str:
+        return f"Address({self.origin})"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, as a URL writes them."""
+        return f"{self.scheme}://{self.host_header}"
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def is_socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+
+@lru_cache(maxsize=256)
+def parse_address(url: str) -> Address:
+    """Take `url` apart: http or https, the host in ASCII, path and query quoted.
+
+    Raises:
+        InvalidAddressError: there is no such scheme, host or port.
+    """
+    parts = _split(url)
+    if parts is None:
+        raise InvalidAddressError("its host or its port is none")
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise InvalidAddressError("it does not begin with http:// or https://")
+    host, target = _ascii_host(parts.hostname or ""), _target(parts)
+    if host is None:
+        raise InvalidAddressError("it names no host")
+    if target is None:
+        raise InvalidAddressError("it holds half of a character")
+    named = f"[{host.partition('%')[0]}]" if ":" in host else host  # the % of an address within this network
+    default = _DEFAULT_PORTS[parts.scheme]
+    port = default if parts.port is None else parts.port
+    return Address(
+        parts.scheme,
+        host,
+        port,
+        named if port == default else f"{named}:{port}",
+        target,
+        unquote(parts.netloc.rpartition("@")[0]),
+    )
+
+
+@lru_cache(maxsize=64)
+def parse_proxy(url: str) -> Address:
+    """Take a proxy's address apart; without a scheme it is one that speaks plain HTTP.
+
+    Raises:
+        UnsendableRequestError: it is no address, or not of an HTTP or SOCKS proxy.
+    """
+    socks = _SOCKS.match(url)
+    try:
+        if socks is None:
+            return parse_address(url if "://" in url else f"http://{url}")
+        # A SOCKS address has the parts of an HTTP one, but for the scheme and the port that it means.
+        address = parse_address(f"http://{url[socks.end() :]}")
+        has_port = urlsplit(url).port is not None
+    except InvalidAddressError as error:
+        raise UnsendableRequestError(f"the proxy's address is not valid: {error}") from error
+    port = address.port if has_port else _SOCKS_PORT
+    scheme = socks[0].lower().removesuffix("://")
+    named = f"[{address.host}]" if ":" in address.host else address.host
+    scheme = "socks5" if scheme == "socks" else scheme
+    return Address(scheme, address.host, port, f"{named}:{port}", "", address.user_info)
+
+
+def basic_credentials(user_info: str) -> str:
+    """Return the value of an Authorization header for "user:password"."""
+    return f"Basic {b64encode(user_info.encode('utf-8', 'replace')).decode('ascii')}"
+
+
+def public_origin(url: str) -> str:
+    """Scheme, host and port of `url`, without user and password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for `url`; never one for this machine itself."""
+    if is_loopback(url):
+        return None
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return _system_proxy(url) if sys.platform in {"darwin", "win32"} else None
+    address = parse_address(url)
+    if is_exempt(address.host, address.port, _variable("no_proxy")):
+        return None
+    return _variable(f"{address.scheme}_proxy") or _variable("all_proxy") or None
+
+
+def is_exempt(host: str, port: int, exemptions: str) -> bool:
+    """Say whether `exemptions`, the value of NO_PROXY, names `host`.
+
+    An entry is `*`, a name (which stands for all names that end in it, too), an address, or a network such as
+    10.0.0.0/8; behind a name or an address may stand a port.
+    """
+    plain = host.lower().rstrip(".").partition("%")[0]
+    entries = exemptions.replace(",", " ").lower().split()
+    return any(entry == "*" or _names(entry, plain, port) for entry in entries)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether `url` points at this machine."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _variable(name: str) -> str:
+    """Return a variable of the environment, which is written in small letters first, as curl has it."""
+    if name == "http_proxy" and "REQUEST_METHOD" in os.environ:
+        return os.environ.get(name, "")  # a CGI script: HTTP_PROXY is what a client sent as a header `Proxy`
+    return os.environ.get(name, os.environ.get(name.upper(), ""))
+
+
+def _system_proxy(url: str) -> str | None:
+    """Return the proxy of the settings of macOS or Windows."""
+    from urllib import request  # noqa: PLC0415 - brings an HTTP client of its own, which takes a while
+
+    parts = urlsplit(url)
+    if request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxies = request.getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _names(entry: str, host: str, port: int) -> bool:
+    name, named_port = _split_port(entry)
+    if named_port not in {"", str(port)}:
+        return False
+    try:
+        address = ip_address(host)
+    except ValueError:
+        suffix = name.removeprefix("*").strip(".")
+        return suffix != "" and (host == suffix or host.endswith(f".{suffix}"))
+    try:
+        return address in ip_network(name, strict=False)
+    except ValueError:
+        return False
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    if entry.startswith("["):
+        name, _, rest = entry[1:].partition("]")
+        return name, rest.removeprefix(":")
+    if entry.count(":") > 1:  # an IPv6 address without brackets has no port
+        return entry, ""
+    name, _, port = entry.partition(":")
+    return name, port
+
+
+# Each of these catches its own errors, and gives None: their texts quote the address, and with it passwords.
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return None
+    return parts if has_port else None
+
+
+def _target(parts: SplitResult) -> str | None:
+    try:
+        path = quote(parts.path, safe=_KEPT) or "/"
+        return f"{path}?{quote(parts.query, safe=_KEPT)}" if parts.query else path
+    except UnicodeEncodeError:
+        return None
+
+
+def _ascii_host(host: str) -> str | None:
+    try:
+        if ":" in host:
+            return str(ip_address(host.replace("%25", "%")))
+        if not host.isascii() or any(len(label) > _MAX_LABEL for label in host.split(".")):
+            host = host.encode("idna").decode("ascii")
+    except ValueError:  # a label is too long, or no IPv6 address
+        return None
+    return host if _HOST.fullmatch(host) else None

@@ -1,0 +1,236 @@
+"""Whole exchanges over HTTP: a request out, its answer back, and nothing of the request in what went wrong."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+from msgspec import Struct
+from yarl import URL
+
+from geval_cli.providers.network.addresses import Address, basic_credentials, parse_address, parse_proxy
+from geval_cli.providers.network.connections import failure_of, new_session
+from geval_cli.providers.network.failures import (
+    HttpFailure,
+    NotHttpError,
+    OversizedAnswerError,
+    UnsendableRequestError,
+)
+from geval_cli.providers.network.tls import ClientCertificate, tls_context
+from geval_cli.providers.network.unpacking import unpacked
+
+_LONG_BODY_BYTES = 1024 * 1024
+_SWITCHED = 101
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
+_OURS = frozenset({"content-length", "transfer-encoding", "expect"})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """One request. Its `headers`, and often its `url`, hold credentials, so `repr` leaves them out.
+
+    A user name and password in the URL are sent as Basic authentication, unless `headers` hold an Authorization.
+    `timeout_s` is for all of it, from the connection to the last byte of the answer.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
+    method: str = "POST"
+    timeout_s: float = 300.0
+
+
+class RawAnswer(Struct, frozen=True):
+    """A complete answer. Header names are lower case, repeated ones joined with commas; the body is unpacked."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpClient:
+    """Sends requests, each over a connection that is idle or new. It belongs to the event loop of its first request.
+
+    Redirects are not followed, cookies not kept, nothing is read from the environment, and a request is sent once.
+    How many connections there are is up to the caller: one for each request under way.
+
+    Args:
+        headers: for every request, unless it says otherwise; their names are lower case.
+        certificate: what the client shows servers that want to know who it is.
+    """
+
+    def __init__(
+        self, headers: Mapping[str, str] | None = None, *, certificate: ClientCertificate | None = None
+    ) -> None:
+        self._headers = headers or {}
+        self._certificate = certificate
+        self._sessions: dict[Address | None, aiohttp.ClientSession] = {}
+        self._under_way = 0
+        self._is_closed = False
+        self._context: ssl.SSLContext | None = None
+
+    async def exchange(self, call: HttpCall, *, max_bytes: int, proxy: str | None = None) -> RawAnswer:
+        """Send `call` and read the whole answer, whatever its status; the body comes without its compression.
+
+        Args:
+            call: what to send.
+            max_bytes: how long the body may be, as it comes and unpacked.
+            proxy: the address of an HTTP or SOCKS proxy, which may hold a user name and a password.
+
+        Raises:
+            TimeoutError: there was no complete answer in time.
+            HttpFailure: one of its subclasses says what went wrong.
+        """
+        address = parse_address(call.url)
+        through = None if proxy is None else parse_proxy(proxy)
+        options = self._options(call, address, through)
+        session = self._session(through if through is not None and through.is_socks else None)
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(call.timeout_s):
+                answer = await _exchange(session, call.method, _yarl_url(address), options, max_bytes)
+        finally:
+            self._under_way -= 1
+            if self._is_closed and not self._under_way:
+                await self._close_sessions()
+        packing = answer.headers.get("content-encoding")
+        if packing is None:
+            return answer
+        return RawAnswer(answer.status, answer.headers, unpacked(answer.body, packing, max_bytes))
+
+    async def aclose(self) -> None:
+        """Close the connections, or have the last of the requests under way do so."""
+        self._is_closed = True
+        if not self._under_way:
+            await self._close_sessions()
+
+    async def _close_sessions(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
+
+    def _session(self, socks: Address | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(socks)
+        if session is None:
+            session = self._sessions[socks] = new_session(socks)
+        return session
+
+    def _options(self, call: HttpCall, address: Address, proxy: Address | None) -> dict[str, Any]:
+        """Return what aiohttp is told besides method and URL."""
+        if not _is_token(call.method):
+            raise UnsendableRequestError("the method is no word")
+        headers = {"host": address.host_header, **self._headers}
+        if address.user_info:
+            headers["authorization"] = basic_credentials(address.user_info)
+        headers |= _sendable(call.headers)
+        options: dict[str, Any] = {"headers": headers, "data": _payload(call.body), "allow_redirects": False}
+        if missing := [name for name in _ADDED_BY_AIOHTTP if name not in headers]:
+            options["skip_auto_headers"] = missing
+        if address.is_encrypted or (proxy is not None and proxy.is_encrypted):
+            options["ssl"] = self._tls()
+            options["server_hostname"] = _certified_name(address.host)
+        if proxy is None or proxy.is_socks or address.is_encrypted:
+            headers.pop("proxy-authorization", None)  # servers must never see it
+        if proxy is not None and not proxy.is_socks:
+            for_proxy = {"user-agent": headers.get("user-agent", "")}
+            if proxy.user_info:
+                for_proxy["proxy-authorization"] = basic_credentials(proxy.user_info)
+            options["proxy"], options["proxy_headers"] = _yarl_url(proxy), for_proxy
+            if not address.is_encrypted:  # then no tunnel is asked for: the proxy reads the request itself
+                options["headers"] = {**for_proxy, **headers}
+        return options
+
+    def _tls(self) -> ssl.SSLContext:
+        """Make the context for the first server that wants one: reading the system's certificates takes a while."""
+        if self._context is None:
+            try:
+                self._context = tls_context(self._certificate)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise UnsendableRequestError(f"certificates cannot be read: {reason}") from error
+        return self._context
+
+
+async def _exchange(
+    session: aiohttp.ClientSession, method: str, url: URL, options: Mapping[str, Any], max_bytes: int
+) -> RawAnswer:
+    try:
+        response = await session.request(method, url, **options)
+        try:
+            headers = _headers_of(response)
+            body = await _body_of(response, max_bytes)
+        except BaseException:
+            response.close()
+            raise
+    except (aiohttp.ClientError, HttpFailure) as error:
+        failure = failure_of(error)
+    else:
+        response.release()
+        return RawAnswer(response.status, headers, body)
+    raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
+
+
+async def _body_of(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    if response.status == _SWITCHED:
+        raise NotHttpError("another protocol")
+    body = bytearray()
+    while part := await response.content.readany():
+        body += part
+        if len(body) > max_bytes:
+            raise OversizedAnswerError(f"more than {max_bytes} bytes")
+    return bytes(body)
+
+
+def _headers_of(response: aiohttp.ClientResponse) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in response.raw_headers:
+        key, text = name.decode("latin-1").strip().lower(), value.strip().decode("utf-8", "replace")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return `headers` by lower-case names; of two spellings the last one counts, and lengths are ours to tell."""
+    found = {}
+    for name, value in headers.items():
+        if not _is_token(name):
+            raise UnsendableRequestError("a header's name is no word")
+        if control := _CONTROL.search(value):
+            what = "line break" if control[0] in "\r\n" else "control character"
+            raise UnsendableRequestError(f"the header {name} holds a {what}")
+        lowered = name.lower()
+        if lowered not in _OURS:
+            found[lowered] = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return found
+
+
+def _payload(body: bytes) -> Any:
+    """Return what aiohttp is given for `body`: a long one leaves in pieces, so that others are not held up."""
+    if len(body) > _LONG_BODY_BYTES:
+        return BytesIO(body)
+    return aiohttp.BytesPayload(body) if body else None
+
+
+@lru_cache(maxsize=256)
+def _is_token(word: str) -> bool:
+    return _NAME.fullmatch(word) is not None
+
+
+def _certified_name(host: str) -> str:
+    """As certificates write it: without the dot at the end of a name that is complete, or the zone of an address."""
+    return host.removesuffix(".").partition("%")[0]
+
+
+@lru_cache(maxsize=256)
+def _yarl_url(address: Address) -> URL:
+    """Return the URL without user and password, so that no error of aiohttp's can show them."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return URL(f"{address.scheme}://{host}:{address.port}{address.target}", encoded=True)

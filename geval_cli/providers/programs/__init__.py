@@ -1,0 +1,1 @@
+"""Providers that are programs of the user."""

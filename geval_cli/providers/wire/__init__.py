@@ -1,0 +1,1 @@
+"""Model APIs over HTTP: a request to the wire and back."""

@@ -1,0 +1,154 @@
+"""What the chat APIs have in common as providers: an endpoint, a transport to it, and the way of one request.
+
+A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from geval_cli.errors import ProviderRequestError, ProviderResponseError
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.prices import Price
+from geval_cli.providers.wire.content_filter import filtered_choice
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Role, Usage
+
+_ID_CHARS = 200
+
+
+class Received(NamedTuple):
+    """A 2xx answer: its JSON, and what an error about it needs to know."""
+
+    body: Any
+    reply: HttpReply
+    context: CallContext
+
+    def refuse(self, what: str) -> ProviderResponseError:
+        """The error to raise for an answer that is `what` instead of one."""
+        return response_error(what, self.reply, self.context)
+
+
+class EndpointProvider:
+    """A model behind an API. A class of it is what one API says in its own way.
+
+    Attributes:
+        model_key: where the answer names the model.
+        id_key: where it names the request, when no header does.
+        writes: whether answers are texts that a model wrote, which takes tokens.
+    """
+
+    is_cacheable = True
+    model_key: ClassVar[str] = "model"
+    id_key: ClassVar[str] = "id"
+    writes: ClassVar[bool] = True
+
+    def __init__(self, endpoint: Endpoint, transport: Transport | None = None) -> None:
+        self._endpoint = endpoint
+        self.identity: ProviderIdentity = endpoint.identity
+        self._transport = transport or Transport(certificate=endpoint.certificate)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._endpoint!r})"
+
+    @property
+    def id(self) -> str:
+        return self._endpoint.id
+
+    @property
+    def label(self) -> str:
+        return self._endpoint.label
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self._endpoint.limits
+
+    @property
+    def price(self) -> Price | None:
+        return self._endpoint.price
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Send `request` once; see `Provider.complete`."""
+        self._endpoint.prepare()
+        return await self._ask(self.payload(request), request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    def payload(self, request: ModelRequest) -> Mapping[str, Any]:
+        """What is sent for `request`."""
+        raise NotImplementedError
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        """The answers in a reply, at least one.
+
+        Raises:
+            ProviderError: there is none that can be read.
+        """
+        raise NotImplementedError
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        """What the reply says that it took; None when it does not."""
+        return read_chat_usage(body)
+
+    def dropped(self, request: ModelRequest) -> tuple[str, ...]:
+        """What was wished for and this API cannot be asked."""
+        wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
+        return tuple(name for name, is_wished in wished.items() if is_wished)
+
+    async def _ask(self, payload: Mapping[str, Any], request: ModelRequest) -> ModelResponse:
+        endpoint = self._endpoint
+        context = CallContext(endpoint.id, endpoint.secrets, endpoint.key_source, frozenset(payload))
+        call = HttpCall(endpoint.url, endpoint.headers, timeout_s=endpoint.limits.timeout_s)
+        try:
+            body, reply = await self._transport.post_json(call, payload, context)
+        except ProviderRequestError as error:
+            choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
+            if choice is None:
+                raise
+            return ModelResponse((choice,), endpoint.usage(None, requests=1), request_id=error.request_id)
+        received = Received(body, reply, context)
+        choices = self._read(received, request)
+        usage = self._usage(received, payload, choices, request)
+        named = body if isinstance(body, dict) else {}
+        model = named.get(self.model_key)
+        return ModelResponse(
+            choices=choices,
+            usage=usage,
+            latency_ms=reply.latency_ms,
+            dropped=self.dropped(request),
+            model=endpoint.secrets.hide(model) if isinstance(model, str) else None,
+            request_id=request_id_of(reply, context)
+            or endpoint.secrets.hide(str(named.get(self.id_key) or ""))[:_ID_CHARS]
+            or None,
+            exhausted_s=self._transport.exhausted_s(reply, usage),
+        )
+
+    def _read(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        """The answers in a reply; an error about it says what it cost all the same."""
+        try:
+            return self.choices(received, request)
+        except ProviderResponseError as error:
+            if isinstance(received.body, dict):
+                tokens = believed(self.tokens(received.body), Exchange(""))
+                error.cost_usd = self._endpoint.usage(tokens, requests=1).cost_usd
+            raise
+
+    def _usage(
+        self,
+        received: Received,
+        payload: Mapping[str, Any],
+        choices: tuple[Choice, ...],
+        request: ModelRequest,
+    ) -> Usage:
+        """What a reply took, as far as that can be believed of `choices` in answer to `payload`."""
+        body = received.body
+        tokens = self.tokens(body) if isinstance(body, dict) else None
+        if tokens is not None:
+            texts = tuple(choice.text for choice in choices) if self.writes else ()
+            asked = max(len(choices), len(request.sample_indexes))
+            tokens = believed(tokens, Exchange(payload, texts, asked, token_limit(payload)))
+        return self._endpoint.usage(tokens, requests=len(choices))

@@ -1,0 +1,177 @@
+"""Google's Gemini API (`google:MODEL`)."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from geval_cli.providers.presets import endpoint_of
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.chat_reply import content_text
+from geval_cli.providers.wire.content_filter import FILTERED
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
+from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
+from geval_cli.providers.wire.vertex import vertex_endpoint
+from geval_cli.records import Choice, Message, ModelRequest, Role
+
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+_MODEL_ROLES = ("assistant", "model")
+_BODY_KEYS = frozenset(
+    {"safetySettings", "tools", "toolConfig", "tool_config", "cachedContent", "labels", "generationConfig"}
+)
+_GENERATION_NAMES = {
+    "max_tokens": "maxOutputTokens",
+    "max_completion_tokens": "maxOutputTokens",
+    "max_output_tokens": "maxOutputTokens",
+    "top_p": "topP",
+    "top_k": "topK",
+    "stop": "stopSequences",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+"""Parameters as other APIs call them, and as this one does."""
+_FINISH_REASONS = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    **dict.fromkeys(("SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"), FILTERED),
+}
+
+
+class GoogleProvider(EndpointProvider):
+    """A Gemini model. It gives one choice a request and no token probabilities: `dropped` says so."""
+
+    model_key = "modelVersion"
+    id_key = "responseId"
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        return _payload(self._endpoint, request)
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        return (_choice(received, is_judge=request.role is Role.JUDGE),)
+
+    def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
+        return _usage(body)
+
+
+def build(source: ProviderSource) -> GoogleProvider:
+    """The provider that a checked `source` describes."""
+    return GoogleProvider(vertex_endpoint(source) if source.kind == "vertex" else endpoint_of(source))
+
+
+def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
+    settings = {**endpoint.wire, **request.params}
+    instruction = settings.pop("systemInstruction", None) or settings.pop("system_instruction", None)
+    format_ = settings.pop("response_format", None)
+    for name in ("logprobs", "top_logprobs"):
+        settings.pop(name, None)
+    body = {name: settings.pop(name) for name in _BODY_KEYS & settings.keys()}
+    generation = {
+        _GENERATION_NAMES.get(name, name): value for name, value in settings.items() if value is not None
+    }
+    if isinstance(generation.get("stopSequences"), str):
+        generation["stopSequences"] = [generation["stopSequences"]]
+    generation |= _shape(request, format_)
+    generation |= body.pop("generationConfig", None) or {}
+    system, contents = _contents(request.messages, instruction)
+    payload = {**body, "contents": contents}
+    if system:
+        payload["systemInstruction"] = {"parts": [{"text": system}]}
+    if generation:
+        payload["generationConfig"] = generation
+    return payload
+
+
+def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
+    """What makes the answer JSON, if it is to be."""
+    if request.response_schema is not None:
+        return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
+    kind = format_.get("type") if isinstance(format_, dict) else None
+    return {"responseMimeType": "application/json"} if kind in ("json_object", "json_schema") else {}
+
+
+def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The system text, and the other messages; a conversation of system messages only is asked as the user."""
+    system = [_instruction_text(instruction)] if instruction else []
+    told = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
+    others = [
+        {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
+        for item in messages
+        if item.role not in _INSTRUCTION_ROLES
+    ]
+    if not others:
+        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(told)}]}]
+    return "\n\n".join([*system, *told]), others
+
+
+def _written(message: Message) -> Any:
+    """What a message says, as chat APIs write it or in this API's own words."""
+    return message.further.get("parts") if message.content is None else message.content
+
+
+def _instruction_text(written: Any) -> str:
+    parts = written.get("parts") if isinstance(written, dict) else written
+    return content_text([parts] if isinstance(parts, dict) else parts)
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    """The parts of a message; those that this API does not spell as others do go as they are."""
+    if isinstance(content, str):
+        return [{"text": content}]
+    parts = content if isinstance(content, list) else [content]
+    return [
+        {"text": part["text"]} if isinstance(part, dict) and part.get("type") == "text" else part
+        for part in parts
+    ]
+
+
+def _choice(received: Received, *, is_judge: bool) -> Choice:
+    body = received.body
+    candidates = body.get("candidates") if isinstance(body, dict) else None
+    if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
+        return _candidate(candidates[0], received)
+    feedback = body.get("promptFeedback") if isinstance(body, dict) else None
+    if isinstance(feedback, dict) and feedback.get("blockReason"):
+        what = f"no answer, since the prompt was blocked ({feedback['blockReason']})"
+        if is_judge:
+            raise received.refuse(what)
+        return Choice(what, FILTERED)
+    raise received.refuse("an answer without candidates")
+
+
+def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
+    reason = candidate.get("finishReason")
+    content = candidate.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    texts = list(_texts(parts)) if isinstance(parts, list) else []
+    if not texts and (not reason or reason == "STOP"):
+        raise received.refuse("an answer without content")
+    return Choice(
+        "".join(texts), _FINISH_REASONS.get(reason, reason.lower()) if isinstance(reason, str) else None
+    )
+
+
+def _texts(parts: list[Any]) -> Iterator[str]:
+    """What was said without the thoughts; the calls that the model wants made, as JSON."""
+    for part in parts:
+        if not isinstance(part, dict) or part.get("thought"):
+            continue
+        if isinstance(part.get("text"), str):
+            yield part["text"]
+        elif "functionCall" in part:
+            yield json.dumps(part, ensure_ascii=False)
+
+
+def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
+    """Tokens, thoughts counted as written, under this API's own names."""
+    counted = body.get("usageMetadata")
+    if not isinstance(counted, dict):
+        return None
+    named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    written: list[Any] = [count for count in named if count is not None]
+    odd = [count for count in written if whole_count(count) is None]
+    usage = {
+        "prompt_tokens": counted.get("promptTokenCount"),
+        "completion_tokens": odd[0] if odd else sum(written),
+        "prompt_tokens_details": {"cached_tokens": counted.get("cachedContentTokenCount")},
+    }
+    return read_chat_usage({"usage": usage, "model": body.get("modelVersion")})

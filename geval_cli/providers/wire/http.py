@@ -1,0 +1,468 @@
+"""`http://...`, `https://...`: any HTTP API, its request and the place of the answer described in the config."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
+from geval_cli.patterns import compile_later
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
+from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
+from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.options import (
+    CERTIFICATE_KEYS,
+    LIMIT_KEYS,
+    OwnKey,
+    check_settings,
+    is_text,
+    is_text_mapping,
+    limits_of,
+    own_settings,
+)
+from geval_cli.providers.prices import Price, price_of
+from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.http_templates import HttpTemplates, is_template, names_in, problems_of
+from geval_cli.providers.wire.placeholders import Places, has_place, variables_in
+from geval_cli.providers.wire.refusals import CallContext, HttpReply
+from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
+from geval_cli.scripting import javascript
+from geval_cli.scripting.code import Code, CodeError, Language, find_code
+from geval_cli.scripting.javascript import JavaScriptEngine
+from geval_cli.scripting.script_errors import ScriptError
+from geval_cli.source.access import Access
+from geval_cli.specs.dialect import Dialect
+from geval_cli.templating import Templates, templates_of
+from geval_cli.templating.js_text import js_json
+
+_NAMES = ("json", "text", "context")
+
+
+def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
+    """What keeps `written` from being run, with a hint; None when nothing does."""
+    if not javascript.is_installed():
+        return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
+    try:
+        code = find_code(written, base_dir, Language.JAVASCRIPT, access)
+        if code.language is not Language.JAVASCRIPT:
+            hint = "write it in JavaScript, or take the answer apart in a Python provider"
+            return "`transformResponse` in Python is not run", hint
+        javascript.check_javascript(code, _NAMES)
+    except CodeError as error:
+        return error.message, error.hint
+    return None
+
+
+class ResponseCode:
+    """Runs one `transformResponse`. Belongs to the event loop of its first call."""
+
+    def __init__(self, written: str, base_dir: Path, access: Access) -> None:
+        self._written = written
+        self._base_dir = base_dir
+        self._access = access
+        self._engine = JavaScriptEngine()
+
+    @property
+    def digest_text(self) -> str:
+        """What decides its results, for cache keys: the code itself, of a file too."""
+        try:
+            return self._code().text
+        except CodeError:
+            return self._written
+
+    async def answer(self, reply: HttpReply, body: JsonValue, context: CallContext) -> JsonValue:
+        """What the code makes of a reply, whose JSON is `body`; of a mapping with `output`, that.
+
+        Raises:
+            ProviderShapeError: the code fails, or gives nothing.
+        """
+        about = {"response": {"data": body, "status": reply.status, "headers": _headers(reply)}}
+        arguments = dict(zip(_NAMES, (body, reply.text, about), strict=True))
+        self._access.require_code("`transformResponse`")
+        try:
+            found = await self._engine.call(self._code(), arguments)
+        except (ScriptError, CodeError) as error:
+            raise _failed(f"`transformResponse` failed on it: {error}", reply, context) from error
+        if isinstance(found, dict) and "output" in found:
+            found = found["output"]
+        if found is None:
+            raise _failed("`transformResponse` finds nothing in it", reply, context)
+        return found
+
+    def close(self) -> None:
+        """End its threads. Safe to call twice."""
+        self._engine.close()
+
+    def _code(self) -> Code:
+        return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
+
+
+def _headers(reply: HttpReply) -> Mapping[str, Any]:
+    return dict(reply.headers)
+
+
+def _failed(what: str, reply: HttpReply, context: CallContext) -> ProviderShapeError:
+    return ProviderShapeError(
+        f"{context.provider_id} answered, but {what}",
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint="it sees `json`, `text` and `context`; compare it with the answer",
+    )
+
+
+_JSON, _JSON_TYPE, _FORM_TYPE = "json", "application/json", "application/x-www-form-urlencoded"
+_BREAKS = compile_later(r"[\t\r\n]")
+_TEMPLATE_KEYS = ("url", "method", "headers", "query_params", "queryParams", "body")
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+_KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, str) and (value.upper() in METHODS or is_template(value))
+
+
+HTTP_KEYS = (
+    OwnKey(("method",), f"one of {', '.join(METHODS)}", _is_method),
+    OwnKey(("query_params", "queryParams"), "a mapping of names to texts", is_text_mapping),
+    OwnKey(("headers",), "a mapping of header names to texts", is_text_mapping),
+    OwnKey(("body",), "a mapping, a list or a text", lambda value: isinstance(value, dict | list | str)),
+    OwnKey(
+        RESPONSE_KEYS,
+        "a path such as `choices[0].message.content`, or JavaScript",
+        is_text,
+    ),
+    OwnKey(("url",), "an address", is_text),
+    *CERTIFICATE_KEYS,
+    *LIMIT_KEYS,
+)
+_NOT_DONE = {
+    "auth": "put the key into `headers`",
+    "multipart": "send JSON or text in `body`, or use a Python provider",
+    "request": "write `method`, `headers` and `body` apart",
+    "sessionParser": "use a Python provider",
+    "sessionSource": "use a Python provider",
+    "signatureAuth": "use a Python provider",
+    "tls": "name your certificate in `client_cert` and `client_key`, and those to trust in SSL_CERT_FILE",
+    "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
+    "validateStatus": "a status of 2xx is an answer, and any other an error",
+}
+"""What others do and this provider does not, with what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """One HTTP API. Address, query and body hold placeholders; without a body the prompt is sent as `{"prompt": ...}`.
+
+    With `templates`, which are promptfoo's, all of the request is rendered by them; `env` is what they see of the
+    environment.
+    """
+
+    id: str
+    label: str
+    url: str = field(repr=False)
+    secrets: Secrets = field(default_factory=Secrets)
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    templates: Templates | None = field(default=None, repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: Any = field(default=None, repr=False)
+    response_path: tuple[PathStep, ...] = ()
+    response_code: ResponseCode | None = None
+    limits: ProviderLimits = field(default_factory=ProviderLimits)
+    price: Price | None = None
+    certificate: ClientCertificate | None = None
+
+
+class HttpProvider:
+    """Sends the prompt as the config says and takes the answer from the place that it names."""
+
+    is_cacheable = True
+
+    def __init__(self, settings: HttpSettings, transport: Transport | None = None) -> None:
+        self._settings = settings
+        self.identity = _identity(settings)
+        self._transport = transport or Transport(certificate=settings.certificate)
+        self._context = CallContext(settings.id, settings.secrets)
+
+    def __repr__(self) -> str:
+        return f"HttpProvider({self._settings!r})"
+
+    @property
+    def id(self) -> str:
+        return self._settings.id
+
+    @property
+    def label(self) -> str:
+        return self._settings.label
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return self._settings.limits
+
+    @property
+    def price(self) -> Price | None:
+        return self._settings.price
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """One answer, whatever number is asked for: an API of this kind knows nothing of several."""
+        settings = self._settings
+        context = self._context
+        if settings.price is not None:
+            settings.price.prepare()
+        call = self._call(request)
+        reply = await self._transport.send(call, context)
+        choice = _choice(await _answer(reply, settings, context))
+        dropped = (("logprobs",) if request.want_logprobs else ()) + (
+            ("n",) if len(request.sample_indexes) > 1 else ()
+        )
+        usage = self._usage(reply, choice.text, call)
+        return ModelResponse((choice,), usage, reply.latency_ms, dropped=dropped)
+
+    async def aclose(self) -> None:
+        if self._settings.response_code is not None:
+            self._settings.response_code.close()
+        await self._transport.aclose()
+
+    def _call(self, request: ModelRequest) -> HttpCall:
+        settings = self._settings
+        try:
+            if settings.templates is not None:
+                return _rendered_call(settings, HttpTemplates(settings.templates, request))
+            return _filled_call(settings, Places(request))
+        except (LookupError, TemplateError, ValueError) as error:
+            hint = "give every test that uses this provider the variable"
+            if not isinstance(error, LookupError):
+                hint = getattr(error, "hint", "") or "see the templates in the provider's config"
+            raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+
+    def _usage(self, reply: HttpReply, text: str, call: HttpCall) -> Usage:
+        """Tokens as far as the API counts them in the way of chat completions."""
+        body = _json_of(reply)
+        tokens = read_chat_usage(body) if isinstance(body, dict) else None
+        tokens = believed(tokens, Exchange((call.url, call.body), (text,)))
+        counted = tokens or TokenUsage()
+        price = self._settings.price
+        cost = None if price is None else price.cost_usd(tokens)
+        return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost)
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """What is wrong with the config of an HTTP provider."""
+    problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
+    problems += [*check_certificate(source), *_template_problems(source)]
+    for key in _NOT_DONE.keys() & source.spec.config.keys():
+        message = f"`{key}` of an HTTP provider is not supported"
+        problems.append(source.problem(message, key=key, hint=_NOT_DONE[key]))
+    for key in RESPONSE_KEYS:
+        written = source.spec.config.get(key)
+        is_code = isinstance(written, str) and written != "" and not is_path(written)
+        problem = code_problem(str(written), source.base_dir, source.access) if is_code else None
+        if problem is not None:
+            message, hint = problem
+            hint = hint or "write a path such as `choices[0].message.content`, or JavaScript over `json`"
+            message = f"`{key}` is no path, and as code: {message}"
+            problems.append(source.problem(message, key=key, hint=hint))
+    return problems
+
+
+def _template_problems(source: ProviderSource) -> Iterator[Problem]:
+    """What is wrong with the templates of a request, which only promptfoo's dialect has; elsewhere they are texts."""
+    if not source.is_promptfoo:
+        method = source.spec.config.get("method")
+        if isinstance(method, str) and is_template(method):
+            hint = "only in promptfoo's dialect it may be a template"
+            yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
+        return
+    templates = templates_of(Dialect.PROMPTFOO, source.env)
+    parts: list[tuple[str | None, Any]] = [(key, source.spec.config.get(key)) for key in _TEMPLATE_KEYS]
+    for key, part in [(None, source.spec.id), *parts]:
+        for error in problems_of(part, templates):
+            yield source.problem(error.message, key=key, hint=error.hint)
+
+
+def build(source: ProviderSource) -> HttpProvider:
+    """The provider that a checked `source` describes."""
+    settings = own_settings(source.spec.config, HTTP_KEYS)
+    url = settings.get("url", source.spec.id)
+    written = settings.get("response_path", "")
+    written_method = settings.get("method", "GET" if _has_no_body(source) else "POST")
+    return HttpProvider(
+        HttpSettings(
+            id=source.id,
+            label=source.label,
+            url=url,
+            secrets=Secrets(source.secret_values),
+            method=written_method if is_template(written_method) else written_method.upper(),
+            headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
+            query={name: str(value) for name, value in settings.get("query_params", {}).items()},
+            templates=templates_of(Dialect.PROMPTFOO, source.env) if source.is_promptfoo else None,
+            env=source.env,
+            body=settings.get("body"),
+            response_path=parse_path(written) if is_path(written) else (),
+            response_code=ResponseCode(written, source.base_dir, source.access)
+            if written and not is_path(written)
+            else None,
+            limits=limits_of(settings),
+            price=price_of(settings, url=url),
+            certificate=certificate_of(source),
+        )
+    )
+
+
+def _identity(settings: HttpSettings) -> ProviderIdentity:
+    headers = {name: keyed_value(name, value) for name, value in settings.headers.items()}
+    code = settings.response_code
+    path: Any = list(settings.response_path) if code is None else code.digest_text
+    params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
+    if settings.query:
+        params["query"] = {name: keyed_value(name, value) for name, value in settings.query.items()}
+    parts = [settings.url, settings.body, list(settings.query.values())]
+    if settings.templates is None:
+        used = variables_in(parts)
+    else:
+        used = names_in([*parts, settings.method, list(settings.headers.values())])
+        params["templates"] = "promptfoo"
+        if "env" in used:
+            seen = {name: settings.env[name] for name in used if name in settings.env}
+            params["env"] = {name: keyed_value("authorization", value) for name, value in seen.items()}
+    return ProviderIdentity("http", "", keyed_url(settings.url), params, used)
+
+
+def _has_no_body(source: ProviderSource) -> bool:
+    url = source.spec.config.get("url") or source.spec.id
+    has_expression = is_template(str(url)) if source.is_promptfoo else has_place(source.spec.id)
+    return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
+
+
+def _filled_call(settings: HttpSettings, places: Places) -> HttpCall:
+    query = {name: places.fill_text(value) for name, value in settings.query.items()}
+    url = _with_query(places.fill_url(settings.url), query)
+    body, headers = _request_body(settings, places)
+    return HttpCall(url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s)
+
+
+def _rendered_call(settings: HttpSettings, templates: HttpTemplates) -> HttpCall:
+    query = {name: templates.text(value) for name, value in settings.query.items()}
+    # As browsers read addresses: no line breaks, and no space around them.
+    url = _with_query(_BREAKS.sub("", templates.text(settings.url)).strip(), query)
+    method = templates.text(settings.method).strip().upper()
+    if method not in METHODS:
+        raise TemplateError(f"its `method` is rendered to `{method}`", hint=f"known: {', '.join(METHODS)}")
+    headers = {name: templates.text(value) for name, value in settings.headers.items()}
+    body, own_headers = _rendered_body(settings, templates, method, headers.get("content-type", ""))
+    return HttpCall(url, {**own_headers, **headers}, body, method, settings.limits.timeout_s)
+
+
+def _rendered_body(
+    settings: HttpSettings, templates: HttpTemplates, method: str, content_type: str
+) -> tuple[bytes, dict[str, str]]:
+    if method == "GET":
+        return b"", {}
+    body = {"prompt": "{{ prompt }}"} if settings.body is None else settings.body
+    if not isinstance(body, str):
+        text, default_type = js_json(templates.data(body)), _JSON_TYPE
+    elif _JSON in content_type.lower() or (not content_type and body.lstrip()[:1] in {"{", "["}):
+        text, default_type = templates.json_text(body), _JSON_TYPE
+    else:
+        text, default_type = templates.text(body).strip(), _FORM_TYPE
+    return text.encode("utf-8", "replace"), {"content-type": default_type}
+
+
+def _with_query(url: str, query: Mapping[str, str]) -> str:
+    """`url` with more parameters behind those that it has."""
+    if not query:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, urlencode(query)]))))
+
+
+def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[str, str]]:
+    body = settings.body
+    if body is None:
+        if settings.method == "GET":
+            return b"", {}
+        body = {"prompt": "{{ prompt }}"}
+    if isinstance(body, str):
+        is_json = body.lstrip()[:1] in {"{", "["}
+        text = places.fill_json_text(body) if is_json else places.fill_text(body)
+        return text.encode("utf-8", "replace"), {
+            "content-type": "application/json" if is_json else "text/plain"
+        }
+    filled = json.dumps(places.fill(body), ensure_ascii=False)
+    return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
+
+
+async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
+    """What the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
+    if settings.response_code is not None:
+        return await settings.response_code.answer(reply, _json_of(reply), context)
+    path = settings.response_path
+    try:
+        value = json.loads(reply.body)
+    except ValueError as error:
+        if path:
+            raise response_error("an answer that is not JSON", reply, context) from error
+        return reply.text
+    if path:
+        found = _follow(value, path, reply, context)
+    elif settings.templates is not None:
+        found = value or reply.text
+    else:
+        found = _known_answer(value, reply)
+    if found is None:
+        raise response_error("an answer that is null", reply, context)
+    return found
+
+
+def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
+    """The answer where most APIs have it, else all of the reply; None when they have null there."""
+    if not isinstance(value, dict):
+        return value
+    is_null = False
+    for known in _KNOWN_ANSWERS:
+        try:
+            found = follow_path(value, parse_path(known))
+        except LookupError:
+            continue
+        if isinstance(found, str):
+            return found
+        is_null = is_null or found is None
+    return None if is_null else reply.text
+
+
+def _json_of(reply: HttpReply) -> Any:
+    """The body as JSON; None when it is none."""
+    try:
+        return json.loads(reply.body)
+    except ValueError:
+        return None
+
+
+def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpReply, context: CallContext) -> Any:
+    try:
+        return follow_path(value, path)
+    except LookupError as error:
+        message = f"{context.provider_id} sent JSON in which `response_path` leads nowhere: {error}"
+        raise ProviderShapeError(
+            message,
+            provider_id=context.provider_id,
+            status=reply.status,
+            body=context.secrets.excerpt(reply.text),
+            hint="compare `response_path` with the answer",
+        ) from error
+
+
+def _choice(value: JsonValue) -> Choice:
+    if isinstance(value, str):
+        return Choice(value)
+    return Choice(json.dumps(value, ensure_ascii=False), is_data=value is not None)

@@ -1,0 +1,201 @@
+"""Sends the requests of the chat API through a client of the `openai` library that the user already has."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from msgspec import Struct, structs
+
+from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
+from geval_cli.json_codec import decode_json
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.prices import price_of
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.providers.wire.openai import OpenAICompatibleProvider
+from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error
+
+HINT = 'write model=(client, "gpt-4.1")'
+
+
+class ClientModel(Struct, frozen=True, eq=False):
+    """A model, and the client that leads to it: OpenAI or AsyncOpenAI, or Azure's, which are such."""
+
+    client: Any
+    model: str
+
+    def __repr__(self) -> str:
+        return f"ClientModel({type(self.client).__name__}, {self.model!r})"  # a client shows its headers
+
+
+def is_openai_client(value: object) -> bool:
+    """Whether `value` is a client of the `openai` library, which whoever has one has imported."""
+    library: Any = sys.modules.get("openai")
+    return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
+
+
+def is_async_client(client: object) -> bool:
+    """Whether a client's calls are awaited, and its connections belong to an event loop."""
+    library: Any = sys.modules["openai"]
+    return isinstance(client, library.AsyncOpenAI)
+
+
+def client_problem(client: Any) -> tuple[str, str] | None:
+    """Return what keeps a client from being used, and a hint.
+
+    Judges live in an event loop of their own, so an asynchronous client is copied with connections of its own. That
+    cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
+    """
+    if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
+        return None
+    message = f"`model` is an {type(client).__name__} with an `http_client` of its own, which belongs to another loop"
+    return message, f"give an {type(client).__name__.removeprefix('Async')} client, which is asked in threads"
+
+
+_THREADS = 32
+"""How many calls of a synchronous client are under way at once: each takes a thread."""
+
+_KEY_SOURCE = "the client"
+_TOKENS_HINT = "an asynchronous token provider runs in the metric's event loop; a synchronous client has none"
+_KEY_HEADERS = ("authorization", "api-key")
+
+
+class ClientProvider(OpenAICompatibleProvider):
+    """A model behind a user's client. It sends and reads what a provider of the chat API does.
+
+    What the client is (keys, token providers, addresses, headers, the time that it waits) stays its own; repeating is
+    the gateway's.
+    """
+
+    def __init__(self, asked: ClientModel, number: int) -> None:
+        endpoint = _endpoint_of(asked)
+        super().__init__(endpoint, ClientTransport(asked.client))
+        told = endpoint.identity
+        # Of two clients for the same address, each may be another user.
+        self.identity = ProviderIdentity(told.kind, told.model, told.endpoint, {"client": number})
+
+
+class ClientTransport(Transport):
+    """Sends through a client of the `openai` library. It belongs to the event loop of its first request."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__()
+        self._given = client
+        self._is_async = is_async_client(client)
+        self._copy: Any = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def post_json(
+        self, call: HttpCall, payload: Mapping[str, Any], context: CallContext
+    ) -> tuple[Any, HttpReply]:
+        """POST `payload` through the client; `call` says nothing that the client does not know better."""
+        reply, context = await self._post(payload, context)
+        if not reply.is_success:
+            raise refusal_error(reply, context, now_s=self._clock())
+        try:
+            return decode_json(reply.body), reply
+        except ValueError as error:
+            raise response_error("an answer that is not JSON", reply, context) from error
+
+    async def aclose(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None and self._is_async:
+            await copy.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _post(self, payload: Mapping[str, Any], context: CallContext) -> tuple[HttpReply, CallContext]:
+        """Return the reply, and the context with the keys and tokens that were sent with the request."""
+        import openai  # noqa: PLC0415 - takes a second; whoever has a client has done it
+
+        started = time.perf_counter()
+        try:
+            raw = await self._create(payload)
+        except openai.APIStatusError as error:
+            return _reply_of(error.response, started), self._context_of(error.request, context)
+        except openai.APITimeoutError:
+            message = f"{context.provider_id} gave no answer within the time that the client allows"
+            failure: Exception = ProviderTimeoutError(
+                message, provider_id=context.provider_id, hint="raise the client's `timeout`"
+            )
+        except openai.APIConnectionError as error:
+            reason = context.secrets.redact(str(error.__cause__ or "")) or error.message
+            message = f"{context.provider_id} cannot be reached: {reason}"
+            failure = ProviderUnavailableError(
+                message, provider_id=context.provider_id, hint="check the network and the client's `base_url`"
+            )
+        except Exception as error:  # noqa: BLE001 - what a token provider raises is the user's
+            reason = f"{type(error).__name__}: {context.secrets.redact(str(error))}"
+            message = f"the client did not send the request: {reason}"
+            failure = ProviderRequestError(message, provider_id=context.provider_id, hint=_TOKENS_HINT)
+        else:
+            return _reply_of(raw.http_response, started), context
+        raise failure  # out here it has no context: the library's errors hold the request, and with it the key
+
+    async def _create(self, payload: Mapping[str, Any]) -> Any:
+        """Have the client send `payload`; what its method does not know goes into the body as it is."""
+        create = self._own_copy().chat.completions.with_raw_response.create
+        named = {"model": payload["model"], "messages": payload["messages"]}
+        rest = {name: value for name, value in payload.items() if name not in named}
+        if self._is_async:
+            return await create(**named, extra_body=rest)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="geval-client")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: create(**named, extra_body=rest))
+
+    def _context_of(self, request: Any, context: CallContext) -> CallContext:
+        sent = [request.headers.get(name, "") for name in _KEY_HEADERS]
+        tokens = [value.rpartition(" ")[2] for value in sent]
+        return structs.replace(context, secrets=Secrets([*_secrets_of(self._given), *sent, *tokens]))
+
+    def _own_copy(self) -> Any:
+        """Return the copy of the user's client that this loop may use, and that asks once."""
+        if self._copy is None:
+            options: dict[str, Any] = {"max_retries": 0}
+            if self._is_async:
+                from openai import DefaultAsyncHttpxClient  # noqa: PLC0415
+
+                own = DefaultAsyncHttpxClient(timeout=self._given.timeout, follow_redirects=False)
+                options["http_client"] = own
+            self._copy = self._given.with_options(**options)
+        return self._copy
+
+
+def build(asked: ClientModel, number: int) -> ClientProvider:
+    """Return the provider for a user's client, the `number`-th in its event loop."""
+    return ClientProvider(asked, number)
+
+
+def _endpoint_of(asked: ClientModel) -> Endpoint:
+    client, model = asked.client, asked.model
+    url = str(client.base_url)
+    is_azure = "Azure" in type(client).__name__
+    name = f"{'azure' if is_azure else 'openai'}:{model}"
+    return Endpoint(
+        id=name,
+        label=name,
+        kind="openai",
+        model=model,
+        url=url,
+        secrets=Secrets(_secrets_of(client)),
+        key_source=_KEY_SOURCE,
+        limits=ProviderLimits(max_concurrency=None if is_async_client(client) else _THREADS),
+        price=price_of({}, url=url, model=model),
+    )
+
+
+def _secrets_of(client: Any) -> list[str | None]:
+    headers = {name.lower(): value for name, value in client.default_headers.items()}
+    return [client.api_key, *(value for name in _KEY_HEADERS if isinstance(value := headers.get(name), str))]
+
+
+def _reply_of(response: Any, started: float) -> HttpReply:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    latency_ms = (time.perf_counter() - started) * 1000
+    return HttpReply(response.status_code, headers, response.content, latency_ms)

@@ -1,0 +1,233 @@
+"""Turns an HTTP error answer into the ProviderError that says what it means and how long to wait."""
+
+import re
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, field
+
+from geval_cli.errors import (
+    ProviderAuthError,
+    ProviderError,
+    ProviderRateLimitError,
+    ProviderRequestError,
+    ProviderUnavailableError,
+    UnsupportedParameterError,
+)
+from geval_cli.patterns import compile_later
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
+from geval_cli.providers.wire.rate_headers import duration_s, longest_reset_s, read_number
+
+_MESSAGE_CHARS = 400
+_REQUEST_ID_CHARS = 200
+_REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
+_MAY_REFUSE_PARAMETERS = frozenset({400, 403, 404, 422, 501})
+_PASSING_STATUSES = frozenset({408, 409, 425})
+_OK = 200
+_REDIRECT = 300
+_TOO_MANY_REQUESTS = 429
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_PAYMENT_REQUIRED = 402
+_NOT_FOUND = 404
+_CLIENT_ERROR = 400
+_SERVER_ERROR = 500
+_OUT_OF_MONEY_CODE = compile_later(
+    r"insufficient_(?:quota|balance|credits?|funds)|exceeded_current_quota|billing_", re.IGNORECASE
+)
+_OUT_OF_MONEY = compile_later(
+    r"exceeded your current quota|credit balance is too low|insufficient (?:balance|credits?|funds)"
+    r"|out of (?:credits?|call volume quota)|available credits|spending limit",
+    re.IGNORECASE,
+)
+_MAY_SAY_OUT_OF_MONEY = frozenset({400, 403, 429})  # of a 413 or 422, the sentence may quote what was sent
+# What a 403 says when the key is the matter; moderation and regions are a matter of one request.
+_KEY_REFUSED = compile_later(
+    r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
+    r"|\b(?:invalid|missing|access|bearer|auth)[ _]token|\baccess (?:denied|to)\b|\bno[t]? (?:have )?access",
+    re.IGNORECASE,
+)
+_TOO_LARGE = compile_later(r"request too large", re.IGNORECASE)
+_CONTEXT_TOO_LONG = compile_later(
+    r"context[ _](?:length|size|window)|prompt is too long|too many tokens", re.IGNORECASE
+)
+_WAIT_IN_WORDS = compile_later(
+    r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|s|m|h)\b|\d+[mh](?=\d))+|\d+(?:\.\d+)?)", re.I
+)
+
+
+class CallContext(Struct, frozen=True):
+    """What an error needs to know about the call: who was asked, with which key and parameters."""
+
+    provider_id: str
+    secrets: Secrets = field(default_factory=Secrets)
+    key_source: str = ""
+    sent_parameters: Collection[str] = ()
+
+
+class HttpReply(Struct, frozen=True):
+    """A complete HTTP answer. Header names are lower case; `latency_ms` runs to the last byte."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    latency_ms: float = 0.0
+
+    @property
+    def is_success(self) -> bool:
+        return _OK <= self.status < _REDIRECT
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+
+def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> ProviderError:
+    """The error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
+    error = _classified(reply, context, now_s)
+    error.request_id = request_id_of(reply, context)
+    return error
+
+
+def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
+    """What the vendor finds the request by, if a header says so: short, and without keys that a server echoes."""
+    for name in _REQUEST_ID_HEADERS:
+        if named := reply.headers.get(name):
+            return context.secrets.redact(named)[:_REQUEST_ID_CHARS]
+    return None
+
+
+def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
+    text = reply.text
+    codes, words = error_words(text)
+    if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
+        return _auth_error(reply, context, "its quota or credit is used up")
+    if reply.status in _MAY_REFUSE_PARAMETERS:
+        parameter = find_unsupported_parameter(text, context.sent_parameters)
+        if parameter:
+            return UnsupportedParameterError(
+                _message(reply, context),
+                parameter=parameter,
+                provider_id=context.provider_id,
+                status=reply.status,
+                body=context.secrets.excerpt(text),
+            )
+    if reply.status == _UNAUTHORIZED or (
+        reply.status == _FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
+    ):
+        return _auth_error(reply, context, "the key was refused")
+    if reply.status == _TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
+        return ProviderRateLimitError(
+            _message(reply, context),
+            provider_id=context.provider_id,
+            retry_after_s=retry_after_s(reply, now_s=now_s),
+            status=reply.status,
+            body=context.secrets.excerpt(text),
+        )
+    if reply.status >= _SERVER_ERROR or reply.status in _PASSING_STATUSES:
+        return _unavailable_error(reply, context, now_s)
+    return _request_error(reply, context)
+
+
+def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
+    """How long the server asks to wait, in seconds (never negative), or None when it does not say.
+
+    Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
+    the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers
+    send reset headers with every answer, when there is nothing to wait for.
+    """
+    headers = reply.headers
+    milliseconds = read_number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(0.0, milliseconds / 1000)
+    stated = headers.get("retry-after")
+    if stated is not None:
+        wait = read_number(stated)
+        wait = _seconds_until_date(stated, now_s) if wait is None else wait
+        if wait is not None:
+            return max(0.0, wait)
+    if reply.status != _TOO_MANY_REQUESTS:
+        return None
+    wait = longest_reset_s(headers, now_s)
+    if wait is not None:
+        return wait
+    worded = _WAIT_IN_WORDS.search(reply.text)
+    return duration_s(worded[1]) if worded else None
+
+
+def _is_out_of_money(status: int, codes: str, words: str) -> bool:
+    if not _CLIENT_ERROR <= status < _SERVER_ERROR:
+        return False
+    is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
+    return bool(is_said or _OUT_OF_MONEY_CODE.search(codes))
+
+
+def _message(reply: HttpReply, context: CallContext) -> str:
+    said = context.secrets.redact(error_message(reply.text))
+    if said.lstrip().startswith("<"):
+        said = "an HTML page instead of an API answer"
+    if len(said) > _MESSAGE_CHARS:
+        said = said[: _MESSAGE_CHARS - 1] + "…"
+    return f"{context.provider_id} answered HTTP {reply.status}" + (f": {said}" if said else "")
+
+
+def _auth_error(reply: HttpReply, context: CallContext, what: str) -> ProviderAuthError:
+    if context.key_source:
+        hint = f"the key came from {context.key_source} and {what}: put a valid one there"
+    else:
+        hint = "no key was sent; name the variable that holds one with `api_key_env`"
+    return ProviderAuthError(
+        _message(reply, context),
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint=hint,
+    )
+
+
+def _unavailable_error(reply: HttpReply, context: CallContext, now_s: float) -> ProviderUnavailableError:
+    error = ProviderUnavailableError(
+        _message(reply, context),
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+    )
+    error.retry_after_s = retry_after_s(reply, now_s=now_s)
+    return error
+
+
+def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestError:
+    hint = ""
+    if reply.status == _NOT_FOUND:
+        hint = "check the model's name and `base_url`"
+    elif reply.status < _CLIENT_ERROR:
+        target = context.secrets.redact(reply.headers.get("location", "elsewhere"))[:_MESSAGE_CHARS]
+        hint = (
+            f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
+        )
+    elif reply.status == _FORBIDDEN:
+        hint = "the server will not answer this request; others may still be answered"
+    elif reply.status == _TOO_MANY_REQUESTS:
+        hint = (
+            "the prompt takes more tokens than you may send in a minute: shorten it, or have the limit raised"
+        )
+    elif _CONTEXT_TOO_LONG.search(reply.text):
+        hint = (
+            "the prompt is longer than the model can take: shorten it, or use a model with a larger context"
+        )
+    return ProviderRequestError(
+        _message(reply, context),
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint=hint,
+    )
+
+
+def _seconds_until_date(value: str, now_s: float) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - rare, and brings all of e-mail with it
+
+    try:
+        return parsedate_to_datetime(value).timestamp() - now_s
+    except ValueError:
+        return None

@@ -1,0 +1,153 @@
+"""Vertex AI: Gemini models in a project of Google's cloud, or by a key without one; the wire is that of Gemini.
+
+With a project (`project_id`, or a variable) the credentials are an access token; without one, an API key.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from geval_cli.errors import Problem
+from geval_cli.patterns import compile_later
+from geval_cli.providers.network.tls import certificate_of, check_certificate
+from geval_cli.providers.options import (
+    ENDPOINT_KEYS,
+    Others,
+    OwnKey,
+    check_settings,
+    limits_of,
+    own_settings,
+    wire_parameters,
+)
+from geval_cli.providers.preset_table import Preset
+from geval_cli.providers.prices import price_of
+from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.endpoint import Endpoint
+from geval_cli.source.secrets import secret_values
+
+VERTEX = Preset(
+    "Gemini models at Google's Vertex AI",
+    "https://aiplatform.googleapis.com",
+    ("VERTEX_API_KEY", "VERTEX_ACCESS_TOKEN", "GOOGLE_OAUTH_ACCESS_TOKEN"),
+    "vertex:gemini-2.5-flash",
+    wire_format="google",
+)
+
+_KEY_VARIABLES = VERTEX.key_envs[:1]
+_TOKEN_VARIABLES = VERTEX.key_envs[1:]
+PROJECT_VARIABLES = ("VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT", "GOOGLE_PROJECT_ID")
+REGION_VARIABLES = ("VERTEX_REGION", "GOOGLE_CLOUD_LOCATION")
+DEFAULT_REGION = "us-central1"
+_GLOBAL = "global"
+_REGION = compile_later(r"[a-z][a-z0-9-]{0,62}")
+_PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my-project`, or a number
+
+
+def is_region(value: Any) -> bool:
+    """Whether `value` can be the name of a region: nothing that would end a host name."""
+    return isinstance(value, str) and _REGION.fullmatch(value) is not None
+
+
+def _is_project(value: Any) -> bool:
+    return isinstance(value, str) and _PROJECT.fullmatch(value) is not None
+
+
+VERTEX_KEYS = (
+    OwnKey(("project_id", "projectId"), "the id of a project", _is_project),
+    OwnKey(("region",), "the name of a region, for example europe-west4", is_region),
+    *ENDPOINT_KEYS,
+)
+
+
+def check(source: ProviderSource) -> list[Problem]:
+    """What is wrong with the model and the config."""
+    problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
+    if not source.name.startswith(("gemini", "gemma")):
+        hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
+        problems.append(source.problem(f"`{source.id}` names no Gemini model", hint=hint))
+    return problems
+
+
+def check_ready(source: ProviderSource) -> list[Problem]:
+    """What is missing before it can be asked, or unusable in the environment."""
+    settings = own_settings(source.spec.config, VERTEX_KEYS)
+    problems = []
+    project, region = _project(source, settings), _region(source, settings)
+    if (project and not _is_project(project)) or not is_region(region):
+        message = f"`{project[:60]}` in `{region[:60]}` is no project in a region"
+        problems.append(source.problem(message, hint="set `project_id` and `region` in the config"))
+    key, _ = _credentials(source, settings)
+    if key is None and "base_url" not in settings and not secret_values(settings.get("headers", {})):
+        names = _TOKEN_VARIABLES if project else _KEY_VARIABLES
+        hint = f"set {names[0]}"
+        if project:
+            hint += ", for example to what `gcloud auth print-access-token` prints"
+        problems.append(source.problem(f"no credentials for {source.id}", hint=hint))
+    return problems
+
+
+def vertex_endpoint(source: ProviderSource) -> Endpoint:
+    """The endpoint that a checked `source` describes."""
+    settings = own_settings(source.spec.config, VERTEX_KEYS)
+    key, key_source = _credentials(source, settings)
+    own_headers = {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
+    has_project = bool(_project(source, settings))
+    key_header = "authorization" if has_project else "x-goog-api-key"
+    headers = {key_header: f"Bearer {key}" if has_project else key, **own_headers} if key else own_headers
+    url = str(settings.get("api_endpoint") or _request_url(source, settings))
+    return Endpoint(
+        id=source.id,
+        label=source.label,
+        kind="vertex",
+        model=source.name,
+        url=url,
+        headers=headers,
+        key_header=key_header if key and key_header not in own_headers else "",
+        secrets=Secrets([key, *secret_values([headers, url]), *source.secret_values]),
+        key_source=key_source,
+        limits=limits_of(settings),
+        wire=wire_parameters(source.spec.config, VERTEX_KEYS),
+        price=price_of(settings, url=url, model=source.name),
+        certificate=certificate_of(source),
+    )
+
+
+def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    path = f"publishers/google/models/{quote(source.name, safe='')}:generateContent"
+    own = settings.get("base_url") or (f"https://{settings['api_host']}" if "api_host" in settings else "")
+    project = _project(source, settings)
+    if not project:
+        return f"{str(own or VERTEX.base_url).rstrip('/')}/v1/{path}"
+    region = _region(source, settings)
+    regional = VERTEX.base_url if region == _GLOBAL else f"https://{region}-aiplatform.googleapis.com"
+    host = str(own or regional).rstrip("/")
+    return f"{host}/v1/projects/{quote(project, safe=':')}/locations/{region}/{path}"
+
+
+def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The key or the token, and in words where it came from."""
+    if "api_key" in settings:
+        return settings["api_key"], "`apiKey` in the config"
+    named = settings.get("api_key_env")
+    usual = _TOKEN_VARIABLES if _project(source, settings) else _KEY_VARIABLES
+    for variable in (named,) if named else usual:
+        if source.env.get(variable):
+            return source.env[variable].strip(), f"the environment variable {variable}"
+    return None, ""
+
+
+def _project(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    if "project_id" in settings:
+        return str(settings["project_id"])
+    if source.env.get(_KEY_VARIABLES[0]) or "api_key" in settings:
+        return ""  # a key is asked for without a project, whatever the environment says of projects
+    return _first(source, PROJECT_VARIABLES)
+
+
+def _region(source: ProviderSource, settings: Mapping[str, Any]) -> str:
+    return str(settings.get("region") or _first(source, REGION_VARIABLES) or DEFAULT_REGION)
+
+
+def _first(source: ProviderSource, names: tuple[str, ...]) -> str:
+    return next((source.env[name] for name in names if source.env.get(name)), "")

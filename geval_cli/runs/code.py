@@ -1,0 +1,86 @@
+"""Which parts of a config run code of their own, found before any of it runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from geval_cli.errors import ConfigError
+from geval_cli.providers.trust import runs_program
+from geval_cli.records import JsonValue
+from geval_cli.runs.requests import RunRequest
+from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.suite import SuiteOverrides
+from geval_cli.suite.trust import code_of_suite, code_of_test
+
+_PROGRAMS = ("python:", "javascript:", "exec:")
+_PROVIDER_KEYS = ("id", "provider", "providers", "targets", "grader")
+_ASSERTION_TYPES = ("python", "javascript", "ruby")
+_CODE_SUFFIXES = (".py", ".js", ".cjs", ".mjs", ".ts", ".cts", ".mts", ".rb", ".sh")
+
+
+def runs_code(request: RunRequest) -> tuple[str, ...]:
+    """The providers, assertions and files of a config, and its grader, that would run code, each once as written.
+
+    Raises:
+        ConfigError: the config cannot be read.
+    """
+    opened = open_suite(
+        request.config,
+        env=request.environ,
+        env_file=request.env_file,
+        overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(access=request.access),
+    )
+    found = dict.fromkeys(_code_in([opened.suite.snapshot, {"id": request.grader}]))
+    found.update(dict.fromkeys(part.what for part in code_of_suite(opened.suite)))
+    for provider in opened.suite.providers:
+        if runs_program(provider):
+            found.setdefault(provider.public_id)
+        found.update(dict.fromkeys(_code_in({"id": provider.id})))
+    if found:  # the tests may come from a program: they are not asked for when the config already says so
+        return tuple(found)
+    try:
+        for test in opened.suite.tests:
+            found.update(dict.fromkeys(part.what for part in code_of_test(test)))
+            if test.provider is not None and runs_program(test.provider):
+                found.setdefault(test.provider.public_id)
+            found.update(dict.fromkeys(_code_in([item.model_dump(mode="json") for item in test.assertions])))
+            found.update(dict.fromkeys(_code_in([test.options.model_dump(mode="json"), dict(test.vars)])))
+    except ConfigError:
+        return tuple(found)  # a config with problems is refused when it is prepared, and says them all
+    return tuple(found)
+
+
+def _code_in(value: JsonValue) -> Iterator[str]:
+    pending: list[Any] = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            yield from _code_in_mapping(part)
+            pending.extend(reversed(part.values()))
+        elif isinstance(part, list):
+            yield from (item for item in part if isinstance(item, str) and _is_program(item))
+            pending.extend(reversed(part))
+        elif isinstance(part, str) and _is_code_file(part):
+            yield part
+
+
+def _code_in_mapping(part: dict[str, Any]) -> Iterator[str]:
+    kind = part.get("type")
+    if isinstance(kind, str) and kind.removeprefix("not-") in _ASSERTION_TYPES:
+        yield kind
+    for key in _PROVIDER_KEYS:
+        named = part.get(key)
+        if isinstance(named, str) and _is_program(named):
+            yield named
+
+
+def _is_program(text: str) -> bool:
+    return text.strip().lower().startswith(_PROGRAMS) or _is_code_file(text)
+
+
+def _is_code_file(text: str) -> bool:
+    """Whether a text names a file of code, also with a function behind it: `file://tests.py:make`."""
+    text = text.strip().lower()
+    if "\n" in text or not text.startswith("file:"):
+        return False
+    return text.endswith(_CODE_SUFFIXES) or text.rpartition(":")[0].endswith(_CODE_SUFFIXES)

@@ -1,0 +1,324 @@
+"""Run a prepared suite: events to whoever listens, results into the store as they come."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from msgspec.structs import replace
+
+from geval_cli.assertions.outcome import Tools
+from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.case import Bench
+from geval_cli.engine.comparison_groups import RowDesk
+from geval_cli.engine.derived import derive
+from geval_cli.engine.notices import Notices
+from geval_cli.engine.plan import Job
+from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
+from geval_cli.errors import BudgetError, ConfigError, StoreError
+from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import BoundModel, Gateway, Oversight
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.providers.redaction import Secrets
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    ErrorInfo,
+    ModelRequest,
+    ModelResponse,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+    Status,
+    Usage,
+)
+from geval_cli.report.report import RunReport
+from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
+from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.spending import Spending
+from geval_cli.runs.verdicts import with_verdicts
+from geval_cli.scripting.scripts import Scripts
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.recording import Recording
+from geval_cli.store.state import State
+
+DEFAULT_CONCURRENCY = 20
+"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
+
+_MODELS_KEPT = 64
+
+_JOBS_PER_REQUEST = (
+    2  # more jobs than requests under way: while one job judges, another already asks its model
+)
+
+
+async def run_evaluation(
+    prepared: PreparedRun,
+    state: State,
+    *,
+    listen: Callable[[RunEvent], None],
+    stop: StopSignal,
+    resumed: ResumedRun | None = None,
+) -> RunReport:
+    """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
+
+    With `resumed` an earlier run is gone on with: only what it lacks is done, and the report is of all of it.
+
+    After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
+    its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
+    what a budget keeps from being asked has no result. A store that fails loses no result: the report then says so, and
+    holds all of them; but nothing more is asked that costs money, as the next run would have to pay for it again.
+
+    Raises:
+        StoreError: the run may cost money and there is no room for its results; nothing was asked.
+    """
+    events, notices = EventStream(), Notices()
+    tally = Tally() if resumed is None else resumed.kept
+    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
+    run, started = begun_run(prepared, resumed), time.monotonic()
+    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
+    await _begin(recording, run, state, prepared)
+    budget = prepared.request.budget or Budget()
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
+    status = RunStatus.ABORTED
+    try:
+        listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
+        async for event in events:
+            notices.add(event)
+            if isinstance(event, CaseFinished):
+                await recording.add(event.result)
+                tally.add(event.result)
+                if recording.failure is not None and spending.has_cost:
+                    _stop_paying(budget, recording.failure)
+                if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
+                    stop.request(StopReason.FAIL_FAST)
+            elif spending.add(event) and spending.is_note_due():
+                recording.note_spent(spending.total)
+            listen(event)
+        await running
+        status = _final_status(tally, prepared, stop, notices)
+    except ConfigError as error:
+        notices.say(_what_changed(error))
+    except asyncio.CancelledError:
+        status = RunStatus.INTERRUPTED
+        raise
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
+        summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
+        summary = await _concluded(run, summary, recording, prepared)
+    run = _with_store_trouble(run, recording)
+    listen(RunFinished(run, summary))
+    return RunReport(
+        run,
+        summary,
+        recording.results,
+        planned=prepared.total,
+        bugs=tally.bugs,
+        is_stored=state.keeps_runs and recording.failure is None,
+    )
+
+
+async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
+    """Store the run as it begins.
+
+    Raises:
+        StoreError: its results could not be stored, and it may cost money.
+    """
+    if not asks_for_money(prepared):
+        await recording.begin(run)
+        return
+    failure = state.no_room or await _lack_of_room(state)
+    if failure is None:
+        await recording.begin(run)
+        failure = recording.failure
+    if failure is not None:
+        raise StoreError(
+            f"{failure.message}; nothing was asked, as the answers would be paid for and not be stored",
+            path=failure.path,
+            hint=failure.hint,
+        ) from failure
+
+
+async def _lack_of_room(state: State) -> StoreError | None:
+    try:
+        await asyncio.to_thread(state.runs.make_room)
+    except StoreError as error:
+        return error
+    return None
+
+
+def _stop_paying(budget: Budget, failure: StoreError) -> None:
+    message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
+    budget.end(message, hint=f"{failure.hint}; then `geval run CONFIG --resume` does the rest")
+
+
+def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
+    """The record with a warning when the store lacks something of the run: how much, and what it cost."""
+    if recording.failure is None:
+        return run
+    unstored = list(recording.unstored)
+    usage = sum((used for result in unstored for used in result.usage.values()), Usage())
+    cost = "at a cost that nobody knows" if usage.cost_usd is None else f"which cost ${usage.cost_usd:g}"
+    counted = f"{len(unstored):,} result{'' if len(unstored) == 1 else 's'}"
+    what = f": {counted} of it, {cost}, can only be seen now" if unstored else ""
+    text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
+    return replace(run, warnings=(*run.warnings, text))
+
+
+def _what_changed(error: ConfigError) -> str:
+    first, count = error.problems[0], len(error.problems)
+    where = f" ({first.location})" if first.location else ""
+    more = f", and {count - 1:,} more" if count > 1 else ""
+    return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
+
+
+async def _concluded(
+    run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
+) -> RunSummary:
+    """The summary with the verdicts on the run as a whole in it, stored with the run."""
+    await recording.settle()
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
+    await recording.finish(run, summary)
+    return summary
+
+
+def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
+    sums = tally.summary()
+    return replace(sums, derived=derive(prepared.plan.suite.derived_metrics, sums))
+
+
+def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
+    """How a run stands whose jobs came to an end."""
+    total = tally.summary().total
+    if stop.is_requested and total < prepared.total:
+        return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
+    if total != prepared.total:
+        notices.say(f"the tests changed while the run went on: {total:,} cases instead of {prepared.total:,}")
+    return RunStatus.COMPLETED
+
+
+async def _run_jobs(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    events: EventStream,
+    stop: StopSignal,
+    resumed: ResumedRun | None,
+    budget: Budget,
+) -> None:
+    lanes = prepared.plan.lanes
+    if resumed is not None:
+        # What the run has been answered since it began counts as its own, even if the clock was set back.
+        cache.begin_at(resumed.started_s)
+        lanes = tuple(resumed.done.missing(lane) for lane in lanes)
+    began = cache.now() if resumed is None else resumed.started_s
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+    try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(pool.aclose)
+            gateway = _gateway(prepared, cache, events, budget, began_s=began)
+            stack.push_async_callback(gateway.aclose)
+            scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
+            stack.push_async_callback(scripts.aclose)
+            desk = RowDesk(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
+
+            async def execute(job: Job) -> CaseResult | None:
+                try:
+                    results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
+                except BudgetError as error:
+                    if stop.reason is not StopReason.BUDGET:
+                        events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+                    stop.request(StopReason.BUDGET)
+                    return None
+                for result in results[:-1]:
+                    events.emit(CaseFinished(result))
+                return results[-1] if results else None
+
+            parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
+            await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop)
+    finally:
+        events.end()
+
+
+def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
+    """The result with no secret in what judges, webhooks and code say: what is sent to them may come back.
+
+    The model's own answer stays as it is.
+    """
+    if not result.assertions:
+        return result
+    return replace(result, assertions=tuple(_safe_assertion(item, secrets) for item in result.assertions))
+
+
+def _safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
+    error = found.error
+    return replace(
+        found,
+        reason=None if found.reason is None else secrets.hide(found.reason),
+        error=None if error is None else _safe_error(error, secrets),
+        detail=secrets.hide_in(found.detail),
+        assertions=tuple(_safe_assertion(item, secrets) for item in found.assertions),
+    )
+
+
+def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
+    """The error with no secret in any of its texts."""
+    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
+    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
+
+
+def _request_limit(prepared: PreparedRun) -> int:
+    """The most requests under way at once."""
+    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
+    return named or DEFAULT_CONCURRENCY
+
+
+def _gateway(
+    prepared: PreparedRun, cache: ResponseCache, events: EventStream, budget: Budget, *, began_s: float
+) -> Gateway:
+    """The gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
+    request = prepared.request
+    return Gateway(
+        cache=cache,
+        reads_since=None if reads_cache(prepared) else began_s,
+        on_event=events.emit,
+        max_concurrency=_request_limit(prepared),
+        oversight=Oversight(
+            budget,
+            is_tracing=request.traces_requests,
+            is_offline=request.is_offline,
+            is_for_one_run=True,
+        ),
+    )
+
+
+def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> Bench:
+    models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
+
+    def model_for(spec: ProviderSpec) -> BoundModel:
+        known = models.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if known is not None:
+            return known[1]
+        model = gateway.model(pool.get(resolved(spec, prepared.suite)))
+        if len(models) < _MODELS_KEPT:
+            models[id(spec)] = spec, model
+        return model
+
+    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+        return await model_for(spec).complete(request)
+
+    tools = Tools(
+        prepared.templates,
+        model_for,
+        JudgeMemory(),
+        prepared.defaults,
+        scripts=scripts,
+        access=prepared.suite.access,
+    )
+    return Bench(generate, tools)

@@ -1,0 +1,136 @@
+"""What decides the results of a run, part by part, and in words what differs between two runs."""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from geval_cli.judge.prompt import prompt_version
+from geval_cli.records import JsonValue
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
+from geval_cli.source.secrets import is_secret_name, mask_bare
+
+_SHOWN_VALUE = 60
+_SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
+
+
+def covered(prepared: PreparedRun) -> dict[str, JsonValue]:
+    """What decides the results of a run: the suite's parts as hashes, and what the command line says about them."""
+    request = prepared.request
+    return {
+        _SUITE: dict(prepared.suite.parts),
+        _OPTIONS: {
+            "--grader": request.grader,
+            "--scoring": request.scoring,
+            "--samples": request.samples,
+            "--repeat": prepared.plan.repeats,
+            "--dialect": str(prepared.suite.dialect),
+            **request.selection.written,
+        },
+        _VARS: dict(request.variables),
+        _PROMPTS: prompt_version(),
+    }
+
+
+def run_digest(parts: Mapping[str, JsonValue]) -> str:
+    """SHA-256, in hexadecimal, of what `covered` gives."""
+    return digest_of(parts)
+
+
+def changes(
+    before: Mapping[str, JsonValue],
+    now: Mapping[str, JsonValue],
+    config_before: JsonValue,
+    config_now: JsonValue,
+) -> list[str]:
+    """What of that which decides results is another now, a line each. Keys are not shown.
+
+    Args:
+        before: what `covered` gave for the earlier run.
+        now: what it gives today.
+        config_before: the config as the earlier run kept it.
+        config_now: the config of today in the same form.
+    """
+    lines = [
+        f"{name}: {_option(old)} -> {_option(new)}"
+        for name, old, new in _pairs(before.get(_OPTIONS), now.get(_OPTIONS))
+    ]
+    lines += [
+        f"--var {name}: {_shown(old, name)} -> {_shown(new, name)}"
+        for name, old, new in _pairs(before.get(_VARS), now.get(_VARS), absent=_ABSENT)
+    ]
+    config_lines = list(_config_changes(config_before, config_now))
+    lines += config_lines
+    has_config_changes = bool(config_lines)
+    for part, old, new in _pairs(before.get(_SUITE), now.get(_SUITE)):
+        lines += _part_changes(part, old, new, has_config_changes=has_config_changes)
+    if before.get(_PROMPTS) != now.get(_PROMPTS):
+        lines.append("the prompts of the judge: they came with another version of geval")
+    return lines
+
+
+class _Absent:
+    """Stands where there is no value, not even null."""
+
+
+_ABSENT = _Absent()
+
+
+def _pairs(
+    before: JsonValue, now: JsonValue, absent: JsonValue = None
+) -> Iterator[tuple[str, JsonValue, JsonValue]]:
+    """Each name under which the two mappings hold different values, with both."""
+    before, now = before or {}, now or {}
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name, absent), now.get(name, absent)
+        if old is not new and _text(old) != _text(new):
+            yield name, old, new
+
+
+def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
+    """What a changed hash means. A config that changed says so itself, word by word."""
+    if part.startswith(FILE_PART):
+        name = part.removeprefix(FILE_PART)
+        if old is None or new is None:
+            if not has_config_changes:
+                yield f"file {name}: {'named now' if old is None else 'not named any more'}"
+        elif name == "...":
+            yield "files that the tests name: their content"
+        else:
+            yield f"file {name}: its content"
+    elif part == ROWS_PART or (part.startswith(CONFIG_PART) and not has_config_changes):
+        if not has_config_changes:
+            yield f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
+    elif part != OVERRIDES_PART and not part.startswith(CONFIG_PART):
+        yield part
+
+
+def _config_changes(before: JsonValue, now: JsonValue, path: str = "") -> Iterator[str]:
+    """Every place in the config that differs, `tests/2/vars/name: "a" -> "b"`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name, old, new in _pairs(before, now, absent=_ABSENT):
+            yield from _config_changes(old, new, f"{path}/{name}" if path else str(name))
+    elif isinstance(before, list) and isinstance(now, list):
+        for index, (old, new) in enumerate(zip(before, now, strict=False)):
+            yield from _config_changes(old, new, f"{path}/{index}")
+        if len(before) != len(now):
+            yield f"{path}: {len(before):,} -> {len(now):,} entries"
+    elif _text(before) != _text(now):
+        name = path.rpartition("/")[2]
+        yield f"{path}: {_shown(before, name)} -> {_shown(now, name)}"
+
+
+def _option(value: JsonValue) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _shown(value: JsonValue, name: str) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    if is_secret_name(name):
+        return "***"
+    text = mask_bare(_text(value))
+    return text if len(text) <= _SHOWN_VALUE else f"{text[: _SHOWN_VALUE - 3]}..."
+
+
+def _text(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=lambda _: "")

@@ -1,0 +1,252 @@
+"""Check all of a suite before anything is sent."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from geval_cli.assertions.outcome import JudgeDefaults
+from geval_cli.engine.check import Checked, check_plan
+from geval_cli.engine.plan import NO_PROVIDER, Plan
+from geval_cli.errors import ConfigError, Problem, Severity
+from geval_cli.gateway.budget import Budget
+from geval_cli.judge.metric import DEFAULT_THRESHOLD
+from geval_cli.providers.prices import FREE_KINDS, known_price
+from geval_cli.providers.registry import (
+    begin_loading,
+    build_provider,
+    check_provider,
+    check_ready,
+    needs_of,
+    provider_access_problem,
+)
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
+from geval_cli.source.problems import sort_problems
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import PromptfooOptions
+from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.trust import WatchedTests
+from geval_cli.templating import Templates, templates_of
+
+PROMPTFOO_THRESHOLD = 0.7
+"""What a g-eval must reach in promptfoo's dialect when it does not say."""
+
+
+_NOTHING_CHECKED = Problem(
+    "no test has an assertion, so nothing is checked: the run will pass whatever is answered",
+    None,
+    "add `assert` to the tests or to `defaultTest`",
+    severity=Severity.WARNING,
+)
+
+
+def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun:
+    """Load a config and check all of it; nothing is sent.
+
+    Without `is_going_to_run` (`geval validate`), what only this machine lacks (a key, a model file) is a warning.
+
+    Raises:
+        ConfigError: with every problem of the config, the providers and the judges.
+    """
+    opened = _opened(request)
+    watched = WatchedTests(opened.suite.tests) if request.is_untrusted else None
+    suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
+    suite = request.selection.apply(suite)
+    if is_going_to_run and not opened.problems and not suite.access.is_strangers:
+        begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
+    plan = Plan(suite, request.repeats or _repeats_of(suite))
+    templates = templates_for(suite)
+    defaults = _judge_defaults(request, suite)
+    checked = check_plan(
+        plan,
+        templates,
+        defaults,
+        is_complete=not opened.problems,
+        is_filtered=not request.selection.takes_all,
+    )
+    problems = [
+        *opened.problems,
+        *(watched.refused if watched else ()),
+        *suite.warnings,
+        *filter_problems(suite),
+        *checked.problems,
+        *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
+        *_check_prices(suite, checked, request.budget),
+    ]
+    if checked.checks_nothing and not opened.problems:
+        problems.append(_NOTHING_CHECKED)
+    if not checked.cases and not problems and not request.allows_empty:
+        problems.append(_nothing_to_run(suite, request))
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise ConfigError(sort_problems(problems))
+    notes = tuple(_judge_notes(suite, checked, defaults))
+    suite, ports = _with_needs(suite, checked, request)
+    return PreparedRun(
+        request,
+        suite,
+        replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        defaults,
+        templates,
+        checked.tests,
+        tuple(sort_problems(problems)),
+        notes,
+        checked.cases,
+        _asked(suite, checked),
+        ports,
+    )
+
+
+def _opened(request: RunRequest) -> OpenedSuite:
+    access = request.access
+    return open_suite(
+        request.config,
+        env=request.environ,
+        env_file=request.env_file,
+        overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(
+            needs_keys=not request.is_offline,
+            text=request.draft,
+            dialect=request.dialect,
+            joined=request.joined,
+            scripts=LoadScripts(request.environ, access),
+            access=access,
+        ),
+    )
+
+
+def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
+    """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    if not suite.access.is_strangers:
+        return suite, None
+    grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]
+    asked = (*suite.providers, *checked.answerers, *checked.judges, *grader)
+    specs = [resolved(spec, suite) for spec in asked if spec.id != NO_PROVIDER.id]
+    names, ports = needs_of(specs, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+    env = {name: value for name, value in suite.env.items() if name in names}
+    return dataclasses.replace(suite, env=env), ports
+
+
+def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
+    if request.selection.takes_all and suite.providers and not Plan(suite).columns:
+        message = f"no provider of {suite.path} is asked any prompt, so there is nothing to run"
+        known = ", ".join(f"`{prompt.label}`" for prompt in suite.prompts)
+        return Problem(message, None, f"name prompts under `prompts:` of a provider; there are {known}")
+    if request.selection.takes_all:
+        return Problem(f"{suite.path} has no tests, so there is nothing to run", None, "add `tests:`")
+    hint = "take a wider filter, or allow it with --allow-empty"
+    return Problem(f"no test of {suite.path} is selected, so there is nothing to run", None, hint)
+
+
+def templates_for(suite: Suite) -> Templates:
+    """Templates that behave as the suite's dialect has them.
+
+    Those of a stranger's suite see no environment values, and run no filters of its own.
+    """
+    env = suite.env if suite.access.reads_environment else {}
+    return templates_of(suite.dialect, env, template_filters(suite))
+
+
+def reads_cache(prepared: PreparedRun) -> bool:
+    """Whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
+    options = prepared.suite.options
+    is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
+    return prepared.request.reads_cache and not is_refused
+
+
+def _repeats_of(suite: Suite) -> int:
+    options = suite.options
+    return (options.repeats if isinstance(options, PromptfooOptions) else None) or 1
+
+
+def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
+    options, is_promptfoo = suite.options, suite.dialect is Dialect.PROMPTFOO
+    name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
+    grader = None if name is None else resolved(ProviderSpec(id=name), suite)
+    threshold = PROMPTFOO_THRESHOLD if is_promptfoo else DEFAULT_THRESHOLD
+    return JudgeDefaults(grader, request.scoring, request.samples, threshold)
+
+
+def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
+    """The configured provider whose label `spec` is, else `spec` itself.
+
+    An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
+    """
+    if suite.access.vouches_for(spec):
+        return spec
+    named = (item for item in suite.providers if spec.id == item.label != item.id and not spec.config)
+    return next(named, spec)
+
+
+def _check_providers(
+    suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
+) -> Iterator[Problem]:
+    answering = [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
+    judging = [resolved(spec, suite) for spec in checked.judges]
+    for judge in judging:
+        if judge.id == NO_PROVIDER.id:
+            hint = "name a model, for example with --grader openai:gpt-4.1"
+            yield Problem("`none` cannot judge: it is no provider", judge.place.value(), hint)
+    named = [] if request.grader is None else [resolved(ProviderSpec(id=request.grader), suite)]
+    for spec in [spec for spec in named if spec not in judging and spec.id != NO_PROVIDER.id]:
+        yield from check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+    for spec in {spec.fingerprint: spec for spec in (*answering, *judging)}.values():
+        refused = _stranger_problem(spec, suite)
+        if refused is not None:
+            yield refused
+            continue
+        problems = check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+        yield from problems
+        if not problems and not request.is_offline:
+            for problem in check_ready(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
+                yield problem if is_going_to_run else dataclasses.replace(problem, severity=Severity.WARNING)
+
+
+def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
+    """Why a stranger's config may not use a provider; one that the command line names is the user's own word."""
+    if not suite.access.is_strangers:
+        return None
+    return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
+
+
+def _asked(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
+    """Every provider that answers or judges, once."""
+    asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
+    return tuple({spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values())
+
+
+def asks_for_money(prepared: PreparedRun) -> bool:
+    """Whether anything that a run asks may cost something."""
+    kinds = {spec.id.partition(":")[0] for spec in prepared.asked}
+    return not prepared.request.is_offline and not kinds <= FREE_KINDS
+
+
+def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iterator[Problem]:
+    """A budget in money can only be kept where it is known what answers cost."""
+    if budget is None or budget.max_cost_usd is None:
+        return
+    for spec in _asked(suite, checked):
+        if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
+            continue
+        if (
+            known_price(build_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access))
+            is None
+        ):
+            yield Problem(
+                f"the price of {spec.public_id} is unknown, so --max-cost cannot be kept",
+                spec.place.value("id"),
+                "set `price: {input: USD, output: USD}`, per million tokens, in its `config`",
+            )
+
+
+def _judge_notes(suite: Suite, checked: Checked, defaults: JudgeDefaults) -> Iterator[str]:
+    if defaults.grader is not None and checked.own_judges:
+        count = checked.own_judges
+        what = "1 assertion, which names its" if count == 1 else f"{count} assertions, which name their"
+        yield f"--grader did not apply to {what} own judge"
+    answering = {spec.public_id for spec in (*suite.providers, *checked.answerers)}
+    for judge in sorted({resolved(spec, suite).public_id for spec in checked.judges} & answering):
+        yield f"{judge} judges its own answers; models tend to favour themselves"

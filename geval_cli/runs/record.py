@@ -1,0 +1,74 @@
+"""The record of a run as it begins, and what is kept so that it can be gone on with."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from geval_cli.judge.prompt import prompt_version
+from geval_cli.records import RunRecord, RunStatus
+from geval_cli.runs.fingerprint import covered, run_digest
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.resume import ResumedRun
+from geval_cli.store.runs import RunOrigin
+from geval_cli.version import __version__
+
+STOPPED = "the run stopped before its end: "
+"""Begins a warning that is true only until the run is gone on with."""
+
+
+def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
+    """The record of a run that begins now, or of one that is gone on with, under its id."""
+    if resumed is not None:
+        return _resumed_run(prepared, resumed)
+    return RunRecord(
+        id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        status=RunStatus.RUNNING,
+        started_at=_now(),
+        finished_at=None,
+        duration_ms=None,
+        tool_version=__version__,
+        config_path=str(prepared.suite.path),
+        config_digest=run_digest(covered(prepared)),
+        config=prepared.suite.snapshot,
+        columns=prepared.plan.columns,
+        warnings=prepared.notes,
+        prompt_version=prompt_version(),
+    )
+
+
+def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:
+    """The record of a run that ends now, `lasted_s` seconds after it began or was gone on with."""
+    return replace(
+        run,
+        status=status,
+        finished_at=_now(),
+        duration_ms=(run.duration_ms or 0.0) + lasted_s * 1000,
+        warnings=tuple(dict.fromkeys([*run.warnings, *notices])),
+    )
+
+
+def origin_of(prepared: PreparedRun) -> RunOrigin:
+    """What the store keeps beside the record."""
+    return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, covered(prepared))
+
+
+def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:
+    old = resumed.run
+    warnings = [text for text in old.warnings if not text.startswith(STOPPED)]
+    if old.tool_version != __version__:
+        warnings.append(f"begun by geval {old.tool_version}, resumed by geval {__version__}")
+    if _now() < old.started_at:
+        warnings.append("the system's clock stands before the time at which this run began")
+    return replace(
+        old,
+        status=RunStatus.RUNNING,
+        finished_at=None,
+        warnings=tuple(dict.fromkeys([*warnings, *prepared.notes])),
+    )
+
+
+def _now() -> str:
+    """The time as records have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

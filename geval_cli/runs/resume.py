@@ -1,0 +1,231 @@
+"""Going on with an earlier run: which one, whether it is still the same suite, and what of it is done."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import groupby
+
+from msgspec import Struct
+
+from geval_cli.assertions.registry import with_default_metrics
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.plan import Job, Plan
+from geval_cli.errors import UsageError
+from geval_cli.metrics import lacks_metrics, with_metrics
+from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
+from geval_cli.runs.fingerprint import changes, covered, run_digest
+from geval_cli.runs.requests import PreparedRun, Resumption
+from geval_cli.runs.spending import beyond, combined, larger
+from geval_cli.store.runs import RunStore, StoredRun
+
+_CHANGES_SHOWN = 12
+
+_UNFINISHED = frozenset({RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.ABORTED})
+
+
+class DoneCases:
+    """Which cases of a run have a result that stays: a byte each, since there may be very many."""
+
+    def __init__(self, total: int, *, repeats: int, columns: int) -> None:
+        self._is_done = bytearray(total)
+        self._repeats = repeats
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return self._is_done.count(1)
+
+    def add(self, result: CaseResult) -> bool:
+        """Count the case of `result` as done; False when there is no such case."""
+        place = self._place(result.test_index, result.repeat_index, result.column)
+        if place >= len(self._is_done):
+            return False
+        self._is_done[place] = 1
+        return True
+
+    def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Those of `jobs` that are not done."""
+        for job in jobs:
+            place = self._place(job.test.index, job.repeat_index, job.column)
+            if place >= len(self._is_done) or not self._is_done[place]:
+                yield job
+
+    def _place(self, test_index: int, repeat_index: int, column: int) -> int:
+        return (test_index * self._repeats + repeat_index) * self._columns + column
+
+
+class ResumedRun(Struct, frozen=True):
+    """An earlier run that is to be gone on with, and that no other process works on.
+
+    Attributes:
+        run: its record.
+        done: the cases whose results stay.
+        kept: what these results add up to.
+        carried: what was spent on it beyond them: on cases without a result, and on those that are done again.
+    """
+
+    run: RunRecord
+    done: DoneCases
+    kept: Tally
+    carried: Mapping[Role, Usage]
+
+    @property
+    def started_s(self) -> float:
+        """When the run was begun, in seconds since 1970."""
+        return datetime.fromisoformat(self.run.started_at).timestamp()
+
+
+def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
+    """The earlier run that `prepared` asks for, claimed for this process.
+
+    Raises:
+        UsageError: there is no such run, another process works on it, or it is not the same suite any more.
+        StoreError: the stored runs cannot be read, or the run not be claimed.
+    """
+    wanted = prepared.request.resume or Resumption()
+    parts = covered(prepared)
+    digest = run_digest(parts)
+    run_id = _chosen(prepared, runs, wanted, digest).run.id
+    if not runs.claim(run_id):
+        raise UsageError(
+            f"run {run_id} is still going on: {runs.holder(run_id) or 'another process'} works on it",
+            hint="wait for it to end, or stop it first",
+        )
+    try:
+        stored = runs.find(run_id)  # as it is now that nobody else can change it
+        _check_same(stored.run, runs, prepared, parts)
+        return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors, stores=True)
+    except BaseException:
+        runs.release(run_id)
+        raise
+
+
+def look_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
+    """The earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
+
+    Raises:
+        UsageError: there is no such run, or it is not the same suite any more.
+        StoreError: the stored runs cannot be read.
+    """
+    wanted = prepared.request.resume or Resumption()
+    parts = covered(prepared)
+    stored = _chosen(prepared, runs, wanted, run_digest(parts))
+    _check_same(stored.run, runs, prepared, parts)
+    return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)
+
+
+def _chosen(prepared: PreparedRun, runs: RunStore, wanted: Resumption, digest: str) -> StoredRun:
+    if wanted.run is not None:
+        return runs.find(wanted.run)
+    path = prepared.suite.path
+    found = runs.of_config(str(path.absolute()), digest)
+    if wanted.only_unfinished:
+        found = [stored for stored in found if stored.run.status in _UNFINISHED]
+    if not found:
+        which = "unfinished run" if wanted.only_unfinished else "run"
+        hint = "`geval list` shows the runs that are stored here; without this option a new one begins"
+        raise UsageError(f"no {which} of {path} is stored here", hint=hint)
+    return found[0]
+
+
+def _check_same(
+    run: RunRecord, runs: RunStore, prepared: PreparedRun, parts: Mapping[str, JsonValue]
+) -> None:
+    if run.config_digest == run_digest(parts):
+        return
+    origin = runs.origin(run.id)
+    before = {} if origin is None else origin.covered
+    lines = changes(before, parts, run.config, prepared.suite.snapshot) if before else []
+    shown = lines[:_CHANGES_SHOWN]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown):,} more")
+    what = "".join(f"\n  - {line}" for line in shown)
+    raise UsageError(
+        f"run {run.id} cannot be resumed: what decides its results has changed since{what}",
+        hint="take the changes back, or begin a new run: the cache answers what is still the same",
+    )
+
+
+def _resumed(
+    stored: StoredRun, runs: RunStore, prepared: PreparedRun, *, retries_errors: bool, stores: bool = False
+) -> ResumedRun:
+    """Go through the results that are there; `stores` puts those back that got the metrics of their g-evals here."""
+    plan = prepared.plan
+    places = prepared.tests * plan.repeats * len(plan.columns)
+    done = DoneCases(places, repeats=plan.repeats, columns=len(plan.columns))
+    kept, everything = Tally(), Tally()
+
+    def results() -> Iterator[CaseResult]:
+        for result, named in _with_metrics(runs.results(stored.run.id), prepared):
+            if stores and named is not result:
+                runs.add(stored.run.id, named)
+            yield named
+
+    for row in _rows(results(), plan):
+        is_redone = not row.is_whole or (retries_errors and row.has_errors)
+        for result in row.results:
+            everything.add(result)
+            if not is_redone and done.add(result):
+                kept.add(result)
+    spent = combined(everything.usage, _noted(stored, runs), larger)
+    return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
+
+
+class _Row(Struct, frozen=True):
+    """Results that stay together or are redone together."""
+
+    results: tuple[CaseResult, ...]
+    is_whole: bool = True
+
+    @property
+    def has_errors(self) -> bool:
+        return any(result.status is Status.ERROR for result in self.results)
+
+
+def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
+    """The stored results: each for itself or, where outputs are compared, those of a test and repeat together."""
+    if not plan.is_in_rows:
+        yield from (_Row((result,)) for result in results)
+        return
+    tests = iter(plan.suite.tests)
+    test = next(tests, None)
+    for (index, _), members in groupby(results, key=lambda item: (item.test_index, item.repeat_index)):
+        row = tuple(members)
+        test = _test_at(index, test, tests)
+        yield _Row(row, test is not None and len(row) >= plan.cases_of(test))
+
+
+def _with_metrics(
+    results: Iterable[CaseResult], prepared: PreparedRun
+) -> Iterator[tuple[CaseResult, CaseResult]]:
+    """Each result as it was stored and with the metrics that its g-evals have by default.
+
+    An older geval stored none; beside the results to come they would be left out of the sums.
+    """
+    pairs, tests = prepared.plan.pairs, iter(prepared.suite.tests)
+    test = next(tests, None)
+    for result in results:
+        named = result
+        if lacks_metrics(result.assertions) and result.column < len(pairs):
+            test = _test_at(result.test_index, test, tests)
+            if test is not None and test.index == result.test_index:
+                specs = assertions_of(pairs[result.column][1], test)
+                named = with_metrics(
+                    result, with_default_metrics(specs, result.assertions, prepared.templates)
+                )
+        yield result, named
+
+
+def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> TestCase | None:
+    """Return `test`, or the first of those after it that has the index or a higher one."""
+    while test is not None and test.index < index:
+        test = next(later, None)
+    return test
+
+
+def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
+    """What was stored about the cost of a run as a whole."""
+    if stored.summary is not None:
+        return stored.summary.usage
+    origin = runs.origin(stored.run.id)
+    return {} if origin is None or origin.spent is None else origin.spent

@@ -1,0 +1,145 @@
+"""Runs the functions that make parts of a config, in Python or in JavaScript, while the config is read."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
+from geval_cli.records import JsonValue
+from geval_cli.scripting.code import FILE_PREFIX, PYTHON_SUFFIXES, Code, CodeError, Language, find_code
+from geval_cli.scripting.javascript import (
+    INSTALL_HINT,
+    Entry,
+    call_javascript_now,
+    check_javascript,
+    is_installed,
+)
+from geval_cli.scripting.python_process import PythonProcess
+from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError
+from geval_cli.source.access import Access
+from geval_cli.specs.promptfoo import TemplateFilter
+from geval_cli.suite.suite import Suite
+
+TIME_LIMIT_S = 120.0
+"""How long one function may take; nothing else happens meanwhile."""
+
+_MAKE_FILE = "let Node write its tests into a .jsonl file, and name that"
+
+
+@dataclass(slots=True)
+class LoadScripts:
+    """Calls each function once for equal arguments, in a process of its own, and keeps what it returned."""
+
+    env: Mapping[str, str] = field(repr=False)
+    access: Access
+    time_limit_s: float = TIME_LIMIT_S
+    _results: dict[str, JsonValue] = field(default_factory=dict, repr=False)
+
+    def __call__(
+        self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """See `geval_cli.source.scripts.ScriptCaller`."""
+        try:
+            self.access.require_code(path.name)
+        except CodeFailedError as error:
+            raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
+        key = json.dumps([str(path), function, arguments])
+        if key not in self._results:
+            # In a thread, since whoever reads a config may have an event loop of its own.
+            with ThreadPoolExecutor(1) as thread:
+                if path.suffix.lower() in PYTHON_SUFFIXES:
+                    called = thread.submit(asyncio.run, self._call(path.resolve(), function, arguments))
+                else:
+                    called = thread.submit(self._call_javascript, path.resolve(), function, arguments)
+                try:
+                    self._results[key] = called.result()
+                except CodeError as error:
+                    raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
+                except ScriptError as error:
+                    raise ConfigError([_failure(path, function, error, asked_at)]) from error
+        return self._results[key]
+
+    async def _call(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+        process = PythonProcess(path, env=self.env)
+        try:
+            return await process.call(function, arguments, timeout_s=self.time_limit_s)
+        finally:
+            await process.aclose()
+
+    def _call_javascript(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+        if not is_installed():
+            raise CodeError(
+                f"{path.name} needs an engine for JavaScript that is not installed", hint=INSTALL_HINT
+            )
+        code = find_code(
+            f"{FILE_PREFIX}{path}" + (f":{function}" if function else ""),
+            path.parent,
+            Language.JAVASCRIPT,
+            self.access,
+        )
+        try:
+            check_javascript(code, ())
+        except CodeError as error:
+            raise CodeError(
+                error.message, hint=f"{_MAKE_FILE}, or write it without" if error.hint else ""
+            ) from error
+        named = {f"argument{index}": value for index, value in enumerate(arguments)}
+        return call_javascript_now(code, named, entry=Entry.TESTS)
+
+
+def _failure(path: Path, function: str, error: ScriptError, asked_at: Location | None) -> Problem:
+    what = f"`{function}` of {path.name}" if function else path.name
+    hint = "see what it says below" if error.detail else ""
+    if isinstance(error, ScriptLimitError):
+        hint = f"{_MAKE_FILE}, or write it in Python"
+    return Problem(f"{what} failed: {error}", asked_at, hint, tuple(error.detail.rstrip().splitlines()[-3:]))
+
+
+class _JavaScriptFilter(Struct, frozen=True):
+    """Called by a template. Raises ValueError, which a template takes for a failure of its own."""
+
+    name: str
+    code: Code
+
+    def __call__(self, value: JsonValue, *further: JsonValue) -> JsonValue:
+        arguments = {f"argument{index}": item for index, item in enumerate((value, *further))}
+        try:
+            return call_javascript_now(self.code, arguments)
+        except ScriptError as error:
+            raise ValueError(f"the filter `{self.name}` failed: {error}") from error
+
+
+def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
+    """The filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
+    return {item.name: _built(item, suite) if suite.access.runs_code else _nothing for item in suite.filters}
+
+
+def filter_problems(suite: Suite) -> Iterator[Problem]:
+    """What keeps the suite's filters from being run."""
+    for item in suite.filters:
+        if not is_installed():
+            yield Problem("JavaScript needs an engine that is not installed", item.location, INSTALL_HINT)
+            continue
+        try:
+            check_javascript(
+                find_code(item.written, suite.base_dir, Language.JAVASCRIPT, suite.access), ("value",)
+            )
+        except CodeError as error:
+            yield Problem(error.message, item.location, error.hint or "fix the code")
+
+
+def _built(item: TemplateFilter, suite: Suite) -> Callable[..., JsonValue]:
+    try:
+        code = find_code(item.written, suite.base_dir, Language.JAVASCRIPT, suite.access)
+    except CodeError:
+        return _nothing
+    return _JavaScriptFilter(item.name, code) if is_installed() else _nothing
+
+
+def _nothing(*_: JsonValue) -> JsonValue:
+    return ""

@@ -1,0 +1,45 @@
+"""Which starter config runs on this machine: by the keys that are set and by what is installed."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError
+from geval_cli.providers.preset_table import PRESETS
+from geval_cli.source.access import Access
+from geval_cli.source.env import gather_env
+from geval_cli.suite.starter import starter_config
+from geval_cli.version import install_hint
+
+_VENDORS = ("openai", "anthropic", "google", "mistral", "xai", "groq", "deepseek", "openrouter", "together")
+"""Whose keys are looked for, in this order."""
+
+_LOCAL = "local:smollm2"
+
+
+class Starter(Struct, frozen=True):
+    """A config, and why it is this one, in words."""
+
+    text: str
+    why: str
+
+
+def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> Starter:
+    """The starter config for `folder`."""
+    try:
+        env = gather_env(environ, base_dir=folder, env_file=None, access=access)
+    except ConfigError:  # a broken .env is told when the config is run
+        env = dict(environ)
+    for name in _VENDORS:
+        variable = next((variable for variable in PRESETS[name].key_envs if env.get(variable)), None)
+        if variable is not None:
+            model = PRESETS[name].example
+            return Starter(starter_config(model), f"it asks {model}, since {variable} is set")
+    if find_spec("xllamacpp") is not None:
+        return Starter(
+            starter_config(_LOCAL), f"it asks {_LOCAL}, a small model on this machine: no key is set"
+        )
+    why = f"it runs offline with `echo`: no key is set, and no local model is installed ({install_hint('local')})"
+    return Starter(starter_config(None), why)

@@ -1,0 +1,81 @@
+"""Stored runs, and what a run says to the shell."""
+
+from itertools import islice
+
+from msgspec.structs import replace
+
+from geval_cli.engine.aggregate import Tally, with_clustered_intervals
+from geval_cli.engine.runner import StopReason
+from geval_cli.errors import ExitCode
+from geval_cli.metrics import with_members
+from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
+from geval_cli.report.report import RunReport
+from geval_cli.runs.spending import combined, larger
+from geval_cli.store.record_text import metrics_of_run
+from geval_cli.store.runs import RunOrigin, RunStore
+
+_RESULTS_LOOKED_AT = 100
+
+
+def load_report(runs: RunStore, name: str) -> RunReport:
+    """A stored run as the reports read it; `name` is an id, its beginning, or `latest`.
+
+    Raises:
+        UsageError: no run, or more than one, has this name.
+    """
+    run, summary = runs.find(name)
+    origin = runs.origin(run.id)
+    if summary is None:
+        spent = origin.spent if origin is not None and origin.spent is not None else {}
+        summary = _sums(runs, run.id)
+        summary = replace(summary, usage=combined(summary.usage, spent, larger))
+    elif origin is not None and _lacks_metrics(summary, runs, run, origin):
+        summary = replace(summary, metrics=_sums(runs, run.id).metrics)
+    planned = None if origin is None else origin.planned
+    return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
+
+
+def _sums(runs: RunStore, run_id: str) -> RunSummary:
+    tally = Tally()
+    for result in runs.results(run_id):
+        tally.add(result)
+    summary = tally.summary()
+    return with_clustered_intervals(summary, runs.results(run_id)) if tally.has_clusters else summary
+
+
+def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: RunOrigin) -> bool:
+    """Return whether the sums are an older geval's, without metrics that results have as they are read today."""
+    names = set(metrics_of_run(run.config, origin.covered).values()) - summary.metrics.keys()
+    if not names:
+        return False
+    # Or the tests that have them were left out: no reason to go through all results each time the run is looked at.
+    some = islice(runs.results(run.id), _RESULTS_LOOKED_AT)
+    return any(item.metric in names for result in some for item, _ in with_members(result.assertions))
+
+
+def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
+    """What a run says to the shell (GEVAL.md, section 4)."""
+    if stopped_by is StopReason.SIGINT:
+        return ExitCode.INTERRUPTED
+    if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
+        return ExitCode.TERMINATED
+    summary = report.summary
+    if report.bugs:
+        return ExitCode.BUG
+    if summary.gates:
+        return _gates_exit_code(report)
+    if summary.failed:
+        return ExitCode.FAILED
+    if summary.errored or report.run.status is not RunStatus.COMPLETED:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK  # a run without tests too: it begins only where that is allowed
+
+
+def _gates_exit_code(report: RunReport) -> ExitCode:
+    """Where there are gates, they decide in place of all-must-pass."""
+    statuses = {gate.status for gate in report.summary.gates}
+    if Status.FAILED in statuses:
+        return ExitCode.FAILED
+    if Status.ERROR in statuses or report.run.status is not RunStatus.COMPLETED:
+        return ExitCode.NOT_JUDGED
+    return ExitCode.OK

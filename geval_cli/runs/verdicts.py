@@ -1,0 +1,58 @@
+"""What is said of a run as a whole once all results are known: its gates, and the tests that are flaky."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from geval_cli.engine.aggregate import with_clustered_intervals
+from geval_cli.engine.derived import derive_by_column
+from geval_cli.engine.flakiness import flaky_tests
+from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
+from geval_cli.errors import StoreError
+from geval_cli.records import CaseResult, GateResult, RunSummary, Status
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.suite.gates import Gate
+
+
+def with_verdicts(
+    summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
+) -> RunSummary:
+    """`summary` with the run's gates judged, its flaky tests named, its derived metrics told column by column.
+
+    The results are gone through again for each of these.
+    """
+    if not summary.total and prepared.request.allows_empty:
+        return summary
+    gates, max_errors = gates_of(prepared)
+    try:
+        if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
+            summary = with_clustered_intervals(summary, results())
+        if prepared.plan.repeats > 1:
+            flaky, count = flaky_tests(results())
+            summary = replace(summary, flaky=flaky, flaky_count=count)
+        if prepared.suite.derived_metrics:
+            by_column = derive_by_column(
+                prepared.suite.derived_metrics, results(), columns=len(prepared.plan.columns)
+            )
+            summary = replace(summary, derived_by_column=by_column)
+        if gates or max_errors is not None:
+            summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+    except StoreError as error:
+        unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
+        summary = replace(summary, gates=unknown)
+    return summary
+
+
+def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
+    """The gates of the config and of the command line, and how many errors are allowed beside them.
+
+    Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
+    whoever only allows errors still wants everything that was judged to pass.
+    """
+    request = prepared.request
+    gates = prepared.suite.gates
+    if request.fail_under is not None:
+        gates = (*gates, passed_gate(request.fail_under))
+    if request.max_errors is not None:
+        return gates or (ALL_PASS,), request.max_errors
+    return gates, 0 if gates and not errors_are_gated(gates) else None

@@ -1,0 +1,149 @@
+"""What a config may have read, run and reached: one object, handed to everything that reads, runs or sends.
+
+There is no variable that says it for all: whoever opens a file, runs code or sends a request for a config was given
+the config's `Access`, from the first byte that is read of it to the last request of its run.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from msgspec import Struct
+
+from geval_cli.errors import CodeFailedError, Location, Problem, UnjudgeableError
+from geval_cli.source.source_map import Place
+
+TRUST_HINT = "leave it out, or run the config without --untrusted once you trust it"
+
+
+class NamedProvider(Protocol):
+    """A provider as a config or the user names it."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def fingerprint(self) -> bytes: ...
+
+
+class Access(Struct, frozen=True):
+    """What may be done for a config.
+
+    Attributes:
+        folders: files are read in these and below them only, links followed first; None for anywhere.
+        runs_code: whether code and programs that it names are run.
+        reads_environment: whether it may ask for environment values.
+        reaches_any_host: whether it may name addresses of its own; else only vendors are asked, where they live.
+        vouched: fingerprints of the providers that the user named beside the config, and answers for.
+    """
+
+    folders: tuple[Path, ...] | None = None
+    runs_code: bool = True
+    reads_environment: bool = True
+    reaches_any_host: bool = True
+    vouched: frozenset[bytes] = frozenset()
+
+    @property
+    def is_strangers(self) -> bool:
+        """Whether the config is a stranger's, as `--untrusted` says."""
+        return not self.reads_environment
+
+    def vouches_for(self, spec: NamedProvider) -> bool:
+        """Whether a provider is the user's own word: it stands in no config, and the user named it."""
+        return spec.place.value() is None and spec.fingerprint in self.vouched
+
+    def require_code(self, what: str) -> None:
+        """Raise CodeFailedError when no code may be run; `what` would be."""
+        if not self.runs_code:
+            raise CodeFailedError(f"{what} runs code, which {self._refuser} not allow", hint=TRUST_HINT)
+
+    def require_host(self, what: str) -> None:
+        """Raise UnjudgeableError when no address of the config's own may be asked; `what` would be."""
+        if not self.reaches_any_host:
+            message = f"{what} sends outputs to a server of its own, which {self._refuser} not allow"
+            raise UnjudgeableError(message, hint=TRUST_HINT)
+
+    @property
+    def _refuser(self) -> str:
+        return "--untrusted does" if self.is_strangers else "this server does"
+
+    def is_outside(self, path: Path) -> bool:
+        """Whether `path`, with every link on its way followed, may not be read; so is what cannot be followed."""
+        if self.folders is None:
+            return False
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError, ValueError):
+            return True
+        return not any(target.is_relative_to(folder) for folder in self.folders)
+
+    def require_inside(self, path: Path) -> None:
+        """Raise OutsideError when `path` may not be read."""
+        if self.is_outside(path):
+            raise OutsideError(path, self)
+
+    def require_same(self, stream: BinaryIO, path: Path) -> None:
+        """Raise OutsideError when `stream`, opened as `path`, is not what `path` means and may be read.
+
+        A name may be made to mean another file between the moment it is looked at and the moment it is opened.
+        """
+        if self.folders is None:
+            return
+        try:
+            is_same = os.path.samestat(os.fstat(stream.fileno()), path.resolve().stat())
+        except (OSError, RuntimeError, ValueError):
+            is_same = False
+        if not is_same or self.is_outside(path):
+            raise OutsideError(path, self)
+
+    def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
+        """What to say about a file that may not be read. It says nothing of whether there is one."""
+        if not self.is_strangers:
+            hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
+            return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
+        message = f"`{path}` lies outside the folder of the config, which --untrusted does not allow"
+        return Problem(message, asked_at, "keep the file beside the config")
+
+
+TRUSTED = Access()
+"""Everything is allowed: the user's own config, and what the user names on the command line."""
+
+
+class OutsideError(OSError):
+    """A file lies where its config may not read."""
+
+    def __init__(self, path: Path, access: Access) -> None:
+        super().__init__(f"{path} may not be read")
+        self.path = path
+        self.access = access
+
+    def problem(self, asked_at: Location | None) -> Problem:
+        """What to say about it, placed at `asked_at`."""
+        return self.access.outside_problem(self.path, asked_at)
+
+
+def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
+    """What a stranger's config may: read in `folders` and below, and ask known vendors."""
+    return Access(
+        _resolved(folders),
+        runs_code=False,
+        reads_environment=False,
+        reaches_any_host=False,
+        vouched=vouched,
+    )
+
+
+def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
+    """What a config may that a server serves from `folder`: read in it and below, and run no code."""
+    return Access(_resolved([folder]), runs_code=False, vouched=vouched)
+
+
+def environment_problem(name: str, location: Location | None) -> Problem:
+    """What to say about a stranger's config that asks for an environment value."""
+    message = f"the environment variable `{name}` is read, which --untrusted does not allow"
+    return Problem(message, location, "write the value itself; keys come from the providers' own variables")
+
+
+def _resolved(folders: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(folder.resolve() for folder in folders)

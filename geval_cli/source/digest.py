@@ -1,0 +1,130 @@
+"""What identifies a suite: hashes of its config, of the env values in it, and of every file that it names."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from geval_cli.records import JsonValue
+from geval_cli.source.access import Access
+from geval_cli.source.files import FILE_PREFIX, SourceFiles, hash_file, is_file_reference
+from geval_cli.source.secrets import mask_config
+
+_MAX_PROVIDER_FILE = 16 * 1024 * 1024
+_KEPT_HASHES = 1024
+_PROVIDER_KEYS = ("providers", "provider")
+_MOST_FILES = 1000  # hashes kept one by one; a test set may name a file in each of its tests
+
+CONFIG_PART = "config: "
+FILE_PART = "file: "
+ROWS_PART = "tests"
+OVERRIDES_PART = "vars"
+
+
+def suite_parts(
+    filled: Mapping[str, JsonValue],
+    rows: Iterable[JsonValue],
+    files: SourceFiles,
+    overrides: Mapping[str, JsonValue],
+) -> dict[str, str]:
+    """Everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
+
+    There is a part for each key of the config, for each file that is named (but many files are one part), for the
+    rows, and for the overrides.
+
+    Args:
+        filled: the config with env values in it.
+        rows: from a file of tests, all that name files or have env values in them, filled in.
+        files: what the names of files are relative to, and which of them may be read.
+        overrides: vars from the command line.
+    """
+    parts = {f"{CONFIG_PART}{key}": _hash(_masked(key, value)) for key, value in filled.items()}
+    parts[OVERRIDES_PART] = _hash(dict(overrides))
+    row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
+    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
+    for part in (dict(filled), *_one_by_one(rows, row_digest)):
+        for name in sorted({*_referenced(part), *_provider_files(part, files)}):
+            if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
+                parts[f"{FILE_PART}{name}"] = hashed(name)
+            else:
+                file_digest.update(_canonical([name, hashed(name)]))
+    parts[ROWS_PART] = row_digest.hexdigest()
+    parts[f"{FILE_PART}..."] = file_digest.hexdigest()
+    return parts
+
+
+def digest_of(parts: Mapping[str, JsonValue]) -> str:
+    """SHA-256, in hexadecimal, of all `parts` together."""
+    return _hash(dict(parts))
+
+
+def _masked(key: str, value: JsonValue) -> JsonValue:
+    """A part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
+    part = value if key == "env" else {key: value}
+    return mask_config(part, hides_headers=False)
+
+
+def _hash(value: JsonValue) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def _one_by_one(rows: Iterable[JsonValue], digest: "hashlib._Hash") -> Iterator[JsonValue]:
+    for row in rows:
+        digest.update(_canonical(mask_config(row, hides_headers=False)))
+        yield row
+
+
+def _canonical(value: JsonValue) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _referenced(value: JsonValue) -> Iterator[str]:
+    for part in _parts(value):
+        if is_file_reference(part):
+            yield part.removeprefix(FILE_PREFIX)
+
+
+def _parts(value: JsonValue) -> Iterator[JsonValue]:
+    """`value` and everything in it."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        yield part
+        if isinstance(part, dict):
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
+
+
+def _provider_files(value: JsonValue, files: SourceFiles) -> Iterator[str]:
+    """Small files that the ids of providers and judges name: `scripted:replies.yaml`, `exec:./ask.sh --short`."""
+    for part in _parts(value):
+        named = [part.get(key) for key in _PROVIDER_KEYS] if isinstance(part, dict) else []
+        for item in (item for entry in named for item in (entry if isinstance(entry, list) else [entry])):
+            provider_id = item.get("id") if isinstance(item, dict) else item
+            if isinstance(provider_id, str):
+                rest = provider_id.partition(":")[2].removeprefix("//")
+                candidates = {rest, rest.rpartition(":")[0], *rest.split()}
+                yield from (name for name in candidates if _is_small_file(files, name))
+
+
+def _is_small_file(files: SourceFiles, name: str) -> bool:
+    try:
+        path = files.base_dir / name
+        return (
+            name != ""
+            and not files.access.is_outside(path)
+            and path.is_file()
+            and path.stat().st_size <= _MAX_PROVIDER_FILE
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _hash_or_reason(path: Path, access: Access) -> str:
+    """The file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
+    try:
+        return hash_file(path, access)
+    except (OSError, ValueError):
+        return "unreadable"

@@ -1,0 +1,1 @@
+"""Changes to YAML and JSON text that keep every other byte."""

@@ -1,0 +1,393 @@
+"""Which cuts make a YAML text say something else: compared part by part with its tree, changed where it differs."""
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.yaml_cuts import CutError, Cuts, dedented, indented
+from geval_cli.source.edit.yaml_style import block_text, entry_text, flow_text, json_text, same
+from geval_cli.source.edit.yaml_tree import MERGE_KEY, Entry, Node, read_tree
+from geval_cli.source.yaml_source import read_yaml
+
+
+class EditedItem(Struct, frozen=True):
+    """An item of a list as it is to be. `origin` is the item that it was, or that it is a copy of."""
+
+    value: "Wanted"
+    origin: int | None = None
+    is_copy: bool = False
+
+
+class EditedList(Struct, frozen=True):
+    """A list as it is to be, when it is known which item is which; those that stay keep their order."""
+
+    items: tuple[EditedItem, ...]
+
+
+class Written(Struct, frozen=True):
+    """A collection as somebody wrote it, comments included: `text` is block YAML that reads as `value`."""
+
+    value: JsonValue
+    text: str
+
+
+Wanted = JsonValue | EditedList | Written
+"""A value in which parts may be of these kinds."""
+
+
+def plain_value(wanted: Wanted) -> JsonValue:
+    """The value alone."""
+    if isinstance(wanted, Written):
+        return wanted.value
+    if isinstance(wanted, EditedList):
+        return [plain_value(item.value) for item in wanted.items]
+    if isinstance(wanted, dict):
+        return {key: plain_value(value) for key, value in wanted.items()}
+    if isinstance(wanted, list):
+        return [plain_value(value) for value in wanted]
+    return wanted
+
+
+class _Spot(Struct, frozen=True):
+    """Where a value stands: how far what continues it is indented, and in what it stands."""
+
+    indent: int = 0
+    depth: int = 0
+    is_item: bool = False
+    in_flow: bool = False
+
+
+class _Part(Struct, frozen=True):
+    """An entry or item: from `start` (its comments) over `mark` (its key or dash) to `end`."""
+
+    start: int
+    mark: int
+    end: int
+    stays: bool
+
+
+class YamlChanges:
+    """The changes to one text. `depth` is the level below which parts are written anew as a whole."""
+
+    def __init__(self, cuts: Cuts, tree: Node, *, depth: int, is_json: bool = False) -> None:
+        self._cuts = cuts
+        self._tree = tree
+        self._depth = depth
+        self._is_json = is_json
+        self._step = _indentation(cuts, tree)
+        self._aliased = {id(node.target) for node in tree.walk() if node.kind == "alias"}
+        self._moved: dict[int, JsonValue] = {}  # new values of nodes with an anchor
+        self._gone: set[int] = set()
+
+    def make(self, old: JsonValue, wanted: Wanted) -> str:
+        """The changed text. Raises CutError when it cannot be cut like this."""
+        self._change(self._tree, old, wanted, _Spot())
+        return self._cuts.apply()
+
+    def _change(self, node: Node, old: JsonValue, wanted: Wanted, spot: _Spot) -> None:
+        if isinstance(wanted, Written):
+            self._put(node, wanted, spot)
+            return
+        new = plain_value(wanted)
+        if node.kind == "alias":
+            self._change_alias(node, old, new, spot)
+            return
+        is_same = same(old, new)
+        if is_same and not self._moved and not self._gone and not isinstance(wanted, EditedList):
+            return
+        if id(node) in self._aliased and not is_same:
+            self._moved[id(node)] = new
+        goes_deeper = is_same or spot.depth < self._depth
+        if goes_deeper and node.kind == "mapping" and isinstance(wanted, dict) and isinstance(old, dict):
+            self._change_mapping(node, old, wanted, spot)
+        elif goes_deeper and node.kind == "list" and isinstance(wanted, list | EditedList) and new:
+            self._change_list(node, old, wanted, spot)
+        elif not is_same:
+            self._put(node, wanted, spot)
+
+    def _forget(self, node: Node) -> None:
+        """Note that a part is taken away: aliases of what was in it must be written out."""
+        self._gone |= {id(part) for part in node.walk()} & self._aliased
+
+    def _change_alias(self, node: Node, old: JsonValue, new: JsonValue, spot: _Spot) -> None:
+        current = self._moved.get(id(node.target), old)
+        if id(node.target) in self._gone or not same(current, new):
+            self._put(node, new, spot)
+
+    def _change_mapping(
+        self, node: Node, old: dict[str, JsonValue], wanted: dict[str, Wanted], spot: _Spot
+    ) -> None:
+        own = {entry.key for entry in node.entries}
+        stays = [entry for entry in node.entries if entry.key in wanted or entry.key == MERGE_KEY]
+        merged = {key for key in old if key not in own}
+        staying = {entry.key for entry in stays}
+        if not stays or any(key not in wanted for key in merged) or (merged and self._moved):
+            if not same(old, plain_value(wanted)) or merged:
+                self._put(node, wanted, spot)
+            return
+        column = self._cuts.column(node.entries[0].start)
+        below = _Spot(column + self._step, spot.depth + 1, in_flow=spot.in_flow or node.is_flow)
+        for entry in node.entries:
+            if entry.key not in staying:
+                self._forget(entry.value)
+        for entry in node.entries:
+            if entry.key in wanted and entry.key != MERGE_KEY:
+                self._change(entry.value, old[entry.key], wanted[entry.key], below)
+        self._remove([_Part(e.start, e.start, _entry_end(e), e.key in staying) for e in node.entries], node)
+        is_known = own | {key for key in merged if same(old[key], plain_value(wanted[key]))}
+        self._add_keys(
+            node, stays, {key: value for key, value in wanted.items() if key not in is_known}, wanted
+        )
+
+    def _add_keys(
+        self, node: Node, stays: Sequence[Entry], added: dict[str, Wanted], wanted: dict[str, Wanted]
+    ) -> None:
+        """Insert each new key behind the one that it follows in `wanted`."""
+        places = {entry.key: entry for entry in stays}
+        column = self._cuts.column(node.entries[0].start)
+        before: Entry | None = None
+        for key, value in wanted.items():
+            before = places.get(key, before)
+            if key not in added:
+                continue
+            if node.is_flow:
+                at = stays[0].start if before is None else _entry_end(before)
+                self._insert_flow(node, at, plain_value(value), key, is_first=before is None)
+            elif before is None:
+                text = self._entry_lines(key, value, column)
+                self._cuts.insert(stays[0].start, f"{text}\n{' ' * column}")
+            else:
+                text = " " * column + self._entry_lines(key, value, column)
+                self._cuts.insert(self._cuts.line_end(_entry_end(before)), f"\n{text}")
+
+    def _entry_lines(self, key: str, value: Wanted, column: int) -> str:
+        if isinstance(value, Written):
+            head = entry_text(key, None).removesuffix(" null")
+            return f"{head}\n{indented(value.text, column + self._step, first=True)}"
+        return indented(entry_text(key, plain_value(value), self._step), column, first=False)
+
+    def _change_list(
+        self, node: Node, old: JsonValue, wanted: Sequence[Wanted] | EditedList, spot: _Spot
+    ) -> None:
+        items = wanted.items if isinstance(wanted, EditedList) else _matched(old, wanted)
+        kept = [item.origin for item in items if item.origin is not None and not item.is_copy]
+        if not kept or kept != sorted(set(kept)):
+            self._put(node, wanted, spot)
+            return
+        in_flow = spot.in_flow or node.is_flow
+        staying = frozenset(kept)
+        parts = self._list_parts(node, staying)
+        below = _Spot(self._cuts.column(parts[0].mark) + 2, spot.depth + 1, is_item=True, in_flow=in_flow)
+        for index, child in enumerate(node.items):
+            if index not in staying:
+                self._forget(child)
+        for item in items:
+            if item.origin is not None and not item.is_copy:
+                self._change(node.items[item.origin], old[item.origin], item.value, below)
+        self._remove(parts, node)
+        before: int | None = None
+        for item in items:
+            if item.origin is not None and not item.is_copy:
+                before = item.origin
+            elif node.is_flow:
+                at = parts[kept[0]].mark if before is None else node.items[before].end
+                self._insert_flow(node, at, plain_value(item.value), None, is_first=before is None)
+            else:
+                self._insert_item(parts, kept, before, self._item_text(node, old, item))
+
+    def _list_parts(self, node: Node, kept: Collection[int]) -> list[_Part]:
+        parts: list[_Part] = []
+        end = node.start
+        for index, item in enumerate(node.items):
+            mark = item.start
+            if not node.is_flow:
+                mark = self._cuts.text.rfind("-", end, max(item.start, end + 1))
+                if mark < 0:
+                    raise CutError
+            start = mark
+            if index and self._cuts.begins_line(mark) and not node.is_flow:
+                line, column = self._cuts.line_start(mark), self._cuts.column(mark)
+                start = self._cuts.before_comments(line, column, self._cuts.next_line(end))
+            end = max(item.end, mark + 1)
+            parts.append(_Part(start, mark, end, index in kept))
+        return parts
+
+    def _insert_item(
+        self, parts: Sequence[_Part], kept: Sequence[int], before: int | None, text: str
+    ) -> None:
+        cuts, column = self._cuts, self._cuts.column(parts[0].mark)
+        between = cuts.text[parts[0].end : parts[1].start] if len(parts) > 1 else ""
+        gap = "\n" if between.count("\n") > 1 and not between.split("\n")[1].strip() else ""
+        lines = f"{' ' * column}- {indented(text, column + 2, first=False)}"
+        if before is None and not cuts.begins_line(parts[kept[0]].mark):
+            raise CutError
+        if before is None:
+            cuts.insert(cuts.line_start(parts[kept[0]].start), f"{lines}\n{gap}")
+        else:
+            cuts.insert(cuts.line_end(parts[before].end), f"\n{gap}{lines}")
+
+    def _item_text(self, node: Node, old: JsonValue, item: EditedItem) -> str:
+        """A new item; a copy is written as what it is a copy of, as far as it is the same."""
+        value = plain_value(item.value)
+        if item.origin is None:
+            return block_text(value)
+        source = node.items[item.origin]
+        is_block = source.kind == "mapping" and not source.is_flow and isinstance(value, dict) and bool(value)
+        if not is_block or any(part.anchor or part.kind == "alias" for part in source.walk()):
+            return block_text(value)
+        try:
+            text = self._cuts.text[
+                source.start : self._cuts.line_end(source.end)
+            ]  # with the comment behind it
+            text = dedented(text, self._cuts.column(source.start))
+            return YamlChanges(Cuts(text), read_tree(text), depth=self._depth).make(
+                read_yaml(text, "").value, item.value
+            )
+        except CutError:
+            return block_text(value)
+
+    def _remove(self, parts: Sequence[_Part], node: Node) -> None:
+        """Cut out what does not stay; at least one part does."""
+        cuts = self._cuts
+        first = next(index for index, part in enumerate(parts) if part.stays)
+        for index, part in enumerate(parts):
+            if part.stays:
+                continue
+            in_lines = not node.is_flow and cuts.begins_line(part.mark)
+            if in_lines and cuts.text[part.end : cuts.line_end(part.end)].strip()[:1] not in ("", "#"):
+                raise CutError
+            if index < first and not in_lines:
+                cuts.replace(part.mark, parts[index + 1].mark, "")
+            elif index < first:
+                end = cuts.next_line(part.end)
+                end = cuts.skip_blank_lines(end) if node.kind == "list" else end
+                cuts.replace(cuts.line_start(part.start), end, "")
+            elif in_lines:
+                start = cuts.line_start(part.start)
+                if node.kind == "list":
+                    start = cuts.before_blank_lines(start, cuts.next_line(parts[index - 1].end))
+                cuts.replace(cuts.line_end(cuts.line_start(start - 1)), cuts.line_end(part.end), "")
+            elif node.is_flow:
+                cuts.replace(parts[index - 1].end, part.end, "")
+            else:
+                raise CutError
+
+    def _insert_flow(self, node: Node, at: int, value: JsonValue, key: str | None, *, is_first: bool) -> None:
+        cuts = self._cuts
+        name = "" if key is None else f"{self._flow(key)}: "
+        first = node.entries[0].start if node.entries else node.items[0].start
+        between, text = " ", name + self._flow(value)
+        if "\n" in cuts.text[node.start : first]:
+            column = cuts.column(first)
+            between = f"\n{' ' * column}"
+            text = indented(name + self._flow(value, is_long=True), column, first=False)
+        cuts.insert(at, f"{text},{between}" if is_first else f",{between}{text}")
+
+    def _flow(self, value: JsonValue, *, is_long: bool = False) -> str:
+        if not self._is_json:
+            return flow_text(value)
+        return json_text(value, indent=self._step if is_long else None)
+
+    def _put(self, node: Node, wanted: Wanted, spot: _Spot) -> None:
+        """Write a part anew, in the style of what stood there; what is behind it in its line stays."""
+        name = f"&{node.anchor} " if id(node) in self._aliased else ""
+        self._forget(node)
+        if name:
+            self._gone.discard(id(node))
+            self._moved[id(node)] = plain_value(wanted)
+        if spot.in_flow:
+            is_long = "\n" in self._cuts.text[node.start : node.end]
+            text = self._flow(plain_value(wanted), is_long=is_long)
+            column = self._cuts.indentation(node.start)
+            text = self._apart(node, name) + indented(text, column, first=False)
+            self._cuts.replace(node.start, node.end, text)
+        elif isinstance(wanted, Written):
+            self._put_block(node, wanted.text, name, spot)
+        else:
+            value = plain_value(wanted)
+            text = block_text(value, node.style if node.kind == "scalar" else "")
+            if isinstance(value, dict | list) and value:
+                self._put_block(node, text, name, spot)
+            else:
+                self._put_text(node, text, name, spot)
+
+    def _put_text(self, node: Node, text: str, name: str, spot: _Spot) -> None:
+        """Write a scalar, or an empty collection, in the line of its key or dash where that is possible."""
+        lines = indented(text, max(0, spot.indent - 2), first=False)
+        before = self._cuts.behind_text(node.start, " \t\r\n")
+        if self._cuts.begins_line(node.start) and not spot.is_item:
+            if self._cuts.text.startswith(":", before - 1):
+                self._put_lines(node, f" {name}{lines}", start=before)
+            else:  # a comment stands between
+                pad = max(0, spot.indent - self._cuts.column(node.start))
+                self._put_lines(node, " " * pad + name + lines)
+        else:
+            self._put_lines(node, self._apart(node, name) + lines)
+
+    def _put_block(self, node: Node, text: str, name: str, spot: _Spot) -> None:
+        column = self._cuts.column(node.start)
+        begins_line = self._cuts.begins_line(node.start)
+        if spot.is_item and not name and not begins_line:
+            apart = self._apart(node, "")
+            self._put_lines(node, apart + indented(text, column + len(apart), first=False))
+        elif begins_line and not name:
+            is_deep = column >= spot.indent or (node.kind == "list" and text.startswith("-"))
+            width = column if is_deep else spot.indent
+            self._put_lines(node, " " * (width - column) + indented(text, width, first=False))
+        else:
+            before = self._cuts.behind_text(node.start, " ")
+            lines = indented(text, spot.indent, first=True)
+            self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=before)
+
+    def _put_lines(self, node: Node, text: str, *, start: int | None = None) -> None:
+        """Replace a part; a comment behind it moves up to the first of several lines."""
+        begin = node.start if start is None else start
+        line_end = self._cuts.line_end(node.end)
+        rest = self._cuts.text[node.end : line_end]
+        if "\n" not in text or rest.strip()[:1] not in ("", "#"):
+            self._cuts.replace(begin, node.end, text)
+            return
+        head, body = text.split("\n", 1)
+        was_one_line = "\n" not in self._cuts.text[begin : node.end]
+        comment = rest.rstrip() if was_one_line else ""
+        self._cuts.replace(begin, line_end, f"{head}{comment}\n{body}")
+
+    def _apart(self, node: Node, name: str) -> str:
+        """A space where the part, an empty one, touches the colon or dash before it; then its anchor."""
+        touches = node.start > 0 and not self._cuts.text[node.start - 1].isspace()
+        return f" {name}" if touches and node.start == node.end else name
+
+
+def _entry_end(entry: Entry) -> int:
+    return max(entry.end, entry.value.end)
+
+
+def _leading(cuts: Cuts, at: int) -> int:
+    line = cuts.text[cuts.line_start(at) : at]
+    return len(line) - len(line.lstrip(" "))
+
+
+def _indentation(cuts: Cuts, tree: Node) -> int:
+    """How far the text indents a mapping within a mapping; 2 where it has none."""
+    for node in tree.walk():
+        for entry in node.entries:
+            inner = entry.value
+            if not node.is_flow and inner.kind == "mapping" and not inner.is_flow and not inner.anchor:
+                return max(1, cuts.column(inner.start) - cuts.column(entry.start))
+    return 2
+
+
+def _matched(old: JsonValue, wanted: Sequence[Wanted]) -> tuple[EditedItem, ...]:
+    """Which item was which, for lists that do not say it: those at both ends that stayed, the others in order."""
+    new = [plain_value(item) for item in wanted]
+    shared = min(len(old), len(new))
+    head = next((i for i in range(shared) if not same(old[i], new[i])), shared)
+    tail = next((i for i in range(shared - head) if not same(old[-1 - i], new[-1 - i])), shared - head)
+    origins: list[int | None] = []
+    for index in range(len(new)):
+        if index >= len(new) - tail:
+            origins.append(len(old) - len(new) + index)
+        else:
+            origins.append(index if index < len(old) - tail else None)
+    return tuple(EditedItem(item, origin) for item, origin in zip(wanted, origins, strict=True))

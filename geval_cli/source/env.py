@@ -1,0 +1,171 @@
+"""Environment values for a config: where they come from, and how `{{ env.NAME }}` is filled in when a file is read.
+
+Precedence, highest first: `env:` in the config, the process environment, --env-file, `.env` beside the config, `.env`
+in the current folder.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.source.access import TRUSTED, Access, environment_problem
+from geval_cli.source.files import read_text
+from geval_cli.source.problems import did_you_mean, sort_problems
+from geval_cli.source.secrets import MASK, is_secret_name
+from geval_cli.source.source_map import ENV_MARK, Place, split_lines
+
+ENV_FILE_NAME = ".env"
+
+_ASSIGNMENT = compile_later(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*")
+_SINGLE_QUOTED = compile_later(r"'([^']*)'")
+_DOUBLE_QUOTED = compile_later(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_COMMENT_TAIL = compile_later(r"[ \t]*(?:#.*)?")
+_UNQUOTED_COMMENT = compile_later(r"(?:^|[ \t]+)#.*")
+_ESCAPE = compile_later(r"\\(.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+_EXPRESSION = compile_later(
+    r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
+    r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
+)
+_MIN_HIDDEN = 6
+
+
+def parse_env_file(text: str, file: str) -> dict[str, str]:
+    r"""The assignments in a `.env` file: KEY=VALUE, `export`, quotes (also over several lines), `#` comments.
+
+    Double quotes know \n, \r, \t and escape any other character; single quotes know no escapes.
+
+    Raises:
+        ConfigError: every line that is none of these. The lines themselves are not shown: they may hold keys.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    lines = split_lines(text)
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        taken = 1
+        if line.strip() and not line.lstrip().startswith("#"):
+            parsed = _parse_assignment(lines, index)
+            if parsed is None:
+                where = Location(file, index + 1, 1, length=0)
+                problems.append(
+                    Problem("this line is not `NAME=value`", where, "quote values that hold spaces")
+                )
+            else:
+                name, values[name], taken = parsed
+        index += taken
+    if problems:
+        raise ConfigError(problems)
+    return values
+
+
+def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | None:
+    """Name, value and the number of lines that they take."""
+    line = lines[index]
+    found = _ASSIGNMENT.match(line)
+    if not found:
+        return None
+    name, rest = found.group(1), line[found.end() :]
+    if not rest.startswith(("'", '"')):
+        return name, _UNQUOTED_COMMENT.sub("", rest, count=1).strip(), 1
+    pattern = _SINGLE_QUOTED if rest.startswith("'") else _DOUBLE_QUOTED
+    rest = "\n".join([rest, *lines[index + 1 :]])
+    quoted = pattern.match(rest)
+    if not quoted or not _COMMENT_TAIL.fullmatch(rest[quoted.end() :].split("\n", 1)[0]):
+        return None
+    value = quoted.group(1)
+    if pattern is _DOUBLE_QUOTED:
+        value = _ESCAPE.sub(lambda match: _ESCAPES.get(match.group(1), match.group(1)), value)
+    return name, value, quoted.group().count("\n") + 1
+
+
+def gather_env(
+    process: Mapping[str, str], *, base_dir: Path, env_file: Path | None, access: Access
+) -> dict[str, str]:
+    """The process environment, and under it what the env files say.
+
+    Args:
+        process: never overridden by a file.
+        base_dir: the config's folder, where a `.env` may stand.
+        env_file: from the command line; it must exist.
+        access: the config's; a stranger's folder is not looked into.
+
+    Raises:
+        ConfigError: `env_file` cannot be read, or one of the files has a line that is no assignment.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    # A stranger's folder may hold a .env file that sends everything elsewhere.
+    found = () if access.is_strangers else (Path(ENV_FILE_NAME), base_dir / ENV_FILE_NAME)
+    for path in (*found, env_file):
+        if path is None or (path is not env_file and not path.is_file()):
+            continue
+        try:
+            # None of these was named by the config.
+            values |= parse_env_file(read_text(path, TRUSTED), str(path))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(sort_problems(problems))
+    return values | dict(process)
+
+
+class EnvValues:
+    """Fills `{{ env.NAME }}` and `{{ env.NAME | default('text') }}` into strings; any other template stays as it is."""
+
+    def __init__(
+        self, values: Mapping[str, str], *, needs_keys: bool = True, access: Access = TRUSTED
+    ) -> None:
+        """Without `needs_keys`, a key that is not set is no problem: nobody is going to see it."""
+        self.values = values
+        self.access = access
+        self._needs_keys = needs_keys
+        self._used: set[str] = set()
+
+    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+        """`value` with every env expression in it replaced; an undefined name adds a problem."""
+        if isinstance(value, str):
+            return self._fill_text(value, place, problems) if ENV_MARK in value and "{{" in value else value
+        if isinstance(value, dict):
+            return {key: self.fill(entry, place.child(key), problems) for key, entry in value.items()}
+        if isinstance(value, list):
+            return [self.fill(item, place.child(index), problems) for index, item in enumerate(value)]
+        return value
+
+    def hide(self, problem: Problem) -> Problem:
+        """The problem without any value that came from the environment."""
+        message, hint = problem.message, problem.hint
+        for value in self._used:
+            message, hint = message.replace(value, "***"), hint.replace(value, "***")
+        return Problem(message, problem.location, hint, problem.notes, problem.severity)
+
+    def _fill_text(self, text: str, place: Place, problems: list[Problem]) -> str:
+        def replacement(match: re.Match[str]) -> str:
+            name, default = match.group("name"), match.group("default")
+            if not self.access.reads_environment:
+                problems.append(environment_problem(name, place.value()))
+                return ""
+            value = self.values.get(name)
+            if value is not None:
+                if len(value) >= _MIN_HIDDEN:
+                    self._used.add(value)
+                return value
+            if default is not None:
+                return _ESCAPE.sub(r"\1", default[1:-1])
+            if not self._needs_keys and is_secret_name(name):
+                return MASK
+            problems.append(self._undefined(name, place))
+            return ""
+
+        return _EXPRESSION.sub(replacement, text)
+
+    def _undefined(self, name: str, place: Place) -> Problem:
+        near = did_you_mean(name, self.values)
+        hint = f"did you mean `{near}`?" if near else "set it, or name it in a .env file"
+        note = f"a fallback is written {{{{ env.{name} | default('text') }}}}"
+        return Problem(f"the environment variable `{name}` is not set", place.value(), hint, (note,))

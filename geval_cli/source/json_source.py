@@ -1,0 +1,158 @@
+"""JSON text to plain values with positions, as strict as `json.loads` and with the same answers.
+
+YAML parsers refuse some JSON (surrogate pairs in escapes, U+2028 in strings), so JSON has a reader of its own.
+"""
+
+import json
+import math
+import re
+from typing import NoReturn
+
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpot, Positions, Spot, SpotTree
+
+_SPACE = compile_later(r"[ \t\r\n]*")
+_NUMBER = compile_later(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+_MAX_DIGITS = 4000
+_DECODER = json.JSONDecoder()
+
+
+def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") -> Document:
+    """The value in `text`.
+
+    Raises:
+        ConfigError: with the first syntax error and every duplicate key before it.
+    """
+    scanner = _Scanner(text, SpotTree(file, text, lambda: root, first_line=first_line, prefix=prefix))
+    root = Spot(0, 0)
+    value, root = scanner.scan()
+    if scanner.problems:
+        raise ConfigError(scanner.problems)
+    return Document(value, scanner.tree.positions(), may_use_env=ENV_MARK in text)
+
+
+def json_line_positions(text: str, file: str, *, line: int, prefix: str) -> Positions:
+    """Positions in one valid line of a JSON Lines file; the line is scanned when the first of them is asked for."""
+
+    def scanned() -> Spot:
+        # With a tree of its own: one that held itself would stay in memory, with its line, for each test of a file.
+        return _Scanner(text, SpotTree(file, text, _no_spots, first_line=line, prefix=prefix)).scan()[1]
+
+    return SpotTree(file, text, scanned, first_line=line, prefix=prefix).positions()
+
+
+def _no_spots() -> Spot:
+    raise LookupError("a tree that only names places has no spots")
+
+
+class _Scanner:
+    def __init__(self, text: str, tree: SpotTree) -> None:
+        self.problems: list[Problem] = []
+        self.tree = tree
+        self._text = text
+        self._offset = 0
+
+    def scan(self) -> tuple[JsonValue, Spot]:
+        if not self._peek():
+            self._fail("the file is empty")
+        value, spot = self._value(0)
+        if self._peek():
+            self._fail("the JSON value ends before this", hint="keep one value in a file")
+        return value, spot
+
+    def _fail(self, message: str, *, hint: str = "", at: int | None = None) -> NoReturn:
+        offset = min(self._offset if at is None else at, len(self._text))
+        self.problems.append(Problem(message, self.tree.locate(offset, offset + 1), hint))
+        raise ConfigError(self.problems)
+
+    def _peek(self) -> str:
+        """The next character that is no space, or "" at the end."""
+        found = _SPACE.match(self._text, self._offset)
+        self._offset = found.end() if found else self._offset
+        return self._text[self._offset : self._offset + 1]
+
+    def _value(self, depth: int) -> tuple[JsonValue, Spot]:
+        if depth > MAX_DEPTH:
+            self._fail(f"nested more than {MAX_DEPTH} levels deep")
+        first, start = self._peek(), self._offset
+        if first == "{":
+            return self._mapping(depth)
+        if first == "[":
+            return self._list(depth)
+        value = self._scalar(first)
+        return value, Spot(start, self._offset)
+
+    def _scalar(self, first: str) -> JsonValue:
+        if first == '"':
+            return self._string()
+        word, value = _WORDS.get(first, ("", None))
+        if word and self._text.startswith(word, self._offset):
+            self._offset += len(word)
+            return value
+        found = _NUMBER.match(self._text, self._offset)
+        if not found:
+            self._fail("a JSON value is missing here", hint="texts and keys stand in double quotes")
+        return self._number(found)
+
+    def _number(self, found: re.Match[str]) -> int | float:
+        if len(found.group()) > _MAX_DIGITS:
+            self._fail(f"this number has more than {_MAX_DIGITS} digits")
+        number = float(found.group()) if found.lastindex else int(found.group())
+        if isinstance(number, float) and not math.isfinite(number):
+            self._fail("this number is too large")
+        self._offset = found.end()
+        return number
+
+    def _string(self) -> str:
+        try:
+            value, self._offset = _DECODER.raw_decode(self._text, self._offset)
+        except json.JSONDecodeError as error:
+            self._fail(f"this text is broken: {error.msg.removesuffix(' at').lower()}", at=error.pos)
+        return str(value)
+
+    def _list(self, depth: int) -> tuple[JsonValue, Spot]:
+        start, spots = self._offset, list[Spot]()
+        items: list[JsonValue] = []
+        self._offset += 1
+        while self._peek() != "]":
+            if items:
+                self._expect(",", "a comma or `]` is missing here")
+            value, spot = self._value(depth + 1)
+            items.append(value)
+            spots.append(spot)
+        self._offset += 1
+        return items, Spot(start, self._offset, spots)
+
+    def _mapping(self, depth: int) -> tuple[JsonValue, Spot]:
+        start, spots = self._offset, dict[str, KeySpot]()
+        entries: dict[str, JsonValue] = {}
+        self._offset += 1
+        while self._peek() != "}":
+            if entries:
+                self._expect(",", "a comma or `}` is missing here")
+            key, key_start, key_end = self._key(spots)
+            self._expect(":", "a `:` is missing here")
+            entries[key], spot = self._value(depth + 1)
+            spots[key] = KeySpot(key_start, key_end, spot)
+        self._offset += 1
+        return entries, Spot(start, self._offset, spots)
+
+    def _key(self, earlier: dict[str, KeySpot]) -> tuple[str, int, int]:
+        if self._peek() != '"':
+            self._fail(
+                "a key in double quotes is missing here", hint="JSON has no comma before a closing bracket"
+            )
+        start = self._offset
+        key = self._string()
+        if key in earlier:
+            location, hint = self.tree.locate(start, self._offset), self.tree.refer_back(earlier[key], start)
+            self.problems.append(Problem(f"the key `{key}` is given twice", location, hint))
+        return key, start, self._offset
+
+    def _expect(self, character: str, message: str) -> None:
+        if self._peek() != character:
+            self._fail(message)
+        self._offset += 1

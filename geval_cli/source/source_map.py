@@ -1,0 +1,274 @@
+"""Positions in source files: spans of text, key paths, and documents that know them."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from geval_cli.errors import Location
+from geval_cli.records import JsonValue
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The positions of one file: for each path of keys and indexes, where its key and its value begin."""
+
+    file: str
+    keys: Mapping[KeyPath, Location] = field(default_factory=dict, repr=False)
+    values: Mapping[KeyPath, Location] = field(default_factory=dict, repr=False)
+
+
+class Place(Struct, frozen=True):
+    """A part of a file: `positions` of the whole file and the path of keys that leads to the part."""
+
+    positions: Positions
+    path: KeyPath = ()
+
+    @classmethod
+    def nowhere(cls) -> "Place":
+        """For specs that come from code or from the command line and stand in no file."""
+        return cls(Positions(""))
+
+    def child(self, *keys: str | int) -> "Place":
+        return Place(self.positions, (*self.path, *keys))
+
+    def key(self, *keys: str | int) -> Location | None:
+        """Where the key of this part (or of one below it) begins; for a list item, the item. None outside files."""
+        path = (*self.path, *keys)
+        return self.positions.keys.get(path) or self.value(*keys)
+
+    def value(self, *keys: str | int) -> Location | None:
+        """Where the value of this part (or of one below it) begins; the nearest enclosing part if it is not there."""
+        path = (*self.path, *keys)
+        while path not in self.positions.values:
+            if not path:
+                return None
+            path = path[:-1]
+        return self.positions.values[path]
+
+    def spelled(self, *spellings: str) -> Location | None:
+        """Where the value of a key begins that may be written in several ways; this part itself if it is not there."""
+        for name in spellings:
+            if (*self.path, name) in self.positions.values:
+                return self.value(name)
+        return self.value()
+
+
+# Every test asks anew where the assertions of `defaultTest` stand.
+_ASKED_KEPT = 1024
+
+_LINE_BREAK = re.compile(r"\r\n|\n|\r")
+_PLAIN_KEY = re.compile(r"[\w$-]+")
+
+# Fields of the typed config whose key in the file has another name altogether.
+_OTHER_SPELLINGS = {"criteria": "value", "assertions": "assert"}
+
+
+class Spot(Struct):
+    """Where a value begins and ends, as offsets into the text, and the spots of what is in it."""
+
+    start: int
+    end: int
+    children: "dict[str, KeySpot] | list[Spot] | None" = None
+
+
+class KeySpot(NamedTuple):
+    """Where a key of a mapping stands, and its value's spot."""
+
+    start: int
+    end: int
+    value: Spot
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of `text` as editors count them, without their line breaks."""
+    return _LINE_BREAK.split(text)
+
+
+def format_key_path(path: KeyPath, prefix: str = "") -> str:
+    """A path as people write it: `tests[0].assert[2].threshold`."""
+    text = prefix
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN_KEY.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f'["{part}"]'
+    return text
+
+
+class SpotTree:
+    """The spots of one text, with what is needed to name a place in it.
+
+    Args:
+        file: the file's name as the user knows it.
+        text: what the offsets point into.
+        root: gives the spots; called at most once, and only when a position is asked for.
+        first_line: the number of the text's first line in the file.
+        prefix: what key paths begin with, for texts that are a part of a larger whole.
+    """
+
+    def __init__(
+        self, file: str, text: str, root: Callable[[], Spot], *, first_line: int = 1, prefix: str = ""
+    ) -> None:
+        self.file = file
+        self._text = text
+        self._load_root = root
+        self._root: Spot | None = None
+        self._line_starts: list[int] | None = None
+        self._first_line = first_line
+        self._prefix = prefix
+
+    def positions(self) -> Positions:
+        return Positions(self.file, keys=_SpotMap(self, of_keys=True), values=_SpotMap(self, of_keys=False))
+
+    def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
+        """The location of a stretch of the text; its length ends with the line."""
+        if self._line_starts is None:
+            self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
+        index = bisect_right(self._line_starts, start) - 1
+        line_start = self._line_starts[index]
+        visible_end = min(end, self._line_end(index))
+        while visible_end > start and self._text[visible_end - 1].isspace():
+            visible_end -= 1
+        return Location(
+            self.file,
+            self._first_line + index,
+            start - line_start + 1,
+            max(1, visible_end - start),
+            format_key_path(path, self._prefix),
+        )
+
+    def _line_end(self, index: int) -> int:
+        """Return where a line ends, told from the next one's start: a search would read a long line each time."""
+        starts = self._line_starts or [0]
+        if index + 1 == len(starts):
+            return len(self._text)
+        end = starts[index + 1] - 1
+        return end - 1 if self._text.startswith("\r\n", end - 1) else end
+
+    def refer_back(self, key: KeySpot, offset: int) -> str:
+        """Where a key stands, told to somebody who reads about `offset`."""
+        there, here = self.locate(key.start, key.end), self.locate(offset, offset)
+        column = f", column {there.column}" if there.line == here.line else ""
+        return f"it already stands in line {there.line}{column}"
+
+    def root(self) -> Spot:
+        if self._root is None:
+            self._root = self._load_root()
+        return self._root
+
+    def find_value(self, path: KeyPath) -> Location:
+        """Where the value at `path` stands; raises KeyError when the file has none."""
+        spot, written = self._follow(path)
+        return self.locate(spot.start, spot.end, written)
+
+    def find_key(self, path: KeyPath) -> Location:
+        """Where the key that `path` ends with stands; its key path is that of the mapping around it."""
+        if not path or isinstance(path[-1], int):
+            raise KeyError(path)
+        spot, written = self._follow(path[:-1])
+        key = _keys_of(spot)[_written_key(spot, path[-1])]
+        return self.locate(key.start, key.end, written)
+
+    def _follow(self, path: KeyPath) -> tuple[Spot, KeyPath]:
+        """The spot that `path` leads to, and the path in the file's own spelling."""
+        spot, written = self.root(), list[str | int]()
+        for part in path:
+            if isinstance(part, str):
+                written.append(_written_key(spot, part))
+                spot = _keys_of(spot)[_written_key(spot, part)].value
+            elif isinstance(spot.children, list) and 0 <= part < len(spot.children):
+                written.append(part)
+                spot = spot.children[part]
+            else:
+                raise KeyError(part)
+        return spot, tuple(written)
+
+
+def _keys_of(spot: Spot) -> dict[str, KeySpot]:
+    return spot.children if isinstance(spot.children, dict) else {}
+
+
+def _written_key(spot: Spot, key: str) -> str:
+    """How the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
+    keys = _keys_of(spot)
+    if key in keys:
+        return key
+    other = _OTHER_SPELLINGS.get(key, key)
+    if other in keys:
+        return other
+    plain = key.replace("_", "").lower()
+    for written in keys:
+        if written.replace("_", "").lower() == plain:
+            return written
+    raise KeyError(key)
+
+
+class _SpotMap(Mapping[KeyPath, Location]):
+    """The mapping face of a tree that `Positions` asks for."""
+
+    def __init__(self, tree: SpotTree, *, of_keys: bool) -> None:
+        self._tree = tree
+        self._of_keys = of_keys
+        self._asked: dict[KeyPath, Location | None] = {}
+
+    def __getitem__(self, path: KeyPath) -> Location:
+        try:
+            location = self._asked[path]
+        except KeyError:
+            location = self._find(path)
+            if len(self._asked) < _ASKED_KEPT:
+                self._asked[path] = location
+        if location is None:
+            raise KeyError(path)
+        return location
+
+    def _find(self, path: KeyPath) -> Location | None:
+        try:
+            return self._tree.find_key(path) if self._of_keys else self._tree.find_value(path)
+        except KeyError:
+            return None
+
+    def __iter__(self) -> Iterator[KeyPath]:
+        pending: list[tuple[KeyPath, Spot]] = [((), self._tree.root())]
+        while pending:
+            path, spot = pending.pop()
+            if not self._of_keys or (path and isinstance(path[-1], str)):
+                yield path
+            if isinstance(spot.children, dict):
+                pending.extend(((*path, key), child.value) for key, child in spot.children.items())
+            elif spot.children is not None:
+                pending.extend(((*path, index), child) for index, child in enumerate(spot.children))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+MAX_DEPTH = 100
+"""Levels of nesting that a file may have. Real configs have about ten; the bound keeps every walk free of overflow."""
+
+
+ENV_MARK = "env."
+"""What every `{{ env.NAME }}` contains; texts without it need not be searched for any."""
+
+
+class Document(Struct, frozen=True):
+    """The content of one file. Keys of mappings are always text, as written; numbers are finite.
+
+    `may_use_env` is false when no string in it can ask for an environment value.
+    """
+
+    value: JsonValue
+    positions: Positions
+    may_use_env: bool = True
+
+    @property
+    def place(self) -> Place:
+        return Place(self.positions)

@@ -1,0 +1,357 @@
+"""YAML text to plain values with positions: one document, YAML 1.2 scalars, no duplicate keys, no alias bombs.
+
+The parser's events are put together here, without recursion, so that hostile nesting cannot overflow anything.
+"""
+
+import gc
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+from msgspec import Struct, field
+
+from geval_cli.errors import ConfigError, Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpot, Spot, SpotTree
+from geval_cli.source.yaml_scalars import TAG_PREFIX, ScalarError, resolve_plain, resolve_tagged
+
+_QUOTES = "put quotes around the text"
+
+# First match wins: a part of the parser's words (libyaml's or PyYAML's), our sentence, our hint.
+_SENTENCES: tuple[tuple[str, str, str], ...] = (
+    ("mapping values are not allowed", "a `: ` is not allowed here", f"check the indentation, or {_QUOTES}"),
+    ("while scanning a quoted scalar", "the quote that opens here is never closed", "close it"),
+    ("unknown escape", "unknown escape in a double-quoted text", "double the backslash, or use single quotes"),
+    ("while scanning an alias", "`*` begins a YAML alias, but this is not one", _QUOTES),
+    ("while scanning an anchor", "`&` begins a YAML anchor, but this is not one", _QUOTES),
+    ("while scanning a directive", "`%` begins a YAML directive, but this is not one", _QUOTES),
+    ("while parsing a tag", "`!` begins a YAML tag, but this is not one", _QUOTES),
+    ("while scanning a tag", "`!` begins a YAML tag, but this is not one", _QUOTES),
+    ("while scanning a block scalar", "this block text is broken", "indent its lines alike, with spaces"),
+    ("could not find expected ':'", "this line is not `key: value`", "add `: `, or indent it under the text above"),
+    ("sequence entries are not allowed", "a `- ` is not allowed here", f"check the indentation, or {_QUOTES}"),
+    ("parsing a flow sequence", "the list that opens here with `[` is not closed", "check commas and `]`"),
+    ("parsing a flow mapping", "the mapping that opens here with `{` is not closed", "check commas and `}`"),
+    ("parsing a block mapping", "this does not belong to the mapping above it", "check indentation and quotes"),
+    ("parsing a block collection", "this does not belong to the list above it", "check indentation and quotes"),
+    ("expected <document start>", "this does not belong to what stands above it", "check the indentation"),
+    ("document start", "this does not belong to what stands above it", "check the indentation"),
+)  # fmt: skip
+
+# Where the beginning of the construct tells more than the spot where the parser gave up.
+_POINTS_AT_BEGINNING = ("scanning a quoted scalar", "scanning a simple key", "flow sequence", "flow mapping")
+
+
+def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpotTree) -> Problem:
+    """A parser's error as a problem with its place in `text`."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Problem(f"the YAML cannot be read: {error}", tree.locate(0, 1))
+    context, problem = error.context or "", error.problem or ""
+    words = f"{context}; {problem}"
+    mark = error.problem_mark or error.context_mark
+    if (
+        error.context_mark
+        and "escape" not in problem
+        and any(part in context for part in _POINTS_AT_BEGINNING)
+    ):
+        mark = error.context_mark
+    offset = mark.index if mark else 0
+    location = tree.locate(min(offset, len(text)), offset + 1)
+    if _is_tab_trouble(words, text, offset):
+        return Problem("a tab cannot be used for indentation in YAML", location, "use spaces")
+    if "cannot start any token" in problem:
+        return Problem(f'a plain text cannot begin with "{text[offset]}"', location, _QUOTES)
+    for part, sentence, hint in _SENTENCES:
+        if part in words:
+            return Problem(sentence, location, hint)
+    return Problem(f"the YAML cannot be read: {problem or context}", location)
+
+
+def _is_tab_trouble(words: str, text: str, offset: int) -> bool:
+    if "tab character" in words:
+        return True
+    if "cannot start any token" in words:
+        return text[offset : offset + 1] == "\t"
+    line_start = text.rfind("\n", 0, offset) + 1
+    indentation = text[line_start : len(text)].split("\n", 1)[0]
+    blank = indentation[: len(indentation) - len(indentation.lstrip())]
+    return "\t" in blank
+
+
+Loader = type[yaml.SafeLoader]
+
+FAST_LOADER: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C where PyYAML was built with it."""
+
+_MAX_ALIASED = 100_000
+_ALIASED_PER_NODE = 100
+# Written as what it is, not as what it is not: that takes twenty-five times as long to compile.
+_NOT_PRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+def read_yaml(text: str, file: str, *, prefix: str = "", loader: Loader = FAST_LOADER) -> Document:
+    """The one document in `text`.
+
+    Args:
+        text: without a byte order mark.
+        file: the name to use in positions.
+        prefix: what key paths begin with.
+        loader: which of PyYAML's parsers to use.
+
+    Raises:
+        ConfigError: with the first syntax error and every duplicate key before it.
+    """
+    composer = _Composer(text, file, prefix)
+    unprintable = _NOT_PRINTABLE.search(text)
+    if unprintable:
+        name = f"U+{ord(unprintable.group()):04X}"
+        composer.report(
+            f"the file contains the control character {name}", unprintable.start(), hint="remove it"
+        )
+    else:
+        with _garbage_collection_paused():
+            composer.compose(loader)
+    if composer.problems:
+        raise ConfigError(composer.problems)
+    return Document(composer.value, composer.tree.positions(), may_use_env=ENV_MARK in text)
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Reading makes no garbage, only many small objects; looking through them again and again takes half the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class _Node(Struct):
+    """A finished value. `size` counts the nodes that it stands for once its aliases are followed."""
+
+    value: JsonValue
+    spot: Spot
+    size: int = 1
+
+
+class _Frame(Struct):
+    """A mapping or list that is still open. In a mapping, `key` waits for its value."""
+
+    spot: Spot
+    anchor: str | None
+    is_mapping: bool
+    entries: dict[str, JsonValue] = field(default_factory=dict)
+    items: list[JsonValue] = field(default_factory=list)
+    key: str | None = None
+    key_start: int = 0
+    key_end: int = 0
+    key_is_merge: bool = False
+    merged: _Node | None = None
+    size: int = 1
+
+
+class _Abandoned(Exception):
+    """The rest of the file is not worth reading; why is already reported."""
+
+
+class _Composer:
+    def __init__(self, text: str, file: str, prefix: str) -> None:
+        self.problems: list[Problem] = []
+        self.value: JsonValue = None
+        self.tree = SpotTree(file, text, lambda: self._root, prefix=prefix)
+        self._text = text
+        self._root = Spot(0, 0)
+        self._frames: list[_Frame] = []
+        self._anchors: dict[str, _Node | None] = {}
+        self._nodes = 0
+        self._aliased = 0
+        self._documents = 0
+
+    def report(self, message: str, start: int, end: int | None = None, *, hint: str = "") -> None:
+        location = self.tree.locate(start, start + 1 if end is None else end)
+        self.problems.append(Problem(message, location, hint))
+
+    def compose(self, loader: Loader) -> None:
+        """Go through the parser's events, until the end or until the file turns out to be broken or hostile."""
+        handlers: dict[type[yaml.Event], Callable[[Any], None]] = {
+            yaml.ScalarEvent: self._add_scalar,
+            yaml.MappingStartEvent: self._open_mapping,
+            yaml.SequenceStartEvent: self._open_list,
+            yaml.MappingEndEvent: self._close,
+            yaml.SequenceEndEvent: self._close,
+            yaml.AliasEvent: self._follow_alias,
+            yaml.DocumentStartEvent: self._begin_document,
+        }
+        parser = loader(self._text)
+        try:
+            # Not yaml.parse: it asks twice for each event, which is a third of the time that large files take.
+            while not isinstance(event := parser.get_event(), yaml.StreamEndEvent):  # type: ignore[no-untyped-call]
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
+        except yaml.YAMLError as error:
+            self.problems.append(explain_yaml_error(error, self._text, self.tree))
+        except _Abandoned:
+            return
+        finally:
+            parser.dispose()
+        if not self._documents and not self.problems:
+            self.report("the file is empty", 0)
+
+    def _begin_document(self, event: yaml.Event) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            start, _ = _span(event)
+            self.report("a second document begins here", start, start + 3, hint="keep one document in a file")
+            raise _Abandoned
+
+    def _add_scalar(self, event: yaml.ScalarEvent) -> None:
+        start, end = _span(event)
+        if self._frames and self._frames[-1].is_mapping and self._frames[-1].key is None:
+            self._take_key(event, start, end)
+            return
+        node = _Node(self._resolve(event, start, end), Spot(start, end))
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        self._add(node)
+
+    def _resolve(self, event: yaml.ScalarEvent, start: int, end: int) -> JsonValue:
+        try:
+            if event.tag is None:
+                return resolve_plain(event.value) if event.implicit[0] else event.value
+            if event.tag == "!":
+                return event.value
+            if event.tag.startswith(TAG_PREFIX):
+                return resolve_tagged(event.value, event.tag)
+        except ScalarError as error:
+            self.report(str(error), start, end, hint="put quotes around it if it is meant as text")
+            return None
+        self._refuse_tag(event.tag, start, end)
+        return None
+
+    def _refuse_tag(self, tag: str, start: int, end: int) -> None:
+        hint = "put quotes around the text if the `!` is a part of it"
+        self.report(f"the YAML tag `{tag}` is not supported", start, end, hint=hint)
+
+    def _take_key(self, event: yaml.ScalarEvent, start: int, end: int) -> None:
+        frame = self._frames[-1]
+        frame.key, frame.key_start, frame.key_end = event.value, start, end
+        frame.key_is_merge = event.value == "<<" and event.tag is None and event.implicit[0]
+        children = frame.spot.children
+        earlier = children.get(event.value) if isinstance(children, dict) else None
+        if earlier is not None:
+            hint = self.tree.refer_back(earlier, start)
+            self.report(f"the key `{event.value}` is given twice", start, end, hint=hint)
+
+    def _open_mapping(self, event: yaml.MappingStartEvent) -> None:
+        self._open(event, is_mapping=True)
+
+    def _open_list(self, event: yaml.SequenceStartEvent) -> None:
+        self._open(event, is_mapping=False)
+
+    def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent, *, is_mapping: bool) -> None:
+        start, end = _span(event)
+        self._refuse_complex_key(start)
+        if len(self._frames) >= MAX_DEPTH:
+            self.report(f"nested more than {MAX_DEPTH} levels deep", start)
+            raise _Abandoned
+        if event.tag not in (None, "!", f"{TAG_PREFIX}{'map' if is_mapping else 'seq'}"):
+            self._refuse_tag(event.tag, start, end)
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        self._frames.append(_Frame(Spot(start, end, {} if is_mapping else []), event.anchor, is_mapping))
+
+    def _refuse_complex_key(self, start: int) -> None:
+        if not self._frames or not self._frames[-1].is_mapping or self._frames[-1].key is not None:
+            return
+        if self._text.startswith("{", start) and self._text[max(0, start - 1) : start] == "{":
+            message, hint = (
+                "`{{` begins a YAML mapping here",
+                "put quotes around a text that begins with a template",
+            )
+            self.report(message, start - 1, start + 1, hint=hint)
+        else:
+            self.report("a key must be text, not a list or a mapping", start)
+        raise _Abandoned
+
+    def _close(self, event: yaml.Event) -> None:
+        frame = self._frames.pop()
+        frame.spot.end = max(frame.spot.end, _span(event)[1])
+        if frame.merged is not None:
+            _merge(frame, frame.merged)
+        node = _Node(frame.entries if frame.is_mapping else frame.items, frame.spot, frame.size)
+        if frame.anchor:
+            self._anchors[frame.anchor] = node
+        self._add(node)
+
+    def _follow_alias(self, event: yaml.AliasEvent) -> None:
+        name, (start, end) = event.anchor, _span(event)
+        self._refuse_complex_key(start)
+        if name not in self._anchors:
+            hint = "put quotes around the text if the `*` is a part of it"
+            self.report(f"no anchor `&{name}` stands above this alias", start, end, hint=hint)
+            raise _Abandoned
+        node = self._anchors[name]
+        if node is None:
+            self.report(f"the alias `*{name}` contains itself", start, end)
+            raise _Abandoned
+        self._aliased += node.size
+        if self._aliased > _MAX_ALIASED + _ALIASED_PER_NODE * self._nodes:
+            message = f"aliases blow this file up to more than {_MAX_ALIASED:,} values"
+            self.report(message, start, end, hint="write the values out, or use fewer aliases within aliases")
+            raise _Abandoned
+        self._add(_Node(node.value, Spot(start, end, node.spot.children), node.size))
+
+    def _add(self, node: _Node) -> None:
+        self._nodes += 1
+        if not self._frames:
+            self.value, self._root = node.value, node.spot
+            return
+        frame = self._frames[-1]
+        frame.size += node.size
+        children = frame.spot.children
+        if isinstance(children, list):
+            frame.items.append(node.value)
+            children.append(node.spot)
+        elif isinstance(children, dict) and frame.key is not None:
+            if frame.key_is_merge:
+                self._check_merge(node)
+                frame.merged = node
+            else:
+                frame.entries[frame.key] = node.value
+            children[frame.key] = KeySpot(frame.key_start, frame.key_end, node.spot)
+            frame.key = None
+
+    def _check_merge(self, node: _Node) -> None:
+        parts = node.value if isinstance(node.value, list) else [node.value]
+        if not all(isinstance(part, dict) for part in parts):
+            self.report("`<<` takes a mapping, or a list of mappings", node.spot.start, node.spot.end)
+
+
+def _span(event: yaml.Event) -> tuple[int, int]:
+    start, end = event.start_mark, event.end_mark
+    return (start.index, end.index) if start and end else (0, 0)
+
+
+def _merge(frame: _Frame, source: _Node) -> None:
+    """Put what `<<` names under the keys that the mapping has itself; of several sources the first wins."""
+    children = frame.spot.children
+    if not isinstance(children, dict):
+        return
+    children.pop("<<", None)
+    if isinstance(source.value, list):
+        spots = source.spot.children if isinstance(source.spot.children, list) else []
+        pairs = list(zip(source.value, spots, strict=True))
+    else:
+        pairs = [(source.value, source.spot)]
+    for value, spot in pairs:
+        if not isinstance(value, dict) or not isinstance(spot.children, dict):
+            continue
+        for key, entry in value.items():
+            if key not in frame.entries:
+                frame.entries[key] = entry
+                children[key] = spot.children[key]

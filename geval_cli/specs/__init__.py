@@ -1,0 +1,1 @@
+"""The parts of a config as frozen models: prompts, providers, tests, assertions, options."""

@@ -1,0 +1,194 @@
+"""What the models of a config's parts are built from: the base of them all, bounds, and the model of a provider."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from geval_cli.json_codec import encode_json
+from geval_cli.source.secrets import mask_text
+from geval_cli.source.source_map import Place
+
+_IDS_KEPT = 64
+
+Score = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, Field(strict=True)]
+SampleCount = Annotated[int, Field(ge=1, le=1000)]
+EvaluationParsing = Literal["strict", "tolerant"]
+WrittenSchema = dict[str, Any] | bool | str
+"""A JSON Schema as a config may have it: written out, or as JSON text."""
+
+
+_masked = lru_cache(maxsize=_IDS_KEPT)(mask_text)  # every result shows the id of its provider
+
+
+class Spec(BaseModel):
+    """A part of a config. `place` knows the file, line and column of the part and of each of its keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
+        populate_by_name=True,
+        defer_build=True,  # a config uses a few of the sixty models, and building them all took a fifth of the start
+    )
+
+    place: Place = Field(default_factory=Place.nowhere, exclude=True, repr=False)
+
+
+class ProviderSpec(Spec):
+    """A model endpoint. `config` goes to the wire, except geval's own keys (base_url, api_key_env, timeout_s, ...)."""
+
+    id: str = Field(description="Which model, for example openai:gpt-4.1 or local:smollm2.")
+    label: str = Field("", description="What tables show for this provider.")
+    config: dict[str, Any] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Settings of the model, sent as they are, and geval's own: base_url, api_key_env, timeout_s, ...",
+    )
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The same for specs that say the same. It holds what they hold, keys too."""
+        return encode_json([self.id, self.label, self.config])
+
+    def __repr_args__(self) -> Iterable[tuple[str, str]]:
+        return [("id", self.public_id), ("label", self.label)]
+
+    @property
+    def public_id(self) -> str:
+        """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
+        return _masked(self.id)
+
+    @property
+    def title(self) -> str:
+        """What tables, files and messages show for this provider."""
+        return self.label or self.public_id
+
+
+Scoring = Literal["auto", "logprobs", "samples", "single"]
+
+
+class RubricPromptSpec(Spec):
+    """Both judge prompts of the criteria form, each a template."""
+
+    steps: str | None = Field(None, description="The prompt that asks for evaluation steps. Text or file://.")
+    evaluate: str | None = Field(None, description="The prompt that asks for the rating. Text or file://.")
+
+
+@cache
+def spellings(model: type[Spec]) -> Mapping[str, str]:
+    """Every key that a mapping of this kind may have, with the field that it means; best spelling first."""
+    found: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        if name == "place":
+            continue
+        alias = info.validation_alias
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias or name]
+        found.update((str(choice), name) for choice in choices)
+    return found
+
+
+class ChatMessageSpec(Spec):
+    """One message of a chat prompt. String content is a template."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
+    content: str | list[dict[str, Any]] = Field(
+        description="What is said: a template, file://, or the list of parts that chat APIs take."
+    )
+
+
+EvaluationMode = Literal["llm", "schema"]
+
+
+class PromptSpec(Spec):
+    """One prompt: exactly one of `raw` (text), `messages` (chat), `system` (the test's input is the user message)."""
+
+    id: str = Field("", description="A name for this prompt that no other prompt has.")
+    label: str = Field("", description="What tables show for this prompt.")
+    raw: str | None = Field(None, description="The prompt: a template, or file:// with the path of one.")
+    messages: tuple[ChatMessageSpec, ...] | None = Field(None, description="The prompt as chat messages.")
+    system: str | None = Field(
+        None, description="A system message; the test's input becomes the user message. Text or file://."
+    )
+    evaluation_mode: EvaluationMode | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_mode", "evaluationMode"),
+        description="How answers are evaluated: by a judge (llm), or by each test's evaluation_schema (schema).",
+    )
+    evaluation_criteria: str | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_criteria", "evaluationCriteria"),
+        description="What the judge of the mode llm values; empty: not evaluated. Template or file://.",
+    )
+    evaluation_parsing: EvaluationParsing | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
+        description="How answers are parsed in the mode schema, unless the test says it: strict or tolerant.",
+    )
+    expected_schema: dict[str, Any] | str | None = Field(
+        None,
+        validation_alias=AliasChoices("expected_schema", "expectedSchema"),
+        description="A JSON Schema that shapes the answer where the provider can; nothing is evaluated by it.",
+    )
+
+    @property
+    def effective_mode(self) -> EvaluationMode | None:
+        """How answers are evaluated; criteria without a mode mean `llm`."""
+        if self.evaluation_mode is None and self.evaluation_criteria is not None:
+            return "llm"
+        return self.evaluation_mode
+
+
+class FactualityWeightsSpec(Spec):
+    """What each relation between the facts of two answers is worth, from 0 to 1."""
+
+    subset: Score = Field(1.0, description="The output says less than the reference.")
+    superset: Score = Field(1.0, description="The output says more than the reference.")
+    agree: Score = Field(1.0, description="Both say the same.")
+    disagree: Score = Field(0.0, description="They contradict each other.")
+    differ_but_factual: Score = Field(
+        1.0,
+        validation_alias=AliasChoices("differButFactual", "differ_but_factual"),
+        description="They differ in what does not matter for the facts.",
+    )
+
+
+class TestOptionsSpec(Spec):
+    """How the assertions of a test are judged, unless they say so themselves, and code between the steps of a test."""
+
+    __test__ = False  # not a pytest class
+
+    provider: ProviderSpec | None = Field(None, description="Who judges.")
+    rubric_prompt: str | RubricPromptSpec | None = Field(
+        None,
+        validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
+        description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
+    )
+    scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
+    samples: SampleCount | None = Field(
+        None, description="How many ratings to ask for; means scoring: samples."
+    )
+    factuality: FactualityWeightsSpec | None = Field(
+        None, description="What each case of a factuality assertion is worth."
+    )
+    transform: str | None = Field(
+        None,
+        description="Code that makes of the answer the output that is judged, or file:// with such code.",
+    )
+    transform_vars: str | None = Field(
+        None,
+        validation_alias=AliasChoices("transformVars", "transform_vars"),
+        description="Code that changes the variables before the prompt is written, or file:// with such code.",
+    )
+
+
+class RunOptionsSpec(Spec):
+    """Options of the whole run; the command line wins over them."""
+
+    max_concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None,
+        validation_alias=AliasChoices("max_concurrency", "maxConcurrency"),
+        description="How many model calls may be under way at once.",
+    )

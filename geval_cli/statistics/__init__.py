@@ -1,0 +1,1 @@
+"""Intervals and quantiles; pure functions of numbers."""

@@ -1,0 +1,238 @@
+"""Assertions: the spec that `type` asks for, with the short forms of g-eval's keys written out."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TypeGuard
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
+from geval_cli.records import JsonValue
+from geval_cli.source.problems import did_you_mean
+from geval_cli.source.source_map import Place
+from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
+from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.assertion_values import read_value
+from geval_cli.suite.providers import read_provider
+from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+
+_PAIR = 2
+_FORMS = (
+    'a rubric is a mapping {10: "..."}, or a list of [10, "..."], of {score: 10, description: "..."}, '
+    'or of {score_range: [8, 10], expected_outcome: "..."}',
+)
+
+
+def read_rubric(value: JsonValue, place: Place, reading: Reading) -> tuple[RubricBandSpec, ...] | None:
+    """The bands in the order of the file; None with a problem for each band that is wrong."""
+    known = len(reading.problems)
+    if isinstance(value, dict):
+        bands = [_band_of_key(key, entry, place.child(key), reading) for key, entry in value.items()]
+    elif isinstance(value, (list, tuple)):
+        bands = [_band_of_item(item, place.child(index), reading) for index, item in enumerate(value)]
+    else:
+        message = f"`rubric` must be a mapping or a list, found {describe_value(value)}"
+        reading.report(message, place.value(), notes=_FORMS)
+        return None
+    if not value:
+        reading.report("`rubric` has no bands", place.value(), notes=_FORMS)
+    if len(reading.problems) > known:
+        return None
+    return tuple(band for band in bands if band is not None)
+
+
+def _band_of_key(key: str, entry: JsonValue, place: Place, reading: Reading) -> RubricBandSpec | None:
+    try:
+        rating = resolve_plain(key)
+    except ScalarError:
+        rating = None
+    if not _is_number(rating):
+        reading.report(
+            f"a rating in `rubric` must be a number, found the key `{key}`", place.key(), notes=_FORMS
+        )
+        return None
+    return _band((rating, rating), entry, place, place, reading)
+
+
+def _band_of_item(item: JsonValue, place: Place, reading: Reading) -> RubricBandSpec | None:
+    if isinstance(item, list) and len(item) == _PAIR:
+        return _rated_band(item[0], item[1], (place, place.child(0), place.child(1)), reading)
+    if isinstance(item, dict) and set(item) == {"score", "description"}:
+        places = (place, place.child("score"), place.child("description"))
+        return _rated_band(item["score"], item["description"], places, reading)
+    if isinstance(item, dict) and set(item) == {"score_range", "expected_outcome"}:
+        span, at = item["score_range"], place.child("score_range")
+        if isinstance(span, list) and len(span) == _PAIR and all(map(_is_number, span)):
+            return _band(
+                (span[0], span[1]), item["expected_outcome"], place, place.child("expected_outcome"), reading
+            )
+        message = "the `score_range` of a band must be a list of two numbers"
+        reading.report(message, at.value(), "for example [8, 10]")
+        return None
+    reading.report("this is no band of a rubric", place.value(), notes=_FORMS)
+    return None
+
+
+def _rated_band(
+    rating: JsonValue, text: JsonValue, places: tuple[Place, Place, Place], reading: Reading
+) -> RubricBandSpec | None:
+    """A band of one rating; `places` are those of the band, of the rating and of the text."""
+    if _is_number(rating):
+        return _band((rating, rating), text, places[0], places[2], reading)
+    message = f"the rating of a band must be a number, found {describe_value(rating)}"
+    reading.report(message, places[1].value(), notes=_FORMS)
+    return None
+
+
+def _is_number(value: JsonValue) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _band(
+    span: tuple[float, float], text: JsonValue, place: Place, text_place: Place, reading: Reading
+) -> RubricBandSpec | None:
+    if not isinstance(text, str) or not text.strip():
+        message = f"the description of a band must be text, found {describe_value(text)}"
+        reading.report(message, text_place.value(), notes=_FORMS)
+        return None
+    return RubricBandSpec(low=span[0], high=span[1], description=text, place=place)
+
+
+_NEGATION = "not-"
+
+
+def read_assertions(value: JsonValue, place: Place, reading: Reading) -> tuple[AssertionSpec, ...]:
+    """The assertions of a list, in its order; those with problems are left out."""
+    if not isinstance(value, list):
+        hint = "put `- ` before each assertion" if isinstance(value, dict) else ""
+        reading.report(
+            f"`assert` must be a list of assertions, found {describe_value(value)}", place.value(), hint
+        )
+        return ()
+    found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
+    return tuple(assertion for assertion in found if assertion is not None)
+
+
+def read_assertion(value: JsonValue, place: Place, reading: Reading) -> AssertionSpec | None:
+    """One assertion, as the spec class that its type has in `ASSERTION_TYPES`; None with a problem for each mistake."""
+    if not isinstance(value, dict):
+        hint = f"write `type: {value}`" if isinstance(value, str) and _is_known(value) else ""
+        reading.report(f"an assertion must be a mapping, found {describe_value(value)}", place.value(), hint)
+        return None
+    kind = _read_type(value, place, reading)
+    if kind is None:
+        return None
+    base = kind.removeprefix(_NEGATION)
+    model = ASSERTION_TYPES[base]
+    article = "an" if base[0] in "aeiou" else "a"
+    nullable = ("value",) if model.value_may_be_null else ()
+    fields = read_fields(model, value, place, f"{article} {base} assertion", reading, nullable=nullable)
+    if fields is None:
+        return None
+    _write_out(fields, reading)
+    _read_members(fields, reading)
+    read_value(model, fields, reading)
+    return build_spec(model, fields, reading)
+
+
+def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestOptionsSpec | None:
+    """`options` of a test, with their short forms written out."""
+    fields = read_fields(TestOptionsSpec, value, place, "the options of a test", reading)
+    if fields is None:
+        return None
+    _write_out(fields, reading)
+    return build_spec(TestOptionsSpec, fields, reading)
+
+
+def _read_members(fields: Fields, reading: Reading) -> None:
+    """The assertions of a set, in the place of what is written."""
+    written = fields.values.get("assertions")
+    if written is None:
+        return
+    place = fields.child("assertions")
+    members = read_assertions(list(written) if isinstance(written, tuple) else written, place, reading)
+    for member in members:
+        if member.members:
+            hint = "write its assertions into the outer set, or beside it"
+            reading.report("an assert-set cannot hold another assert-set", member.place.value("type"), hint)
+        if member.compares_outputs:
+            message = f"{member.base_type} compares whole outputs and cannot stand in an assert-set"
+            reading.report(message, member.place.value("type"), "write it beside the set")
+    if written == ():
+        hint = "add assertions, or leave the set out"
+        reading.report("an assert-set needs at least one assertion", place.value(), hint)
+    fields.values["assertions"] = members
+
+
+def _is_known(kind: str) -> bool:
+    return kind.removeprefix(_NEGATION) in ASSERTION_TYPES
+
+
+def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -> str | None:
+    kinds = ", ".join(ASSERTION_TYPES)
+    notes = (f"known types: {kinds}", "with `not-` before a type the verdict is inverted")
+    if "type" not in value:
+        named = next((key for key in value if _is_known(key)), None)
+        hint = f"write `type: {named}`" if named else "add `type`"
+        reading.report("an assertion needs `type`", place.value(), hint, notes=notes)
+        return None
+    kind = value["type"]
+    if not isinstance(kind, str):
+        reading.report(f"`type` must be text, found {describe_value(kind)}", place.value("type"), notes=notes)
+        return None
+    if _is_known(kind):
+        return kind
+    advice = advice_on(kind.removeprefix(_NEGATION))
+    if advice is not None:
+        reading.report(f"geval has no assertion type `{kind}`", place.value("type"), advice)
+        return None
+    prefix = _NEGATION if kind.startswith(_NEGATION) else ""
+    near = did_you_mean(kind.removeprefix(_NEGATION), ASSERTION_TYPES)
+    hint = f"did you mean `{prefix}{near}`?" if near else ""
+    reading.report(f"unknown assertion type `{kind}`", place.value("type"), hint, notes=notes)
+    return None
+
+
+def _write_out(fields: Fields, reading: Reading) -> None:
+    """Replace short forms by what they stand for; values that turn out wrong are reported and taken out."""
+    for name, read in _READERS.items():
+        if name in fields.values:
+            value = read(fields.values[name], fields.child(name), reading)
+            if value is None:
+                fields.drop(name)
+            else:
+                fields.values[name] = value
+
+
+def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+    """A text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
+    if not isinstance(value, tuple):
+        return reading.text(value, place.value(), is_for_models=True)
+    texts = [reading.text(item, place.value(index), is_for_models=True) for index, item in enumerate(value)]
+    return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
+
+
+def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+    if isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
+        # A chat, whose texts are templates.
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict):
+        return reading.text(value, place.value(), is_for_models=True)
+    fields = read_fields(RubricPromptSpec, value, place, "a rubricPrompt", reading)
+    if fields is None:
+        return None
+    for name, entry in list(fields.values.items()):
+        text = reading.text(entry, fields.child(name).value(), is_for_models=True)
+        if text is None:
+            return None
+        fields.values[name] = text
+    return build_spec(RubricPromptSpec, fields, reading)
+
+
+_READERS: dict[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {
+    "criteria": _read_texts,
+    "rubric": read_rubric,
+    "provider": read_provider,
+    "rubric_prompt": _read_rubric_prompt,
+}

@@ -1,0 +1,315 @@
+"""A suite as a form: what an editor shows of it, and the text of the file once somebody has changed the form."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from geval_cli.errors import Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, Wanted, plain_value
+from geval_cli.source.edit.yaml_edit import EditableText
+from geval_cli.source.files import is_file_reference
+from geval_cli.suite.draft_fields import (
+    PROMPT_FIELDS,
+    PROVIDER_FIELDS,
+    SUITE_FIELDS,
+    TEST_FIELDS,
+    FieldError,
+    FieldKind,
+    FieldSpec,
+    read_field,
+    shown_field,
+    shown_value,
+)
+
+Fields = Mapping[str, str]
+
+_BODIES = ("raw", "system", "messages")
+_LISTS: dict[str, tuple[FieldSpec, ...]] = {
+    "prompts": PROMPT_FIELDS,
+    "providers": PROVIDER_FIELDS,
+    "tests": TEST_FIELDS,
+}
+_SHORT = {"prompts": "raw", "providers": "id"}
+_MORE = "more"
+_TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_test", "tests")
+
+
+class ItemForm(Struct, frozen=True):
+    """A prompt, provider or test as its fields show it; not `is_editable` when it is none of the known forms."""
+
+    fields: Fields
+    is_editable: bool = True
+
+
+class SuiteForm(Struct, frozen=True):
+    """What an editor shows of a suite. `tests_file` names the file that holds the tests, which are then not shown."""
+
+    fields: Fields
+    prompts: tuple[ItemForm, ...] = ()
+    providers: tuple[ItemForm, ...] = ()
+    tests: tuple[ItemForm, ...] = ()
+    tests_file: str = ""
+
+
+class ItemDraft(Struct, frozen=True):
+    """An item as it is to be. Fields that are not given are as in the item `origin`, or empty when there is none."""
+
+    fields: Fields = field(default_factory=dict)
+    origin: int | None = None
+    is_copy: bool = False
+
+
+class SuiteDraft(Struct, frozen=True):
+    """A suite as it is to be. Fields that are not given, and lists that are None, stay as they are."""
+
+    fields: Fields = field(default_factory=dict)
+    prompts: tuple[ItemDraft, ...] | None = None
+    providers: tuple[ItemDraft, ...] | None = None
+    tests: tuple[ItemDraft, ...] | None = None
+
+
+class FieldProblem(Struct, frozen=True):
+    """A field whose text stands for nothing. `item` is the list and number of its item; None for the suite's own."""
+
+    item: tuple[str, int] | None
+    field: str
+    problem: Problem
+
+
+class ComposedSuite(Struct, frozen=True):
+    """The text of the file as a draft has it; a field with a problem is in it as it was before."""
+
+    text: str
+    problems: tuple[FieldProblem, ...] = ()
+
+
+def suite_form(source: EditableText) -> SuiteForm:
+    """The fields of everything in a config that can be changed in an editor."""
+    top = source.value if isinstance(source.value, dict) else {}
+    tests = top.get("tests")
+    return SuiteForm(
+        {spec.name: shown_field(spec, top, source, ()) for spec in SUITE_FIELDS},
+        prompts=tuple(_item_forms("prompts", source)),
+        providers=tuple(_item_forms("providers", source)),
+        tests=tuple(_item_forms("tests", source)),
+        tests_file=tests if is_file_reference(tests) else "",
+    )
+
+
+def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
+    """The text of the file with the changes of a draft; everything else stays as it is written.
+
+    Raises:
+        UsageError: the file is laid out so that a change cannot be made in it, or lacks an item that the draft names.
+    """
+    top = source.value if isinstance(source.value, dict) else {}
+    problems: list[FieldProblem] = []
+    wanted: dict[str, Wanted] = dict(top)
+    shown = suite_form(source)
+    for spec in SUITE_FIELDS:
+        text = draft.fields.get(spec.name)
+        if text is not None and text != shown.fields[spec.name]:
+            try:
+                wanted = _with_field(wanted, spec, text, _TOP_ORDER)
+            except FieldError as error:
+                problems.append(FieldProblem(None, spec.name, error.problem))
+    for name in _LISTS:
+        items: tuple[ItemDraft, ...] | None = getattr(draft, name)
+        if items is not None and (items or name in top):
+            wanted = _with_list(wanted, name, items, getattr(shown, name), problems)
+    return ComposedSuite(source.with_value(wanted), tuple(problems))
+
+
+def _items(name: str, top: Mapping[str, JsonValue]) -> tuple[list[JsonValue], bool]:
+    """The items of a list, and whether they stand in one: a single prompt or provider may stand for itself."""
+    value = top.get(name)
+    if isinstance(value, list):
+        return value, True
+    if value is None or name == "tests":
+        return [], True
+    return [value], False
+
+
+def _item_forms(name: str, source: EditableText) -> Iterator[ItemForm]:
+    top = source.value if isinstance(source.value, dict) else {}
+    items, is_list = _items(name, top)
+    for index, item in enumerate(items):
+        path = (name, index) if is_list else (name,)
+        yield _item_form(name, item, source, path)
+
+
+def _item_form(name: str, item: JsonValue, source: EditableText, path: Sequence[str | int]) -> ItemForm:
+    entries = _as_mapping(name, item)
+    if entries is None:
+        return ItemForm({}, is_editable=False)
+    fields = {spec.name: shown_field(spec, entries, source, path) for spec in _LISTS[name]}
+    if name == "prompts":
+        if fields["evaluation_criteria"] and not fields["evaluation_mode"]:
+            fields["evaluation_mode"] = "llm"  # criteria without a mode mean it
+        body = next((key for key in _BODIES if key in entries), "raw")
+        at = path if isinstance(item, list) else (*path, body)
+        fields["kind"] = body
+        fields["body"] = shown_value(_body_kind(body), entries.get(body), source, at)
+    rest = {key: value for key, value in entries.items() if key not in _own_keys(name)}
+    fields[_MORE] = source.entries(path, tuple(rest)) or shown_value(
+        FieldKind.MAPPING, rest or None, source, ("",)
+    )
+    return ItemForm(fields)
+
+
+def _as_mapping(name: str, item: JsonValue) -> dict[str, JsonValue] | None:
+    """An item with its short form written out; None for what is no item at all."""
+    if isinstance(item, dict):
+        return item
+    if isinstance(item, str) and name in _SHORT:
+        return {_SHORT[name]: item}
+    if isinstance(item, list) and name == "prompts":
+        return {"messages": item}
+    return None
+
+
+def _own_keys(name: str) -> set[str]:
+    keys = {key for spec in _LISTS[name] for key in (spec.name, *spec.also)}
+    return keys | set(_BODIES) if name == "prompts" else keys
+
+
+def _body_kind(body: str) -> FieldKind:
+    return FieldKind.LIST if body == "messages" else FieldKind.TEXT
+
+
+def _with_list(
+    wanted: dict[str, Wanted],
+    name: str,
+    drafts: Sequence[ItemDraft],
+    forms: Sequence[ItemForm],
+    problems: list[FieldProblem],
+) -> dict[str, Wanted]:
+    old, is_list = _items(name, {key: plain_value(value) for key, value in wanted.items() if key == name})
+    taken = {draft.origin for draft in drafts if not draft.is_copy}
+    edited = []
+    for index, draft in enumerate(drafts):
+        origin = draft.origin if draft.origin is not None and draft.origin < len(old) else None
+        form = ItemForm({}) if origin is None else forms[origin]
+        item = None if origin is None else old[origin]
+        found = _Item(name, item, form.fields, (name, index), problems)
+        value = found.with_fields(draft.fields) if form.is_editable else item
+        edited.append(EditedItem(value, origin, draft.is_copy and origin in taken))
+    if not is_list and len(edited) == 1 and edited[0].origin == 0:
+        return {**wanted, name: edited[0].value}
+    return _placed(wanted, name, EditedList(tuple(edited)), _TOP_ORDER)
+
+
+class _Item(Struct, frozen=True):
+    """An item of the file (None: a new one), what its fields show, and where its problems go."""
+
+    name: str
+    value: JsonValue
+    shown: Fields
+    at: tuple[str, int]
+    problems: list[FieldProblem]
+
+    def with_fields(self, fields: Fields) -> Wanted:
+        changes = {key: text.replace("\r\n", "\n") for key, text in fields.items()}
+        changes = {key: text for key, text in changes.items() if text != self.shown.get(key, "")}
+        if not changes and self.value is not None:
+            return self.value
+        entries: dict[str, Wanted] = dict(_as_mapping(self.name, self.value) or {})
+        if self.name == "prompts":
+            entries = self._with_body(entries, changes)
+        order = _order(self.name)
+        for spec in _LISTS[self.name]:
+            if spec.name in changes:
+                entries = self._tried(spec.name, entries, spec, changes[spec.name], order)
+        if _MORE in changes:
+            entries = self._with_more(entries, changes[_MORE])
+        return self._shortest(entries)
+
+    def _tried(
+        self, name: str, entries: dict[str, Wanted], spec: FieldSpec, text: str, order: Sequence[str]
+    ) -> dict[str, Wanted]:
+        try:
+            return _with_field(entries, spec, text, order)
+        except FieldError as error:
+            self.problems.append(FieldProblem(self.at, name, error.problem))
+            return entries
+
+    def _with_body(self, entries: dict[str, Wanted], changes: Fields) -> dict[str, Wanted]:
+        before = next((key for key in _BODIES if key in entries), None)
+        kind = changes.get("kind") or self.shown.get("kind") or "raw"
+        if before is not None and not {"kind", "body"} & set(changes):
+            return entries
+        text = changes.get("body", self.shown.get("body", ""))
+        try:
+            body = text if kind != "messages" else _read_messages(text, entries.get(before or ""))
+        except FieldError as error:
+            self.problems.append(FieldProblem(self.at, "body", error.problem))
+            return entries
+        if before is None:
+            return _placed(entries, kind, body, _order(self.name))
+        return {
+            kind if key == before else key: body if key == before else value for key, value in entries.items()
+        }
+
+    def _with_more(self, entries: dict[str, Wanted], text: str) -> dict[str, Wanted]:
+        own = _own_keys(self.name)
+        try:
+            found = plain_value(read_field(FieldKind.MAPPING, text, None)) if text.strip() else {}
+        except FieldError as error:
+            self.problems.append(FieldProblem(self.at, _MORE, error.problem))
+            return entries
+        stray = next((key for key in found if key in own), None)
+        if stray is not None:
+            problem = Problem(f"`{stray}` has a field of its own", None, "write it there")
+            self.problems.append(FieldProblem(self.at, _MORE, problem))
+            return entries
+        kept = {key: value for key, value in entries.items() if key in own or key in found}
+        return {**kept, **found}
+
+    def _shortest(self, entries: dict[str, Wanted]) -> Wanted:
+        """The short form, where the item had it or is new and needs no other."""
+        short = _SHORT.get(self.name, "")
+        if not isinstance(self.value, dict) and set(entries) == {short}:
+            return entries[short]
+        if isinstance(self.value, list) and set(entries) == {"messages"}:
+            return entries["messages"]
+        return entries
+
+
+def _read_messages(text: str, old: Wanted) -> Wanted:
+    if not text.strip():
+        return []
+    return read_field(FieldKind.LIST, text, plain_value(old))
+
+
+def _order(name: str) -> tuple[str, ...]:
+    names = [spec.name for spec in _LISTS[name]]
+    if name == "prompts":
+        names[2:2] = _BODIES
+    return tuple(names)
+
+
+def _with_field(
+    entries: dict[str, Wanted], spec: FieldSpec, text: str, order: Sequence[str]
+) -> dict[str, Wanted]:
+    """The mapping with the field's key set to what `text` says; without the key when it says nothing."""
+    key = spec.key_in(entries)
+    if not text.strip():
+        return {name: value for name, value in entries.items() if name != key}
+    return _placed(entries, key, read_field(spec.kind, text, plain_value(entries.get(key))), order)
+
+
+def _placed(entries: dict[str, Wanted], key: str, value: Wanted, order: Sequence[str]) -> dict[str, Wanted]:
+    """The mapping with `key`; a new key comes behind the last of those that stand before it in `order`."""
+    if key in entries or key not in order:
+        return {**entries, key: value}
+    earlier = order[: order.index(key)]
+    after = [name for name in entries if name in earlier]
+    if not after and not any(name in order for name in entries):
+        return {**entries, key: value}
+    placed: dict[str, Wanted] = {} if after else {key: value}
+    for name, entry in entries.items():
+        placed[name] = entry
+        if after and name == after[-1]:
+            placed[key] = value
+    return placed

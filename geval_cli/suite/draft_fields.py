@@ -1,0 +1,148 @@
+"""The fields in which an editor shows the parts of a suite: keys of the file as texts, and texts back to values."""
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import yaml
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.records import JsonValue
+from geval_cli.source.edit.yaml_changes import Wanted, Written
+from geval_cli.source.edit.yaml_edit import EditableText
+from geval_cli.source.edit.yaml_style import same, write_yaml
+from geval_cli.source.edit.yaml_tree import read_tree
+from geval_cli.source.files import is_file_reference
+from geval_cli.source.json_source import read_json
+from geval_cli.source.yaml_source import read_yaml
+from geval_cli.specs.type_messages import describe_value
+
+
+class FieldKind(StrEnum):
+    """How the text of a field stands for a value."""
+
+    TEXT = "text"
+    JSON = "json"
+    MAPPING = "mapping"
+    LIST = "list"
+
+
+class FieldSpec(Struct, frozen=True):
+    """A field: its name, how it is written, and the spellings of its key, the preferred one first."""
+
+    name: str
+    kind: FieldKind = FieldKind.TEXT
+    also: tuple[str, ...] = ()
+
+    def key_in(self, entries: Mapping[str, Wanted]) -> str:
+        """How a mapping spells the key; the preferred spelling when it has none."""
+        return next((key for key in (self.name, *self.also) if key in entries), self.name)
+
+
+SUITE_FIELDS = (
+    FieldSpec("description"),
+    FieldSpec("defaultTest", FieldKind.MAPPING, ("default_test",)),
+)
+PROMPT_FIELDS = (
+    FieldSpec("id"),
+    FieldSpec("label"),
+    FieldSpec("evaluation_mode", also=("evaluationMode",)),
+    FieldSpec("evaluation_criteria", also=("evaluationCriteria",)),
+    FieldSpec("evaluation_parsing", also=("evaluationParsing",)),
+    FieldSpec("expected_schema", FieldKind.JSON, ("expectedSchema",)),
+)
+PROVIDER_FIELDS = (FieldSpec("id"), FieldSpec("label"))
+TEST_FIELDS = (
+    FieldSpec("description"),
+    FieldSpec("vars", FieldKind.MAPPING),
+    FieldSpec("input"),
+    FieldSpec("expected_output", also=("expectedOutput",)),
+    FieldSpec("evaluation_schema", FieldKind.JSON, ("evaluationSchema",)),
+    FieldSpec("evaluation_parsing", also=("evaluationParsing",)),
+    FieldSpec("assert", FieldKind.LIST, ("assertions",)),
+)
+
+
+class FieldError(Exception):
+    """The text of a field stands for no value; the lines and columns of `problem` are those of the field."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def shown_field(
+    spec: FieldSpec, entries: Mapping[str, JsonValue], source: EditableText, path: Sequence[str | int]
+) -> str:
+    """What a field shows of a mapping that stands at `path`; empty for a key that is not there."""
+    key = spec.key_in(entries)
+    if key not in entries:
+        return ""
+    return shown_value(spec.kind, entries[key], source, (*path, key))
+
+
+def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: Sequence[str | int]) -> str:
+    """A value as its field shows it; of YAML, the very lines of the file."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if kind in (FieldKind.MAPPING, FieldKind.LIST):
+        return source.source(*path) or _yaml_lines(value)
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def read_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
+    """The value that a text which is not empty stands for.
+
+    Args:
+        kind: how it is written.
+        text: what stands in the field.
+        old: the value that the field had; a schema that was JSON text stays text.
+
+    Raises:
+        FieldError: it is broken, or of another kind than the field needs.
+    """
+    if kind is FieldKind.TEXT:
+        return text
+    if kind is FieldKind.JSON:
+        return _read_json_field(text, old)
+    return _read_yaml_field(kind, text.rstrip(), old)
+
+
+def _read_json_field(text: str, old: JsonValue) -> JsonValue:
+    if is_file_reference(text.strip()):
+        return text.strip()
+    try:
+        value = read_json(text, "").value
+    except ConfigError as error:
+        raise FieldError(error.problems[0]) from error
+    if isinstance(old, str) and not is_file_reference(old):
+        return text
+    return old if same(value, old) else value
+
+
+def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
+    if is_file_reference(text):
+        return text
+    try:
+        value = read_yaml(text, "").value
+    except ConfigError as error:
+        raise FieldError(error.problems[0]) from error
+    wanted, what = (dict, "a mapping: `name: value` lines") if kind is FieldKind.MAPPING else (list, "a list")
+    if not isinstance(value, wanted):
+        hint = "put `- ` before each of them" if kind is FieldKind.LIST else "write one `name: value` a line"
+        raise FieldError(Problem(f"this must be {what}, found {describe_value(value)}", None, hint))
+    tree = read_tree(text)
+    stands_alone = not tree.is_flow and not any(part.anchor for part in tree.walk()) and "\t" not in text
+    if not stands_alone or text[: tree.start].strip():
+        return old if same(value, old) else value
+    return Written(value, text[tree.start :])
+
+
+def _yaml_lines(value: JsonValue) -> str:
+    try:
+        return write_yaml(value).rstrip("\n")
+    except (UsageError, yaml.YAMLError):  # half of a surrogate pair
+        return json.dumps(value, indent=2)

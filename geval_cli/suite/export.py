@@ -1,0 +1,184 @@
+"""A whole suite as one file that stands for itself, for passing it on: `geval export suite` and `geval import`.
+
+It has the vocabulary of a config, so it is one. Short forms are written out and `file://` texts are put in; env
+expressions stay expressions, so that no value of this machine gets into the file.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.assertions.serialize import written_form
+from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.records import JsonValue
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.edit.yaml_style import write_yaml
+from geval_cli.source.env import EnvValues, gather_env
+from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
+from geval_cli.source.problems import sort_problems
+from geval_cli.source.secrets import MASK, mask_config, secret_variables
+from geval_cli.source.source_map import ENV_MARK, Document, Place
+from geval_cli.specs.base import PromptSpec
+from geval_cli.specs.dialect import Dialect, read_with_dialect
+from geval_cli.suite.load import read_suite
+from geval_cli.suite.suite import OpenedSuite
+from geval_cli.suite.tests import SuiteTests
+from geval_cli.suite.validation import Reading
+
+
+class PortableSuite(Struct, frozen=True):
+    """A suite as the content of one file. `warnings` are about what that file lacks, or should not hold."""
+
+    content: Mapping[str, JsonValue]
+    warnings: tuple[Problem, ...] = ()
+
+    def without_secrets(self) -> "PortableSuite":
+        """The suite with `***` in the place of each key and password, for a file that is passed on."""
+        rest, env = _without_secrets(self.content)
+        content = {key: env if key == "env" else rest[key] for key in self.content}
+        return PortableSuite(content, self.warnings)
+
+    def to_json(self) -> str:
+        """The suite as JSON text."""
+        text = json.dumps(self.content, ensure_ascii=False, indent=2) + "\n"
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can write
+            return json.dumps(self.content, indent=2) + "\n"
+        return text
+
+    def to_yaml(self) -> str:
+        """The suite as the text of a YAML config.
+
+        Raises:
+            UsageError: it holds text that YAML cannot.
+        """
+        return write_yaml(self.content)
+
+
+def read_portable_suite(
+    path: Path, *, env: Mapping[str, str], env_file: Path | None = None, access: Access = TRUSTED
+) -> PortableSuite:
+    """The suite in a config file, or in a file that was exported.
+
+    Args:
+        path: YAML or JSON.
+        env: for `{{ env.NAME }}` in the names of files; elsewhere it stays as it is.
+        env_file: more environment values; must exist.
+        access: what may be read for it.
+
+    Raises:
+        ConfigError: with every problem that reading finds.
+    """
+    document, dialect = read_with_dialect(path, access)
+    if dialect is Dialect.PROMPTFOO:
+        hint = (
+            "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
+        )
+        message = (
+            "a config in promptfoo's dialect cannot be exported: the exported form has geval's own rules"
+        )
+        raise ConfigError([Problem(message, document.place.value(), hint)])
+    files = _PortableFiles(path.parent, access)
+    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access)
+    opened = read_suite(path, document, Reading(files, _WrittenEnv(values, access=access)))
+    problems = list(opened.problems)
+    tests: list[JsonValue] = []
+    assert isinstance(opened.suite.tests, SuiteTests)
+    try:
+        tests += [written_form(spec) for _, spec in opened.suite.tests.specs()]
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(sort_problems(problems))
+    content = _content(document.value, opened, tests)
+    return PortableSuite(content, tuple(sort_problems([*files.kept, *_secrets(content, document.place)])))
+
+
+def _content(
+    raw: Mapping[str, JsonValue], opened: OpenedSuite, tests: list[JsonValue]
+) -> dict[str, JsonValue]:
+    """Every key that the config has, in a fixed order; what it leaves out stays out."""
+    suite = opened.suite
+    assert isinstance(suite.tests, SuiteTests)
+    default = suite.tests.default
+    parts = {
+        "$schema": raw.get("$schema"),
+        "description": suite.description,
+        "dialect": raw.get("dialect"),
+        "env": raw.get("env"),
+        "prompts": _prompts(raw.get("prompts"), suite.prompts),
+        "providers": [written_form(provider) for provider in suite.providers],
+        "defaultTest": None if default is None else written_form(default),
+        "tests": tests,
+        "options": written_form(suite.options),
+    }
+    spelled = {"default_test": "defaultTest"}
+    given = {spelled.get(key, key) for key in raw}
+    return {key: value for key, value in parts.items() if key in given}
+
+
+def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...]) -> list[JsonValue]:
+    """The prompts without the names that reading gave them: those may come from values of this machine."""
+    items = raw if isinstance(raw, list) else [raw] * len(prompts)
+    forms = []
+    for item, prompt in zip(items, prompts, strict=False):
+        written = item if isinstance(item, dict) else {}
+        form = written_form(prompt)
+        forms.append({key: form[key] for key in form if key not in {"id", "label"} or key in written})
+    return forms
+
+
+def _secrets(content: Mapping[str, JsonValue], place: Place) -> list[Problem]:
+    if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
+        return []
+    hint = "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
+    return [Problem("the suite holds a key or a password", place.value(), hint, severity=Severity.WARNING)]
+
+
+def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
+    """All but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
+    rest = mask_config({**content, "env": None})
+    assert isinstance(rest, dict)
+    env = mask_config(content.get("env"))
+    if isinstance(env, dict):
+        keys = env.keys() & set(secret_variables(rest))
+        env = {name: MASK if name in keys else value for name, value in env.items()}
+    return rest, env
+
+
+class _WrittenEnv(EnvValues):
+    """Leaves env expressions as they are written, except in the names of files, which must be known."""
+
+    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+        if isinstance(value, str) and not is_file_reference(value):
+            return value
+        return super().fill(value, place, problems)
+
+
+class _PortableFiles(SourceFiles):
+    """Gives the content of files, and the reference itself where a config could not hold the content as it is."""
+
+    def __init__(self, base_dir: Path, access: Access) -> None:
+        super().__init__(base_dir, access)
+        self.kept: list[Problem] = []
+
+    def text(self, reference: str, asked_at: Location | None) -> str:
+        text = super().text(reference, asked_at)
+        if text.startswith(FILE_PREFIX) or (ENV_MARK in text and "{{" in text):
+            return self._keep(reference, asked_at)
+        return text
+
+    def document(self, reference: str, asked_at: Location | None) -> Document:
+        document = super().document(reference, asked_at)
+        if document.may_use_env:
+            return Document(self._keep(reference, asked_at), document.positions)
+        return document
+
+    def _keep(self, reference: str, asked_at: Location | None) -> str:
+        message = f"`{reference}` stays a file of its own, which must go along with the suite"
+        hint = "in a config its text would mean something else"
+        self.kept.append(Problem(message, asked_at, hint, severity=Severity.WARNING))
+        return reference

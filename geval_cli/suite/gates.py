@@ -1,0 +1,157 @@
+"""Gates: conditions on a whole run, such as `coherence.mean >= 0.7`, that decide its exit code."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from geval_cli.errors import Problem
+from geval_cli.numbers import percent_hint
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.source.problems import did_you_mean
+from geval_cli.source.source_map import Place
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.validation import Reading
+
+Comparison = Literal[">=", ">", "<=", "<"]
+
+
+class Statistic(StrEnum):
+    """What of a metric, or of the whole run, is compared.
+
+    `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
+    `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
+    milliseconds.
+    """
+
+    MEAN = "mean"
+    PASS_RATE = "pass_rate"
+    PASSED = "passed"
+    FAILURES = "failures"
+    ERRORS = "errors"
+    COST = "cost"
+    LATENCY_MEAN = "latency.mean"
+    LATENCY_P50 = "latency.p50"
+    LATENCY_P95 = "latency.p95"
+    LATENCY_P99 = "latency.p99"
+
+
+_OF_METRICS = {"mean": Statistic.MEAN, "pass_rate": Statistic.PASS_RATE, "errors": Statistic.ERRORS}
+_OF_RUNS = {
+    **{item.value: item for item in Statistic if item is not Statistic.MEAN},
+    "score.mean": Statistic.MEAN,
+}
+_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED})
+_GATE = compile_later(
+    r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
+    r"(?P<limit>[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s*\Z"
+)
+_FORM = "write it like `coherence.mean >= 0.7`, `pass_rate[area=billing] >= 90%` or `errors <= 1%`"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One condition.
+
+    Attributes:
+        text: as written.
+        metric: whose scores count; None for the whole cases.
+        tags: only cases whose metadata has all of these values count.
+        limit: what is compared with; a share for a limit in per cent.
+        is_share: the limit was written in per cent.
+    """
+
+    text: str
+    statistic: Statistic
+    comparison: Comparison
+    limit: float
+    metric: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    is_share: bool = False
+    place: Place = field(default_factory=Place.nowhere, compare=False)
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` is on the right side of the limit; both are rounded to nine decimals, as scores are."""
+        left, right = round(value, 9), round(self.limit, 9)
+        match self.comparison:
+            case ">=":
+                return left >= right
+            case ">":
+                return left > right
+            case "<=":
+                return left <= right
+        return left < right
+
+
+def read_gates(value: JsonValue, place: Place, reading: Reading) -> tuple[Gate, ...]:
+    """The gates of a config, with a problem for each that cannot be read."""
+    if not isinstance(value, list):
+        hint = "put `- ` before each gate" if isinstance(value, str) else _FORM
+        reading.report(f"`gates` must be a list, found {describe_value(value)}", place.value(), hint)
+        return ()
+    found = []
+    for index, item in enumerate(value):
+        if isinstance(item, str):
+            gate = parse_gate(item, place.child(index))
+        else:
+            message = f"a gate is one text, found {describe_value(item)}"
+            gate = Problem(message, place.value(index), _FORM)
+        if isinstance(gate, Problem):
+            reading.problems.append(gate)
+        else:
+            found.append(gate)
+    return tuple(found)
+
+
+def parse_gate(text: str, place: Place) -> Gate | Problem:
+    """The gate that `text` says, or what is wrong with it."""
+    match = _GATE.match(text)
+    if match is None:
+        return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
+    subject, percent = match["subject"], match["percent"]
+    tags = _tags(match["tags"])
+    if tags is None:
+        hint = "write tags as `[area=billing]` or `[area=billing, lang=de]`"
+        return Problem(f"broken tags in the gate `{text}`", place.value(), hint)
+    named = _statistic(subject)
+    if named is None:
+        known = [*_OF_RUNS, *(f"METRIC.{name}" for name in _OF_METRICS)]
+        near = did_you_mean(subject, _OF_RUNS)
+        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known)}"
+        return Problem(f"nothing is called `{subject}`", place.value(), hint)
+    metric, statistic = named
+    limit = float(match["limit"]) / (100 if percent else 1)
+    problem = _limit_problem(statistic, limit, is_share=bool(percent))
+    if problem:
+        meant = "" if percent else percent_hint(limit)
+        return Problem(
+            f"{problem} in the gate `{text}`", place.value(), f"{meant} or {limit:g}%" if meant else _FORM
+        )
+    comparison: Comparison = match["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
+    return Gate(text.strip(), statistic, comparison, limit, metric, tags, bool(percent), place)
+
+
+def _statistic(subject: str) -> tuple[str | None, Statistic] | None:
+    """The metric, if one is named, and what of it."""
+    if subject in _OF_RUNS:
+        return None, _OF_RUNS[subject]
+    metric, dot, name = subject.rpartition(".")
+    metric = metric.strip().strip("\"'")
+    return (metric, _OF_METRICS[name]) if dot and metric and name in _OF_METRICS else None
+
+
+def _tags(text: str | None) -> tuple[tuple[str, str], ...] | None:
+    if text is None:
+        return ()
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not name.strip() or not equals for name, equals, _ in pairs):
+        return None
+    return tuple((name.strip(), value.strip().strip("\"'")) for name, _, value in pairs)
+
+
+def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str:
+    if statistic in _SHARES and limit > 1:
+        return "a limit above 1 (or 100%)"
+    if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:
+        return "a limit in per cent of something that is no share"
+    return ""

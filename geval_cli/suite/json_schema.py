@@ -1,0 +1,234 @@
+"""The JSON Schema (2020-12) of a config file, for editors: made from the specs, with the short forms added.
+
+It refuses what an editor can see in one file. What needs more (files, environment, how values fit together) is for
+the readers.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.specs.base import (
+    ChatMessageSpec,
+    PromptSpec,
+    ProviderSpec,
+    RubricPromptSpec,
+    RunOptionsSpec,
+    Spec,
+    TestOptionsSpec,
+    spellings,
+)
+from geval_cli.specs.provider_settings import config_schema
+from geval_cli.specs.type_messages import field_options
+from geval_cli.suite.derived_metrics import DerivedMetric
+from geval_cli.suite.schema import SuiteSpec, TestSpec
+
+JsonSchema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SIMPLE: dict[Any, JsonSchema] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    Any: {},
+}
+_FILE: JsonSchema = {"type": "string", "pattern": "^file://.", "description": "The content of a file."}
+
+
+def config_json_schema() -> JsonSchema:
+    """The schema of a whole config file, every short form and spelling included."""
+    return {
+        "$schema": _DIALECT,
+        "title": "geval config",
+        **_spec_schema(SuiteSpec, _suite_forms()),
+        "$defs": {
+            "prompt": _prompt_schema(),
+            "chatMessages": _list_of(_spec_schema(ChatMessageSpec, {}), at_least=1),
+            "provider": _provider_schema(),
+            "test": _spec_schema(TestSpec, _test_forms()),
+            "testOptions": _spec_schema(TestOptionsSpec, _judge_forms()),
+            "assertion": _assertion_schema(),
+            "jsonSchema": {"type": ["object", "boolean", "string", "null"]},
+            "rubric": _rubric_schema(),
+            "rubricPrompt": {
+                "anyOf": [{"type": "string"}, _reference("chatMessages"), _spec_schema(RubricPromptSpec, {})]
+            },
+        },
+    }
+
+
+def _reference(name: str) -> JsonSchema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _list_of(item: JsonSchema, *, at_least: int = 0) -> JsonSchema:
+    return {"type": "array", "items": item, **({"minItems": at_least} if at_least else {})}
+
+
+def _one_or_list(item: JsonSchema) -> JsonSchema:
+    return {"anyOf": [item, _list_of(item, at_least=1)]}
+
+
+def _suite_forms() -> dict[str, JsonSchema]:
+    return {
+        "prompts": _one_or_list(_reference("prompt")),
+        "providers": _one_or_list(_reference("provider")),
+        "default_test": _reference("test"),
+        "tests": {"anyOf": [_FILE, _list_of(_reference("test"), at_least=1)]},
+        "options": _spec_schema(RunOptionsSpec, {}),
+        "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+    }
+
+
+def _test_forms() -> dict[str, JsonSchema]:
+    return {
+        "assertions": _list_of(_reference("assertion")),
+        "options": _reference("testOptions"),
+        "evaluation_schema": _reference("jsonSchema"),
+        "provider": _reference("provider"),
+    }
+
+
+def _judge_forms() -> dict[str, JsonSchema]:
+    return {
+        "provider": _reference("provider"),
+        "rubric_prompt": _reference("rubricPrompt"),
+        "rubric": _reference("rubric"),
+        "assertions": _list_of(_reference("assertion"), at_least=1),
+    }
+
+
+def _prompt_schema() -> JsonSchema:
+    forms = {
+        "messages": _reference("chatMessages"),
+        "evaluation_criteria": {"type": ["string", "null"]},
+        "expected_schema": {"type": ["object", "string", "null"]},
+    }
+    written_out = _spec_schema(PromptSpec, forms)
+    written_out["oneOf"] = [{"required": [name]} for name in ("raw", "messages", "system")]
+    return {"anyOf": [{"type": "string"}, _reference("chatMessages"), written_out]}
+
+
+def _provider_schema() -> JsonSchema:
+    written_out = _spec_schema(ProviderSpec, {"config": {"type": "object", "properties": config_schema()}})
+    others = {name: form for name, form in written_out["properties"].items() if name != "id"}
+    keyed = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "propertyNames": {"pattern": ":"},
+        "additionalProperties": {
+            "type": ["object", "null"],
+            "properties": others,
+            "additionalProperties": False,
+        },
+    }
+    return {"anyOf": [{"type": "string", "minLength": 1}, written_out, keyed]}
+
+
+def _assertion_schema() -> JsonSchema:
+    """One branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
+    kinds: dict[type[AssertionSpec], list[str]] = {}
+    for name, model in ASSERTION_TYPES.items():
+        kinds.setdefault(model, []).extend([name, f"not-{name}"])
+    names = [name for group in kinds.values() for name in group]
+    return {
+        "type": "object",
+        "required": ["type"],
+        "properties": {"type": {"enum": names}},
+        "allOf": [
+            {
+                "if": {"required": ["type"], "properties": {"type": {"enum": group}}},
+                "then": _kind_schema(model),
+            }
+            for model, group in kinds.items()
+        ],
+    }
+
+
+def _kind_schema(model: type[AssertionSpec]) -> JsonSchema:
+    schema = _spec_schema(model, _judge_forms())
+    schema["description"] = inspect.cleandoc(model.__doc__ or "")
+    return schema
+
+
+def _rubric_schema() -> JsonSchema:
+    text = {"type": "string", "minLength": 1}
+    number = {"type": "number"}
+    pair = {"type": "array", "prefixItems": [number, text], "items": False, "minItems": 2}
+    span = {"type": "array", "items": number, "minItems": 2, "maxItems": 2}
+    return {
+        "anyOf": [
+            {"type": "object", "minProperties": 1, "additionalProperties": text},
+            _list_of(
+                {
+                    "anyOf": [
+                        pair,
+                        _closed({"score": number, "description": text}),
+                        _closed({"score_range": span, "expected_outcome": text}),
+                    ]
+                },
+                at_least=1,
+            ),
+        ]
+    }
+
+
+def _closed(properties: Mapping[str, JsonSchema]) -> JsonSchema:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSchema:
+    """A mapping with the keys of a spec; `forms` replaces the schema of fields that have short forms."""
+    properties: dict[str, JsonSchema] = {}
+    required: dict[str, list[str]] = {}
+    for spelling, name in spellings(model).items():
+        info = model.model_fields[name]
+        properties[spelling] = _described(forms.get(name) or _field_schema(info), info)
+        if info.is_required():
+            required.setdefault(name, []).append(spelling)
+    schema: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, **_required(required.values())}
+
+
+def _required(keys: Iterable[list[str]]) -> JsonSchema:
+    """That every one of `keys`, each a list of spellings, must be there in one of them."""
+    single = [spelling for spelling, *others in keys if not others]
+    several = [{"anyOf": [{"required": [name]} for name in names]} for names in keys if len(names) > 1]
+    return {**({"required": single} if single else {}), **({"allOf": several} if several else {})}
+
+
+def _described(schema: JsonSchema, info: FieldInfo) -> JsonSchema:
+    return {"description": info.description, **schema} if info.description else schema
+
+
+def _field_schema(annotation: Any) -> JsonSchema:
+    options = [_option_schema(base, limits) for base, limits in field_options(annotation)]
+    return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def _option_schema(base: Any, limits: Mapping[str, float]) -> JsonSchema:
+    origin, arguments = get_origin(base), get_args(base)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is dict:
+        entries = _field_schema(arguments[1])
+        return {"type": "object", **({"additionalProperties": entries} if entries else {})}
+    if origin is tuple and Ellipsis not in arguments:
+        count = len(arguments)
+        return {"type": "array", "items": _field_schema(arguments[0]), "minItems": count, "maxItems": count}
+    if origin in (tuple, list):
+        return _list_of(_field_schema(arguments[0]))
+    if base in _SIMPLE:
+        return {**_SIMPLE[base], **limits}
+    return _spec_schema(base, {})

@@ -1,0 +1,304 @@
+"""From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.digest import digest_of, suite_parts
+from geval_cli.source.env import EnvValues, gather_env
+from geval_cli.source.files import (
+    SourceFiles,
+    is_bare_path,
+    is_file_reference,
+    open_problem,
+    parse_document,
+    read_document,
+)
+from geval_cli.source.problems import sort_problems
+from geval_cli.source.safe_open import open_regular
+from geval_cli.source.scripts import ScriptCaller
+from geval_cli.source.secrets import mask_config
+from geval_cli.source.source_map import Document, Place
+from geval_cli.specs.base import PromptSpec, RunOptionsSpec
+from geval_cli.specs.dialect import Dialect, read_with_dialect
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
+from geval_cli.suite.gates import read_gates
+from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
+from geval_cli.suite.prompts import NO_PROMPT, read_prompts
+from geval_cli.suite.providers import read_providers
+from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
+from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
+from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields, read_spec
+
+JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
+_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
+_LITERAL_KEYS = frozenset({"env", "$schema"})
+_NO_OVERRIDES = SuiteOverrides()
+
+
+class ReadingRules(Struct, frozen=True):
+    """How a config is read: by whose rules (None: as the file itself says), and joined with which other configs.
+
+    Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
+    what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
+    `access` is what may be read and run for it, now and as long as its tests are read.
+    """
+
+    dialect: Dialect | None = None
+    joined: tuple[Path, ...] = ()
+    needs_keys: bool = True
+    text: str | None = None
+    scripts: ScriptCaller | None = None
+    access: Access = TRUSTED
+
+
+_GUESSED_RULES = ReadingRules(access=TRUSTED)
+
+
+def open_suite(
+    path: Path,
+    *,
+    env: Mapping[str, str],
+    env_file: Path | None = None,
+    overrides: SuiteOverrides = _NO_OVERRIDES,
+    reading_rules: ReadingRules = _GUESSED_RULES,
+) -> OpenedSuite:
+    """The suite as far as it can be read, for callers that look for more problems before they report any.
+
+    Raises:
+        ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
+    """
+    access = reading_rules.access
+    if reading_rules.text is None:
+        document, dialect = read_with_dialect(path, access, reading_rules.dialect)
+    else:
+        document, dialect = parse_document(reading_rules.text, path), Dialect.GEVAL
+    if dialect is Dialect.PROMPTFOO:
+        further = [(other, read_document(other, access)) for other in reading_rules.joined]
+        documents = [(path, document), *further]
+        opened = open_promptfoo_suite(
+            documents,
+            env=env,
+            env_file=env_file,
+            overrides=overrides,
+            access=access,
+            scripts=reading_rules.scripts if access.runs_code else None,
+        )
+        return _as_trusted(opened, [document for _, document in documents], reading_rules)
+    if reading_rules.joined:
+        raise ConfigError([_cannot_join(document)])
+    literal = _literal_env(_top_mapping(document))
+    values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
+    filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
+    opened = read_suite(path, document, Reading(SourceFiles(path.parent, access), filler), overrides)
+    return _as_trusted(opened, [document], reading_rules)
+
+
+def _as_trusted(
+    opened: OpenedSuite, documents: Iterable[Document], reading_rules: ReadingRules
+) -> OpenedSuite:
+    """The suite, with what is refused to strangers among its problems."""
+    if not reading_rules.access.is_strangers:
+        return opened
+    refused = [problem for document in documents for problem in document_trust_problems(document)]
+    refused += suite_trust_problems(opened.suite)
+    return replace(opened, problems=tuple(sort_problems([*opened.problems, *refused])))
+
+
+def read_suite(
+    path: Path, document: Document, reading: Reading, overrides: SuiteOverrides = _NO_OVERRIDES
+) -> OpenedSuite:
+    """The suite that the content of `path` describes, with files and env values as `reading` gives them.
+
+    Raises:
+        ConfigError: the content is no mapping.
+    """
+    raw = _top_mapping(document)
+    filled = _fill_env(raw, document, reading)
+    fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
+    if fields is None:  # a mapping, as was checked
+        raise ConfigError(reading.problems)
+    tests = _tests(fields, reading, overrides)
+    unreported = reading.with_problems([])
+    rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
+    parts = suite_parts(filled, rows, reading.files, overrides.vars)
+    suite = Suite(
+        path=path,
+        base_dir=path.parent,
+        prompts=_prompts(fields, reading),
+        providers=read_providers(fields.values["providers"], fields.child("providers"), reading)
+        if "providers" in fields.values
+        else (),
+        tests=tests,
+        options=_options(fields, reading),
+        gates=read_gates(fields.values["gates"], fields.child("gates"), reading)
+        if "gates" in fields.values
+        else (),
+        digest=digest_of(parts),
+        parts=parts,
+        snapshot=mask_config(raw),
+        description=_check_rest(fields, reading),
+        derived_metrics=_derived_metrics(fields, reading),
+        env=reading.env.values,
+        access=reading.files.access,
+    )
+    return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
+
+
+def _cannot_join(document: Document) -> Problem:
+    hint = "run them one after another, without --merge"
+    return Problem("only configs of promptfoo's dialect can be joined", document.place.value(), hint)
+
+
+def _top_mapping(document: Document) -> dict[str, JsonValue]:
+    if isinstance(document.value, dict):
+        return document.value
+    hint = (
+        "write `tests:` above the list"
+        if isinstance(document.value, list)
+        else "write `tests:`, then the tests"
+    )
+    message = (
+        f"a config must be a mapping of prompts, providers and tests, found {describe_value(document.value)}"
+    )
+    raise ConfigError([Problem(message, document.place.value(), hint)])
+
+
+def _literal_env(raw: Mapping[str, JsonValue]) -> dict[str, str]:
+    """`env:` of the config, as far as it is well-formed; what is not is reported with the other keys."""
+    values = raw.get("env")
+    if not isinstance(values, dict):
+        return {}
+    return {name: value for name, value in values.items() if isinstance(value, str)}
+
+
+def _fill_env(raw: dict[str, JsonValue], document: Document, reading: Reading) -> dict[str, JsonValue]:
+    if not document.may_use_env:
+        return raw
+    return {
+        key: value
+        if key in _LITERAL_KEYS
+        else reading.env.fill(value, document.place.child(key), reading.problems)
+        for key, value in raw.items()
+    }
+
+
+def _prompts(fields: Fields, reading: Reading) -> tuple[PromptSpec, ...]:
+    if "prompts" not in fields.values:
+        return (NO_PROMPT,)
+    return read_prompts(fields.values["prompts"], fields.child("prompts"), reading) or (NO_PROMPT,)
+
+
+def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
+    if "options" not in fields.values:
+        return RunOptionsSpec()
+    place = fields.child("options")
+    found = read_spec(RunOptionsSpec, fields.values["options"], place, "the options of the run", reading)
+    return found or RunOptionsSpec()
+
+
+def _derived_metrics(fields: Fields, reading: Reading) -> tuple[DerivedMetric, ...]:
+    written = fields.values.get("derived_metrics")
+    if written is None:
+        return ()
+    return read_derived_metrics(written, fields.child("derived_metrics"), reading)
+
+
+def _check_rest(fields: Fields, reading: Reading) -> str | None:
+    """Check the keys that need no reader of their own; gives the description."""
+    names = ("description", "dialect", "schema_uri")
+    plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
+    _check_env(fields, reading)
+    spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
+    return spec.description if spec else None
+
+
+def _check_env(fields: Fields, reading: Reading) -> None:
+    """Report what is no text in `env`, without showing it: these are keys."""
+    values, place = fields.values.get("env", {}), fields.child("env")
+    if not isinstance(values, dict):
+        _report_unseen("`env` must be a mapping of names to texts", place.value(), reading)
+        return
+    for name, value in values.items():
+        if not isinstance(value, str):
+            _report_unseen(f"`env.{name}` must be text: put quotes around it", place.value(name), reading)
+
+
+def _report_unseen(message: str, location: Location | None, reading: Reading) -> None:
+    reading.report(message, None if location is None else dataclasses.replace(location, length=0))
+
+
+def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> SuiteTests:
+    default: TestSpec | None = None
+    if "default_test" in fields.values:
+        place = fields.child("default_test")
+        default = read_test(fields.values["default_test"], place, "defaultTest", reading)
+    return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars))
+
+
+def _rows(fields: Fields, reading: Reading) -> RowSource:
+    nothing = HeldRows((), ())
+    place = fields.child("tests")
+    if "tests" not in fields.written:
+        if "prompts" in fields.written or "default_test" in fields.written:
+            return HeldRows(({},), (fields.place.child("defaultTest"),))
+        hint = "add `tests`, or `prompts` and `providers`"
+        reading.report("the config has nothing to run", fields.place.value(), hint)
+        return nothing
+    value = fields.values.get("tests")
+    if is_file_reference(value):
+        return _file_rows(value, place.value(), reading) or nothing
+    if isinstance(value, list):
+        return _held_rows(value, place, reading)
+    if value is not None:
+        hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
+        if is_bare_path(value, reading.files.base_dir, reading.files.access):
+            hint = f"write file://{value}"
+        reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
+    return nothing
+
+
+def _held_rows(items: list[JsonValue], place: Place, reading: Reading) -> HeldRows:
+    if not items:
+        reading.report("`tests` has no entries", place.value(), "add a test")
+    return HeldRows.of_list(items, place)
+
+
+def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> RowSource | None:
+    try:
+        path = reading.files.resolve(reference, asked_at)
+        if path.suffix.lower() in _PROGRAM_SUFFIXES:
+            hint = "let the program write its tests into a .jsonl file, or use promptfoo's dialect"
+            reading.report(f"tests that a program makes are not read here: `{path.name}`", asked_at, hint)
+            return None
+        if path.suffix.lower() in JSON_LINES_SUFFIXES:
+            return _line_rows(path, asked_at, reading)
+        document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return None
+    if not isinstance(document.value, list):
+        message = f"a file of tests must hold a list of tests, found {describe_value(document.value)}"
+        reading.report(message, document.place.value())
+        return None
+    items = document.value
+    if document.may_use_env:
+        items = reading.env.fill(items, document.place, reading.problems)
+    return _held_rows(items, document.place, reading)
+
+
+def _line_rows(path: Path, asked_at: Location | None, reading: Reading) -> JsonLinesRows:
+    try:
+        with open_regular(path, reading.files.access):
+            return JsonLinesRows(path, asked_at)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error

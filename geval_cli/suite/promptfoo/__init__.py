@@ -1,0 +1,1 @@
+"""Reads configs of promptfoo's dialect into the same suite."""

@@ -1,0 +1,78 @@
+"""`{{ env.NAME }}` in a promptfoo config: also in brackets, with defaults; what is not set stays as it is written."""
+
+import re
+from collections.abc import Mapping
+
+from geval_cli.errors import Problem, Severity
+from geval_cli.patterns import compile_later
+from geval_cli.records import JsonValue
+from geval_cli.source.access import Access, environment_problem
+from geval_cli.source.env import EnvValues
+from geval_cli.source.source_map import Place
+from geval_cli.templating.js_text import js_string
+
+_QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+_EXPRESSION = compile_later(
+    rf"\{{\{{-?\s*env(?:\.(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>{_QUOTED})\s*\])\s*"
+    rf"(?:\|\s*(?:default|d)\(\s*(?P<default>{_QUOTED})\s*(?:,\s*\w+\s*)?\)\s*)?-?\}}\}}"
+)
+_ESCAPE = compile_later(r"\\(.)", re.DOTALL)
+_MARK = "env"
+_MIN_HIDDEN = 6
+
+
+class PromptfooEnv(EnvValues):
+    """Fills environment values in; a name that is not set is warned about, once, and left to the rendering."""
+
+    def __init__(self, values: Mapping[str, str], access: Access) -> None:
+        super().__init__(values, access=access)
+        self._missed: set[str] = set()
+
+    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+        if isinstance(value, str):
+            return (
+                self._fill_expressions(value, place, problems) if _MARK in value and "{{" in value else value
+            )
+        return super().fill(value, place, problems)
+
+    def _fill_expressions(self, text: str, place: Place, problems: list[Problem]) -> str:
+        def replacement(found: re.Match[str]) -> str:
+            name = found["name"] or _unquoted(found["key"])
+            if not self.access.reads_environment:
+                problems.append(environment_problem(name, place.value()))
+                return ""
+            value = self.values.get(name)
+            if value is not None:
+                if len(value) >= _MIN_HIDDEN:
+                    self._used.add(value)
+                return value
+            if found["default"] is not None:
+                return _unquoted(found["default"])
+            if name not in self._missed:
+                self._missed.add(name)
+                problems.append(self._not_set(name, place))
+            return found[0]
+
+        return _EXPRESSION.sub(replacement, text)
+
+    def _not_set(self, name: str, place: Place) -> Problem:
+        message = f"the environment variable `{name}` is not set, and nothing stands in its place"
+        hint = "set it, or name it in a .env file"
+        return Problem(message, place.value(), hint, severity=Severity.WARNING)
+
+
+def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:
+    """The texts of an `env:` block; its values may use variables of the environment and of the block itself."""
+    if not isinstance(raw, dict):
+        return {}
+    values = {
+        str(name): js_string(value) for name, value in raw.items() if not isinstance(value, dict | list)
+    }
+    for _ in range(2):
+        filled = PromptfooEnv({**around, **values}, access)
+        values = {name: filled.fill(text, Place.nowhere(), []) for name, text in values.items()}
+    return values
+
+
+def _unquoted(text: str) -> str:
+    return _ESCAPE.sub(r"\1", text[1:-1])

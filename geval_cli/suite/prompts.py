@@ -1,0 +1,132 @@
+"""Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
+
+from geval_cli.records import JsonValue
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import ChatMessageSpec, PromptSpec
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.assertion_values import read_json_schema
+from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+
+NO_PROMPT = PromptSpec(id="none", label="", raw="")
+"""Stands for the prompt of a suite that has none, where outputs are judged as they are."""
+
+_BODIES = ("raw", "messages", "system")
+_MAY_BE_EMPTY = ("evaluation_criteria", "expected_schema")
+_MAX_LABEL = 60
+
+
+def read_prompts(value: JsonValue, place: Place, reading: Reading) -> tuple[PromptSpec, ...]:
+    """The prompts in the order of the file; each has an id that no other has, and a label."""
+    items = value if isinstance(value, list) else [value]
+    places = [place.child(index) for index in range(len(items))] if isinstance(value, list) else [place]
+    if not items:
+        reading.report("`prompts` has no entries", place.value(), "add one, or leave the key out")
+    found = [_read_prompt(item, at, reading) for item, at in zip(items, places, strict=True)]
+    return _name_all([prompt for prompt in found if prompt is not None], reading)
+
+
+def _read_prompt(value: JsonValue, place: Place, reading: Reading) -> PromptSpec | None:
+    if isinstance(value, str):
+        return _build(Fields("a prompt", place, {"raw": value}, {"raw": ""}), place, reading)
+    if isinstance(value, list):
+        return _build(Fields("a prompt", place, {"messages": value}, {"messages": ""}), place, reading)
+    if not isinstance(value, dict):
+        message = (
+            f"a prompt must be text, a mapping or a list of chat messages, found {describe_value(value)}"
+        )
+        reading.report(message, place.value())
+        return None
+    if "role" in value and "content" in value:
+        hint = "put the messages of one prompt into a list of their own"
+        reading.report("a chat message stands where a prompt is expected", place.value(), hint)
+        return None
+    fields = read_fields(PromptSpec, value, place, "a prompt", reading, nullable=_MAY_BE_EMPTY)
+    if fields is None or not _has_one_body(fields, reading):
+        return None
+    return _build(fields, None, reading)
+
+
+def _has_one_body(fields: Fields, reading: Reading) -> bool:
+    given = [name for name in _BODIES if name in fields.written]
+    if len(given) == 1:
+        return True
+    if given:
+        names = " and ".join(f"`{name}`" for name in given)
+        location = fields.place.key(given[1])
+        reading.report(f"a prompt has {names}, but can have only one of them", location)
+    else:
+        reading.report("a prompt has no text", fields.place.value(), "add `raw`, `messages` or `system`")
+    return False
+
+
+def _build(fields: Fields, short_form: Place | None, reading: Reading) -> PromptSpec | None:
+    """The prompt with its files loaded. `short_form` is where the body stands when no key names it."""
+    values = fields.values
+    for name in ("raw", "system", "evaluation_criteria"):
+        if values.get(name) is not None:
+            at = short_form or fields.child(name)
+            text = reading.text(values[name], at.value(), is_for_models=True)
+            if text is None:
+                return None
+            values[name] = text
+    if "messages" in values:
+        messages = _read_messages(values["messages"], short_form or fields.child("messages"), reading)
+        if messages is None:
+            return None
+        values["messages"] = messages
+    read_json_schema("expected_schema", fields, reading)
+    return build_spec(PromptSpec, fields, reading)
+
+
+def _read_messages(value: JsonValue, place: Place, reading: Reading) -> tuple[ChatMessageSpec, ...] | None:
+    if not isinstance(value, (list, tuple)) or not value:
+        found = describe_value(value)
+        reading.report(f"chat messages must be a list of {{role, content}}, found {found}", place.value())
+        return None
+    messages = []
+    for index, item in enumerate(value):
+        fields = read_fields(ChatMessageSpec, item, place.child(index), "a chat message", reading)
+        if fields is None:
+            continue
+        if "content" in fields.values:
+            fields.values["content"] = reading.text(
+                fields.values["content"], fields.child("content").value(), is_for_models=True
+            )
+            if fields.values["content"] is None:
+                fields.drop("content")
+        message = build_spec(ChatMessageSpec, fields, reading)
+        if message is not None:
+            messages.append(message)
+    return tuple(messages) if len(messages) == len(value) else None
+
+
+def _name_all(prompts: list[PromptSpec], reading: Reading) -> tuple[PromptSpec, ...]:
+    taken: set[str] = set()
+    for prompt in prompts:
+        if prompt.id and prompt.id in taken:
+            message = f"two prompts have the id `{prompt.id}`"
+            reading.report(message, prompt.place.value("id"), "give each its own")
+        taken.add(prompt.id)
+    named = []
+    for number, prompt in enumerate(prompts, start=1):
+        label = prompt.label or prompt.id or _first_line(prompt)
+        named.append(prompt.model_copy(update={"id": prompt.id or _free_id(number, taken), "label": label}))
+    return tuple(named)
+
+
+def _free_id(number: int, taken: set[str]) -> str:
+    name = f"prompt-{number}"
+    while name in taken:
+        number += 1
+        name = f"prompt-{number}"
+    taken.add(name)
+    return name
+
+
+def _first_line(prompt: PromptSpec) -> str:
+    text: JsonValue = prompt.raw or prompt.system or ""
+    if prompt.messages:
+        text = prompt.messages[0].content
+    lines = [line.strip() for line in text.splitlines() if line.strip()] if isinstance(text, str) else []
+    line = lines[0] if lines else "chat messages" if prompt.messages else "empty prompt"
+    return line if len(line) <= _MAX_LABEL else line[: _MAX_LABEL - 1].rstrip() + "…"

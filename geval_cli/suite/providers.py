@@ -1,0 +1,56 @@
+"""Providers in every form that a config may write them: a name, `{id, label, config}`, `{id: {...}}`, or a list."""
+
+from geval_cli.records import JsonValue
+from geval_cli.source.secrets import mask_text
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.promptfoo.providers import read_judge
+from geval_cli.suite.validation import Reading, build_spec, read_fields
+
+
+def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[ProviderSpec, ...]:
+    """The providers under test, in the order of the file; those with problems are left out."""
+    if not isinstance(value, list):
+        provider = read_provider(value, place, reading)
+        return () if provider is None else (provider,)
+    if not value:
+        reading.report("`providers` has no entries", place.value(), "add one, or leave the key out")
+    found = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
+    return tuple(provider for provider in found if provider is not None)
+
+
+def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+    """One provider; its label is its id, without keys, unless given."""
+    if reading.dialect is Dialect.PROMPTFOO:
+        return read_judge(value, place, reading)
+    if isinstance(value, str):
+        value = {"id": value}
+    elif isinstance(value, dict) and _is_keyed(value):
+        [(name, settings)] = value.items()
+        value, place = {**(settings or {}), "id": name}, place.child(name)
+    elif not isinstance(value, dict):
+        message = f"a provider must be text or a mapping, found {describe_value(value)}"
+        reading.report(message, place.value(), "write its id, for example openai:gpt-4.1")
+        return None
+    fields = read_fields(ProviderSpec, value, place, "a provider", reading)
+    if fields is None:
+        return None
+    name = fields.values.get("id")
+    if isinstance(name, str):
+        if not name.strip():
+            reading.report(
+                "a provider's id is empty", fields.child("id").value(), "for example openai:gpt-4.1"
+            )
+            return None
+        fields.values.setdefault("label", mask_text(name))
+    return build_spec(ProviderSpec, fields, reading)
+
+
+def _is_keyed(value: dict[str, JsonValue]) -> bool:
+    """Whether it is a mapping of an id to its settings: `openai:gpt-4.1: {config: ...}`."""
+    if len(value) != 1:
+        return False
+    [(name, settings)] = value.items()
+    return ":" in name and isinstance(settings, dict | None) and "id" not in (settings or {})

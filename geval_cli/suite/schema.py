@@ -1,0 +1,105 @@
+"""The top level of a config file and its tests, as frozen pydantic models."""
+
+from typing import Any, Literal
+
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.specs.base import (
+    EvaluationParsing,
+    ProviderSpec,
+    RunOptionsSpec,
+    Score,
+    Spec,
+    TestOptionsSpec,
+    WrittenSchema,
+)
+
+
+class TestSpec(Spec):
+    """One entry of `tests`, or `defaultTest`. `output` present means: judge it as it is."""
+
+    __test__ = False
+
+    description: str | None = Field(None, description="What this test is about.")
+    vars: dict[str, Any] = Field(
+        default_factory=dict, description="Variables of the prompt; file:// loads a text."
+    )
+    input: str | None = Field(None, description="What the user says. Text or file://.")
+    output: Any = Field(
+        None, description="An answer to judge as it is, when there is no provider. May be file://."
+    )
+    expected_output: str | None = Field(
+        None,
+        validation_alias=AliasChoices("expected_output", "expectedOutput"),
+        description="A good answer, for comparison. Text or file://.",
+    )
+    context: str | tuple[str, ...] | None = Field(
+        None, description="What is true about the matter. Text, texts or file://."
+    )
+    retrieval_context: str | tuple[str, ...] | None = Field(
+        None,
+        validation_alias=AliasChoices("retrieval_context", "retrievalContext"),
+        description="What a search found for the input. Text, texts or file://.",
+    )
+    evaluation_schema: WrittenSchema | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_schema", "evaluationSchema"),
+        description="A JSON Schema for answers to prompts in the mode schema; empty: not evaluated. May be file://.",
+    )
+    evaluation_parsing: EvaluationParsing | None = Field(
+        None,
+        validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
+        description="strict: the answer is JSON and nothing else; tolerant: code fences and prose may surround it.",
+    )
+    assertions: tuple[AssertionSpec, ...] = Field(
+        (),
+        validation_alias=AliasChoices("assert", "assertions"),
+        description="What the output is checked for.",
+    )
+    threshold: Score | None = Field(
+        None, description="With it, the weighted score of all assertions decides, not each of them."
+    )
+    provider: ProviderSpec | None = Field(
+        None,
+        description="Who answers this test, in place of the config's providers. The judge is options.provider.",
+    )
+    options: TestOptionsSpec = Field(
+        default_factory=TestOptionsSpec,
+        description="How the assertions of this test are judged, and its transforms.",
+    )
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Anything; kept with the result.")
+
+
+class SuiteSpec(Spec):
+    """The top level of a config file. Its parts have short forms, which the readers of each part know."""
+
+    schema_uri: str | None = Field(
+        None, validation_alias="$schema", description="Where an editor finds this file's schema."
+    )
+    description: str | None = Field(None, description="What this suite is about.")
+    dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
+    prompts: Any = Field(None, description="What is sent: texts, file://, chat messages, {id, label, raw}.")
+    providers: Any = Field(None, description="The models under test.")
+    default_test: Any = Field(
+        None,
+        validation_alias=AliasChoices("defaultTest", "default_test"),
+        description="What every test has, unless it says otherwise.",
+    )
+    tests: Any = Field(None, description="The tests, or file:// with a .yaml, .json or .jsonl file of them.")
+    options: RunOptionsSpec = Field(
+        default_factory=RunOptionsSpec,
+        description="Options of the whole run; the command line wins over them.",
+    )
+    derived_metrics: Any = Field(
+        None,
+        validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
+        description="Numbers computed from the sums of metrics: a list of {name, value}.",
+    )
+    gates: Any = Field(
+        None,
+        description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
+    )

@@ -1,0 +1,85 @@
+"""The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.promptfoo import TemplateFilter
+from geval_cli.suite.derived_metrics import DerivedMetric
+from geval_cli.suite.gates import Gate
+
+
+class TestSource(Protocol):
+    """Tests that can be gone through again and again without being held all at once."""
+
+    def __iter__(self) -> Iterator[TestCase]:
+        """Every test in the file's order.
+
+        Raises:
+            ConfigError: on the first pass, with every problem of every test, after the last test was yielded.
+        """
+        ...
+
+
+TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
+
+
+class SuiteOverrides(msgspec.Struct, frozen=True):
+    """What the command line says about the suite itself. `vars` win over every test's own variables."""
+
+    vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A loaded config.
+
+    Attributes:
+        path: the config file; `base_dir` is its folder, to which `file://` is relative.
+        prompts: never empty; without `prompts` there is one with the id "none" and an empty text.
+        providers: may be empty: then every test must bring its `output`.
+        tests: iterable again and again; each pass yields equal tests.
+        digest: of everything that decides the results: the config, the files it names.
+        parts: what the digest is a hash of, each as a hash: keys of the config, files, vars from the command line.
+        snapshot: the config as data, before env values are put in; what the run record keeps.
+        warnings: problems that do not stop a run.
+        access: what may be read, run and reached for it.
+    """
+
+    path: Path
+    base_dir: Path
+    prompts: tuple[PromptSpec, ...]
+    providers: tuple[ProviderSpec, ...]
+    tests: TestSource
+    options: RunOptionsSpec
+    digest: str
+    snapshot: JsonValue
+    description: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warnings: tuple[Problem, ...] = ()
+    dialect: Dialect = Dialect.GEVAL
+    gates: tuple[Gate, ...] = ()
+    derived_metrics: tuple[DerivedMetric, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
+    filters: tuple[TemplateFilter, ...] = ()
+    access: Access = TRUSTED
+
+
+class OpenedSuite(msgspec.Struct, frozen=True):
+    """A suite as far as it could be read, and the problems found on the way.
+
+    The problems of the tests are not among them: the first pass over `suite.tests` raises those. With `problems`, the
+    suite lacks the parts that are wrong; it is good for finding further problems, not for a run.
+    """
+
+    suite: Suite
+    problems: tuple[Problem, ...]

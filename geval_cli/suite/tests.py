@@ -1,0 +1,338 @@
+"""Where tests come from: a list in the config, a YAML or JSON file, or a JSON Lines file that is read line by line."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import ConfigError, Location
+from geval_cli.records import JsonValue
+from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
+from geval_cli.source.json_source import json_line_positions, read_json
+from geval_cli.source.problems import sort_problems
+from geval_cli.source.safe_open import open_regular
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Place
+from geval_cli.specs.base import TestOptionsSpec
+from geval_cli.suite.assertion_values import read_json_schema
+from geval_cli.suite.assertions import read_assertions, read_test_options
+from geval_cli.suite.providers import read_provider
+from geval_cli.suite.schema import TestSpec
+from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+
+_TEXT_FIELDS = ("input", "output", "expected_output", "context", "retrieval_context")
+# Without validation, so that the validators of what a config does not have are never built.
+_NO_OPTIONS = TestOptionsSpec.model_construct()
+_NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
+
+
+def read_test(value: JsonValue, place: Place, what: str, reading: Reading) -> TestSpec | None:
+    """One test, its files loaded, with a problem for each mistake in it.
+
+    A test with mistakes comes without the parts that are wrong, so that the rest of it can be checked too; None when
+    nothing sensible is left. Whoever collects the problems sees to it that such a test is never run.
+
+    Args:
+        value: as it stands in the file, env values filled in.
+        place: where.
+        what: how messages call it: "a test" or "defaultTest".
+        reading: takes the problems.
+    """
+    if is_file_reference(value):
+        hint = "`tests: file://...` names one file for all tests"
+        reading.report("a single test cannot be a file", place.value(), hint)
+        return None
+    fields = read_fields(TestSpec, value, place, what, reading, nullable=("output", "evaluation_schema"))
+    if fields is None:
+        return None
+    _load_texts(fields, reading)
+    read_json_schema("evaluation_schema", fields, reading)
+    if "assertions" in fields.values:
+        found = read_assertions(_as_list(fields.values["assertions"]), fields.child("assertions"), reading)
+        fields.values["assertions"] = found
+    if "options" in fields.values:
+        options = read_test_options(fields.values["options"], fields.child("options"), reading)
+        fields.values["options"] = options or _NO_OPTIONS
+    elif "options" not in fields.written:
+        fields.values["options"] = _NO_OPTIONS
+    if "provider" in fields.values:
+        _read_answerer(fields, what, reading)
+    spec = build_spec(TestSpec, fields, reading)
+    if "vars" in fields.written and not isinstance(fields.values.get("vars"), dict):
+        return None  # every variable would be missed where there is only one mistake
+    return spec
+
+
+def merge_test(
+    index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
+) -> TestCase:
+    """The test case: what the test says, then `defaultTest`; `overrides` are vars that win over both.
+
+    Assertions of the default come first; vars and metadata are merged key by key.
+    """
+    below = default or _NO_DEFAULT
+    own, given = test.model_fields_set, below.model_fields_set | test.model_fields_set
+
+    def pick(name: str) -> JsonValue:
+        return getattr(test if name in own else below, name)
+
+    return TestCase(
+        index=index,
+        place=test.place,
+        description=pick("description"),
+        vars={**below.vars, **test.vars, **overrides},
+        input=pick("input"),
+        has_output="output" in given,
+        output=pick("output"),
+        expected_output=pick("expected_output"),
+        context=pick("context"),
+        retrieval_context=pick("retrieval_context"),
+        assertions=(*below.assertions, *test.assertions),
+        threshold=pick("threshold"),
+        provider=test.provider,
+        options=test.options,
+        default_options=below.options,
+        metadata={**below.metadata, **test.metadata},
+        evaluation_schema=pick("evaluation_schema"),
+        evaluation_parsing=pick("evaluation_parsing"),
+        schema_place=_schema_place(test, below),
+    )
+
+
+def _read_answerer(fields: Fields, what: str, reading: Reading) -> None:
+    place = fields.child("provider")
+    answerer = None
+    if what == "defaultTest":
+        hint = "who answers belongs under `providers`, who judges under `options` of defaultTest"
+        reading.report(
+            "`provider` of defaultTest does not say what it does", fields.place.key("provider"), hint
+        )
+    else:
+        answerer = read_provider(fields.values["provider"], place, reading)
+    if answerer is None:
+        fields.drop("provider")
+    else:
+        fields.values["provider"] = answerer
+
+
+def _schema_place(test: TestSpec, below: TestSpec) -> Place:
+    owner = next((spec for spec in (test, below) if "evaluation_schema" in spec.model_fields_set), None)
+    return test.place if owner is None else owner.place.child("evaluation_schema")
+
+
+def _as_list(value: JsonValue) -> JsonValue:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _load_texts(fields: Fields, reading: Reading) -> None:
+    """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`."""
+    for name in _TEXT_FIELDS:
+        if name in fields.values:
+            _load_field(name, fields, reading)
+    variables = fields.values.get("vars")
+    if isinstance(variables, dict) and any(map(is_file_reference, variables.values())):
+        at = fields.child("vars")
+        fields.values["vars"] = {key: reading.text(entry, at.value(key)) for key, entry in variables.items()}
+
+
+def _load_field(name: str, fields: Fields, reading: Reading) -> None:
+    value, place = fields.values[name], fields.child(name)
+    if isinstance(value, tuple):
+        fields.values[name] = tuple(
+            reading.text(item, place.value(index)) if is_file_reference(item) else item
+            for index, item in enumerate(value)
+        )
+        if any(
+            text is None and item is not None for text, item in zip(fields.values[name], value, strict=True)
+        ):
+            fields.drop(name)
+    elif is_file_reference(value):
+        text = reading.text(value, place.value())
+        if text is None:
+            fields.drop(name)
+        else:
+            fields.values[name] = text
+
+
+MAX_PROBLEMS = 1000
+_MOST_KEPT = 5000
+_MOST_KEPT_BYTES = 1 << 18  # of a file; in memory its tests take several times as much
+"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class RowSource(Protocol):
+    """Tests as they stand in a file, one after the other, each with its place."""
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        """All rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
+        ...
+
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
+        ...
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all of its tests together take little memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Rows of a list that is in memory anyway. Env values are already in them."""
+
+    items: tuple[JsonValue, ...] = field(repr=False)
+    places: tuple[Place, ...] = field(repr=False)
+
+    @classmethod
+    def of_list(cls, items: list[JsonValue], place: Place) -> "HeldRows":
+        return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        yield from zip(self.items, self.places, strict=True)
+
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        del reading
+        yield from self.items
+
+    @property
+    def is_small(self) -> bool:
+        return len(self.items) <= _MOST_KEPT
+
+
+class JsonLinesRows(msgspec.Struct, frozen=True):
+    """Rows of a JSON Lines file, of which only one line is in memory at a time. Empty lines are skipped.
+
+    `asked_at` is where the config names the file.
+    """
+
+    path: Path
+    asked_at: Location | None
+
+    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+        index = 0
+        try:
+            with open_regular(self.path, reading.files.access) as stream:
+                for number, raw in enumerate(stream, start=1):
+                    content = raw.removeprefix(_BYTE_ORDER_MARK) if number == 1 else raw
+                    if content.strip():
+                        row = self._read_line(content, number, index, reading)
+                        index += 1
+                        if row is not None:
+                            yield row
+        except OSError as error:
+            reading.problems.append(open_problem(self.path, error, self.asked_at))
+            return
+        if index == 0:
+            reading.report(
+                f"`{self.path}` holds no tests", self.asked_at, "write one JSON object in each line"
+            )
+
+    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+        try:
+            with open_regular(self.path, reading.files.access) as stream:
+                for raw in stream:
+                    if any(mark.encode() in raw for mark in (ENV_MARK, FILE_PREFIX)):
+                        row = self._read_line(raw, 0, 0, reading)
+                        if row is not None:
+                            yield row[0]
+        except OSError:
+            return
+
+    @property
+    def is_small(self) -> bool:
+        try:
+            return self.path.stat().st_size <= _MOST_KEPT_BYTES
+        except OSError:
+            return False
+
+    def _read_line(
+        self, raw: bytes, number: int, index: int, reading: Reading
+    ) -> tuple[JsonValue, Place] | None:
+        file, prefix = str(self.path), f"tests[{index}]"
+        try:
+            text = raw.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            where = Location(file, number, len(raw[: error.start].decode()) + 1, length=0, key_path=prefix)
+            message = f"this line is not UTF-8 text: byte 0x{raw[error.start]:02X} at offset {error.start} of the line"
+            reading.report(message, where, "save the file as UTF-8")
+            return None
+        try:
+            value = _decode(text)
+        except ValueError:
+            try:
+                value = read_json(text, file, first_line=number, prefix=prefix).value
+            except ConfigError as error:
+                reading.problems.extend(error.problems)
+                return None
+        place = Place(json_line_positions(text, file, line=number, prefix=prefix))
+        return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
+
+
+class SuiteTests(msgspec.Struct, frozen=True):
+    """The tests of a suite; each pass yields equal tests.
+
+    So many as take little memory are kept from the first whole pass on; of more, each pass reads the rows anew.
+    `default` is None when there is no defaultTest, or when it has problems of its own.
+    """
+
+    source: RowSource
+    reading: Reading
+    default: TestSpec | None
+    overrides: Mapping[str, JsonValue]
+    _kept: list[TestCase] = msgspec.field(default_factory=list)
+
+    def __iter__(self) -> Iterator[TestCase]:
+        if self._kept:
+            yield from self._kept
+            return
+        first: list[TestCase] = []
+        is_kept = self.source.is_small
+        for index, spec in self.specs():
+            test = merge_test(index, spec, self.default, self.overrides)
+            if is_kept:
+                first.append(test)
+            yield test
+        if not self._kept:
+            self._kept.extend(first)
+
+    def specs(self) -> Iterator[tuple[int, TestSpec]]:
+        """Every test as it is written, with its number; raises as iterating over the test cases does."""
+        reading = self.reading.with_problems([])
+        for index, (value, place) in enumerate(self.source.rows(reading)):
+            spec = read_test(value, place, "a test", reading)
+            if spec is not None:
+                yield index, spec
+            if len(reading.problems) >= MAX_PROBLEMS:
+                reading.report(
+                    f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind tests[{index}]", None
+                )
+                break
+        if reading.problems:
+            raise ConfigError(sort_problems(map(reading.env.hide, reading.problems)))
+
+
+def _decode(text: str) -> JsonValue:
+    """One line as `json.loads` reads it; ValueError for anything that `read_json` refuses or has to look at closely."""
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        raise ValueError("possibly nested too deep")
+    return _DECODER.decode(text)
+
+
+def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is given twice")
+    return entries
+
+
+def _refuse(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)

@@ -1,0 +1,153 @@
+"""What in a config runs code, reads the environment, writes files or calls web hooks: refused to strangers."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec import Struct
+
+from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.source.access import TRUST_HINT
+from geval_cli.source.source_map import Document, Place
+from geval_cli.specs.base import Spec
+from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec, PromptfooOptions
+from geval_cli.suite.suite import Suite, TestSource
+
+_TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"}
+
+
+class CodePart(Struct, frozen=True):
+    """A part of a config that is code: what messages call it, and where it stands."""
+
+    what: str
+    location: Location | None
+
+
+def code_of_suite(suite: Suite) -> Iterator[CodePart]:
+    """The code that belongs to no test. Providers that are programs are for the providers' room to tell."""
+    for item in suite.filters:
+        yield CodePart(f"nunjucksFilters.{item.name}", item.location)
+    for prompt in suite.prompts:
+        if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
+            yield CodePart(prompt.raw or prompt.made_by, prompt.place.value())
+    for provider in suite.providers:
+        if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
+            yield CodePart("transform", provider.place.key("transform"))
+
+
+def code_of_test(test: TestCase) -> Iterator[CodePart]:
+    """The code that one test would run, its assertions' too."""
+    if test.transform is not None:
+        yield CodePart("transform", test.transform[1])
+    if test.transform_vars is not None:
+        yield CodePart("transformVars", test.transform_vars[1])
+    if test.directions.assert_scoring_function is not None:
+        yield CodePart("assertScoringFunction", test.place.key("assertScoringFunction"))
+    if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
+        yield CodePart("transform", test.provider.place.key("transform"))
+    for name in test.directions.made_vars:
+        yield CodePart(f"vars.{name}", test.place.value("vars", name))
+    for spec in _every(test.assertions):
+        if spec.runs_code:
+            yield CodePart(spec.base_type, spec.place.value("type"))
+        for name, key in _TRANSFORMS.items():
+            if getattr(spec, name, None) is not None:
+                yield CodePart(key, spec.place.key(key))
+
+
+def suite_trust_problems(suite: Suite) -> Iterator[Problem]:
+    """What --untrusted refuses in the parts of a suite that belong to no test."""
+    for part in code_of_suite(suite):
+        yield _refused(part)
+    options = suite.options
+    if isinstance(options, PromptfooOptions) and options.outputs:
+        message = f"`outputPath` writes a file ({options.outputs[0]}), which --untrusted does not allow"
+        yield Problem(message, None, "leave it out, and write results with -o FILE")
+
+
+class WatchedTests:
+    """A stranger's tests. What they may not do is found as they are read first; later they must be the same.
+
+    Tests are read again and again while a run goes on, and the files that they come from may be changed meanwhile.
+    """
+
+    __test__ = False
+
+    def __init__(self, source: TestSource) -> None:
+        self._source = source
+        self._digests: list[bytes] = []
+        self._is_complete = False
+        self._refused: dict[tuple[str, Location | None], Problem] = {}
+
+    @property
+    def refused(self) -> tuple[Problem, ...]:
+        """What --untrusted refuses in the tests that were read so far, each once."""
+        return tuple(self._refused.values())
+
+    def __iter__(self) -> Iterator[TestCase]:
+        count = 0
+        for test in self._source:
+            self._check(count, test)
+            count += 1
+            yield test
+        if count < len(self._digests):
+            raise ConfigError([_changed(None, count)])
+        self._is_complete = True
+
+    def _check(self, number: int, test: TestCase) -> None:
+        digest = _digest(test)
+        if number < len(self._digests):
+            if digest != self._digests[number]:
+                raise ConfigError([_changed(test.place.value(), number)])
+            return
+        if self._is_complete:
+            raise ConfigError([_changed(test.place.value(), number)])
+        self._digests.append(digest)
+        for problem in _of_test(test):
+            self._refused.setdefault((problem.message, problem.location), problem)
+
+
+def _changed(location: Location | None, number: int) -> Problem:
+    message = f"test {number + 1} is not what was checked: a file that the tests come from has changed since"
+    return Problem(message, location, "leave the files alone while a run goes on, and run again")
+
+
+def _digest(test: TestCase) -> bytes:
+    """A hash of all that a test says, wherever it stands."""
+    return hashlib.sha256(msgspec.json.encode(test, enc_hook=_plain)).digest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Place):
+        return None
+    if isinstance(value, Spec):
+        return [type(value).__name__, dict(value)]
+    return repr(value)
+
+
+def document_trust_problems(document: Document) -> Iterator[Problem]:
+    """What --untrusted refuses in a config as it is written."""
+    if isinstance(document.value, dict) and document.value.get("env"):
+        message = "`env` sets environment values, which --untrusted does not allow"
+        yield Problem(message, document.place.key("env"), TRUST_HINT)
+
+
+def _of_test(test: TestCase) -> Iterator[Problem]:
+    for part in code_of_test(test):
+        yield _refused(part)
+    for spec in _every(test.assertions):
+        if spec.calls_server:
+            message = "a webhook sends outputs to a server of its own, which --untrusted does not allow"
+            yield Problem(message, spec.place.value("type"), TRUST_HINT)
+
+
+def _refused(part: CodePart) -> Problem:
+    return Problem(f"`{part.what}` runs code, which --untrusted does not allow", part.location, TRUST_HINT)
+
+
+def _every(assertions: Iterable[AssertionSpec]) -> Iterator[AssertionSpec]:
+    for spec in assertions:
+        yield spec
+        yield from _every(spec.members)

@@ -1,0 +1,252 @@
+"""From the keys of a mapping to a spec: unknown, doubled, missing and mistyped keys become problems in plain words."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TypeVar
+
+from msgspec import Struct, field
+from pydantic import ValidationError
+
+from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.errors import ConfigError, Location, Problem, Severity
+from geval_cli.records import JsonValue
+from geval_cli.source.env import EnvValues
+from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
+from geval_cli.source.problems import did_you_mean
+from geval_cli.source.scripts import ScriptCaller
+from geval_cli.source.source_map import Place
+from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
+from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.type_messages import (
+    annotation_at,
+    describe_value,
+    mismatch_hint,
+    tuple_fields,
+    wanted_text,
+)
+from geval_cli.suite.schema import SuiteSpec, TestSpec
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+_OF_PROVIDERS = frozenset(
+    {"model", "models", "temperature", "max_tokens", "maxTokens", "base_url", "apiKey", "api_key_env"}
+)
+
+_STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
+
+
+class Reading(Struct, frozen=True):
+    """What the readers of a config's parts share: the problems so far, its files, its environment values.
+
+    Without `scripts`, what a program would make is refused.
+    """
+
+    files: SourceFiles
+    env: EnvValues
+    problems: list[Problem] = field(default_factory=list)
+    dialect: Dialect = Dialect.GEVAL
+    scripts: ScriptCaller | None = None
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether unknown keys are only warned about, and keys without a value are as if they were not there."""
+        return self.dialect is Dialect.PROMPTFOO
+
+    def report(
+        self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.problems.append(Problem(message, location, hint, notes))
+
+    def warn(self, message: str, location: Location | None, hint: str = "") -> None:
+        self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
+
+    def with_problems(self, problems: list[Problem]) -> "Reading":
+        return Reading(self.files, self.env, problems, self.dialect, self.scripts)
+
+    def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
+        """`value`, or the text of the file that it names; None with a problem when that cannot be read.
+
+        What is for models, prompts and criteria, is never the bare path of a file that is there.
+        """
+        if not is_file_reference(value):
+            if (
+                is_for_models
+                and not self.is_lenient
+                and is_bare_path(value, self.files.base_dir, self.files.access)
+            ):
+                hint = f"write file://{value}"
+                self.report(
+                    f"the path `{value}` itself would be sent, not what is in the file", location, hint
+                )
+            return value
+        try:
+            return self.files.text(value, location)
+        except ConfigError as error:
+            self.problems.extend(error.problems)
+            return None
+
+
+class Fields(Struct, frozen=True):
+    """A mapping whose keys were checked: values by field name, and the spelling that the file uses for each."""
+
+    what: str
+    place: Place
+    values: dict[str, JsonValue]
+    written: Mapping[str, str]
+
+    def child(self, name: str) -> Place:
+        return self.place.child(self.written.get(name, name))
+
+    def drop(self, name: str) -> None:
+        """Take out a value that is already reported as wrong."""
+        self.values.pop(name, None)
+
+
+@cache
+def preferred_spellings(model: type[Spec]) -> tuple[str, ...]:
+    """One spelling a field, for lists of allowed keys: `type`, then what only this kind has, then the common ones."""
+    first: dict[str, str] = {}
+    for spelling, name in spellings(model).items():
+        first.setdefault(name, spelling)
+    own_first = [name for part in model.__mro__ for name in inspect.get_annotations(part)]
+    return tuple(first[name] for name in dict.fromkeys(["type", *own_first]) if name in first)
+
+
+def read_fields(
+    model: type[Spec], value: JsonValue, place: Place, what: str, reading: Reading, *, nullable: tuple[str, ...] = ()
+) -> Fields | None:  # fmt: skip
+    """The checked keys of a mapping, or None (with a problem) when it is none.
+
+    Args:
+        model: whose fields the keys are.
+        value: as it stands in the file.
+        place: where.
+        what: names the part in messages, with its article ("a test").
+        reading: takes the problems.
+        nullable: fields for which null is a value and not an oversight.
+    """
+    if not isinstance(value, dict):
+        reading.report(f"{what} must be a mapping, found {describe_value(value)}", place.value())
+        return None
+    known, tuples = spellings(model), tuple_fields(model)
+    values: dict[str, JsonValue] = {}
+    written: dict[str, str] = {}
+    meant: dict[str, str] = {}
+    for key, entry in value.items():
+        name = known.get(key)
+        if entry is None and reading.is_lenient and name not in nullable:
+            continue
+        if name is None:
+            near = did_you_mean(key, known)
+            unknown = _unknown_key(key, near, model, place.key(key), what)
+            reading.problems.append(
+                replace(unknown, severity=Severity.WARNING) if reading.is_lenient else unknown
+            )
+            if near is not None and not reading.is_lenient:
+                meant.setdefault(known[near], key)
+        elif name in written:
+            message = f"`{written[name]}` and `{key}` are two spellings of one key in {what}"
+            reading.report(message, place.key(key), "keep one of them")
+        else:
+            written[name] = key
+            if entry is not None or name in nullable:
+                values[name] = tuple(entry) if name in tuples and isinstance(entry, list) else entry
+            else:
+                reading.report(f"`{key}` has no value", place.value(key), "give it one, or leave the key out")
+    # A key that is only misspelt is not missing as well.
+    return Fields(what, place, values, {**meant, **written})
+
+
+def build_spec(model: type[SpecT], fields: Fields, reading: Reading) -> SpecT | None:
+    """The spec, or None with a problem for each value that is missing or wrong."""
+    try:
+        return model.model_validate({**fields.values, "place": fields.place}, strict=True)
+    except ValidationError as error:
+        for path in _error_paths(error, fields):
+            problem = _explain(model, fields, path)
+            if problem is not None:
+                reading.problems.append(problem)
+        return None
+
+
+def read_spec(
+    model: type[SpecT], value: JsonValue, place: Place, what: str, reading: Reading
+) -> SpecT | None:
+    """`read_fields` and `build_spec` in one, for parts without short forms."""
+    fields = read_fields(model, value, place, what, reading)
+    return None if fields is None else build_spec(model, fields, reading)
+
+
+def _unknown_key(
+    key: str, near: str | None, model: type[Spec], location: Location | None, what: str
+) -> Problem:
+    elsewhere = _home_of(key, model)
+    if elsewhere and not (near or "").startswith(key):
+        hint = f"put it under {elsewhere}"
+    else:
+        hint = f"did you mean `{near}`?" if near else _STRAY_HINTS.get(model, "")
+    allowed = f"allowed: {', '.join(preferred_spellings(model))}"
+    return Problem(f"unknown key `{key}` in {what}", location, hint, (allowed,))
+
+
+def _home_of(key: str, model: type[Spec]) -> str:
+    """Where a key of another level belongs, or ""."""
+    if issubclass(model, SuiteSpec):
+        if key in spellings(TestSpec):
+            return "`tests` or `defaultTest`"
+        if key in spellings(TestOptionsSpec):
+            return "`options` of `defaultTest`"
+        if key in _OF_PROVIDERS:
+            return "`providers`, or `config` of one of them"
+    if issubclass(model, TestSpec):
+        if key in spellings(TestOptionsSpec):
+            return "`options` of the test"
+        if key in spellings(GEvalAssertionSpec):
+            return "an assertion of `assert`"
+    return ""
+
+
+def _error_paths(error: ValidationError, fields: Fields) -> list[tuple[str | int, ...]]:
+    """The distinct paths that pydantic complains about; of a union's complaints the ones that reach deepest."""
+    paths = [_strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)]
+    return [path for path in dict.fromkeys(paths) if not any(_is_below(other, path) for other in paths)]
+
+
+def _is_below(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
+    return len(path) > len(other) and path[: len(other)] == other
+
+
+def _strip_union_tags(loc: tuple[str | int, ...], values: JsonValue) -> tuple[str | int, ...]:
+    """`loc` without the parts that name a branch of a union instead of something in the value."""
+    name, *rest = loc
+    path: list[str | int] = [name]
+    value = values.get(name)
+    for part in rest:
+        is_index = isinstance(part, int) and isinstance(value, (list, tuple)) and 0 <= part < len(value)
+        if is_index or (isinstance(value, dict) and part in value):
+            path.append(part)
+            value = value[part]
+    return tuple(path)
+
+
+def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> Problem | None:
+    name = str(path[0])
+    if name not in fields.values:
+        name = spellings(model).get(name, name)  # what is missing is called by its best spelling
+        if name in fields.written:
+            return None
+        key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)
+        wanted = wanted_text(model.model_fields[name])
+        return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {wanted}")
+    value: JsonValue = fields.values
+    for part in path:
+        value = value[part]
+    annotation = annotation_at(model.model_fields[name], path[1:])
+    location = fields.child(name).value(*path[1:])
+    shown = fields.written[name] + "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[1:]
+    )
+    message = f"`{shown}` must be {wanted_text(annotation)}, found {describe_value(value)}"
+    return Problem(message, location, mismatch_hint(annotation, value))
