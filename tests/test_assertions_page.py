@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from support.specs import case, check_context
 from support.suites import load_suite
 
-from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
 from geval_cli.source.edit.yaml_style import write_yaml
 from geval_cli.source.yaml_source import read_yaml
@@ -17,7 +17,9 @@ from geval_cli.suite.json_schema import config_json_schema
 PAGE = (Path(__file__).parents[1] / "docs" / "assertions.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 WHOLE = re.findall(r"^```yaml config\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-OTHER_PAGES = frozenset(name for name, spec in ASSERTION_TYPES.items() if issubclass(spec, ModelGradedSpec))
+OTHER_PAGES = frozenset(
+    name for name, spec in ASSERTION_TYPES.items() if issubclass(spec, ModelGradedAssertion)
+)
 
 
 def config_of(snippet: str) -> str:
@@ -27,7 +29,7 @@ def config_of(snippet: str) -> str:
     )
 
 
-def assertions_of(folder: Path, text: str) -> tuple[AssertionSpec, ...]:
+def assertions_of(folder: Path, text: str) -> tuple[Assertion, ...]:
     path = folder / "config.yaml"
     path.write_text(text, encoding="utf-8")
     [test] = load_suite(path, env={}).tests

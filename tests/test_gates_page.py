@@ -8,7 +8,7 @@ from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer
 from test_examples import respond
 
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, parse_gate
 
 PAGE = (Path(__file__).parents[1] / "docs/gates-and-filters.md").read_text(encoding="utf-8")
@@ -38,4 +38,4 @@ def test_every_gate_of_the_table_exists() -> None:
 
     assert len(names) > 10
     for name in names:
-        assert isinstance(parse_gate(f"{name} >= 0.5", Place.nowhere()), Gate), name
+        assert isinstance(parse_gate(f"{name} >= 0.5", SourcePath.nowhere()), Gate), name

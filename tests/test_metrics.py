@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geval_cli.metrics import default_metric, default_metrics_in
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, parse_gate
 
 
@@ -43,7 +43,7 @@ def test_the_name_is_the_first_words(
 @given(st.text())
 def test_any_name_is_short_and_can_stand_in_a_gate(criteria: str) -> None:
     name = default_metric(criteria, None)
-    gate = parse_gate(f"{name}.mean >= 0.5", Place.nowhere())
+    gate = parse_gate(f"{name}.mean >= 0.5", SourcePath.nowhere())
 
     assert 0 < len(name) <= 40
     assert isinstance(gate, Gate)

@@ -2,7 +2,7 @@
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 from geval_cli.assertions.verdict import verdict_of
 from geval_cli.numbers import format_score_beside
@@ -10,10 +10,10 @@ from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import Score
 
 
-class AssertSetSpec(AssertionSpec):
+class AssertSet(Assertion):
     """assert-set: several assertions that count as one."""
 
-    assertions: tuple[AssertionSpec, ...] = Field(
+    assertions: tuple[Assertion, ...] = Field(
         validation_alias=AliasChoices("assert", "assertions"),
         description="The assertions of the set; a set cannot hold another set.",
     )
@@ -22,7 +22,7 @@ class AssertSetSpec(AssertionSpec):
     )
 
     @property
-    def members(self) -> tuple[AssertionSpec, ...]:
+    def members(self) -> tuple[Assertion, ...]:
         return self.assertions
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

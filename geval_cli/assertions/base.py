@@ -36,12 +36,12 @@ ValueForm = Literal["text", "texts", "data", "schema"] | tuple[type[ValueRules],
 Schema. A pair: a mapping is read as that model, which messages call by the second item."""
 
 
-class AssertionSpec(Spec):
+class Assertion(Spec):
     """One entry of `assert`. `type` is written with `not-` before it to negate the verdict.
 
     Attributes:
         value_form: how `value` is read; None takes it as it stands.
-        value_may_be_null: null is a value of its own and not an oversight.
+        value_may_be_null: null is a value of its own and not an policy.
         threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
         compares_outputs: all outputs of a test are judged together, by `judge_row`.
         needs_logprobs: the model under test is asked for the probabilities of its tokens.
@@ -76,7 +76,7 @@ class AssertionSpec(Spec):
         return self.type.removeprefix("not-")
 
     @property
-    def members(self) -> "tuple[AssertionSpec, ...]":
+    def members(self) -> "tuple[Assertion, ...]":
         """The assertions of a set; any other has none."""
         return ()
 
@@ -109,7 +109,7 @@ class AssertionSpec(Spec):
         return ()
 
 
-class ModelGradedSpec(AssertionSpec):
+class ModelGradedAssertion(Assertion):
     """An assertion that asks a judge, `provider`. `judge_kinds` are the kinds of models that it asks."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text",)

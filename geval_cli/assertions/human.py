@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 
 
-class HumanAssertionSpec(AssertionSpec):
+class HumanAssertion(Assertion):
     """human: for a person to judge; it is kept with the result and not evaluated."""
 
     value: str | None = Field(None, description="What the person is to look at.")

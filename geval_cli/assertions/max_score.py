@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, AssertionSpec, ValueRules
+from geval_cli.assertions.base import Amount, Assertion, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.row import RowMember, check_is_comparable
 from geval_cli.errors import Problem
@@ -16,7 +16,7 @@ from geval_cli.records import AssertionResult
 _COMPARING = ("select-best", "max-score")
 
 
-class MaxScoreRulesSpec(ValueRules):
+class MaxScoreRules(ValueRules):
     """How the scores of one output become one number."""
 
     method: Literal["average", "sum"] = Field(
@@ -28,14 +28,14 @@ class MaxScoreRulesSpec(ValueRules):
     threshold: Amount | None = Field(None, description="What the best output must reach at least.")
 
 
-class MaxScoreSpec(AssertionSpec):
+class MaxScoreAssertion(Assertion):
     """max-score: of all outputs of a test, the one passes whose other assertions have the highest score."""
 
-    value_form = (MaxScoreRulesSpec, "the rules of a max-score")
+    value_form = (MaxScoreRules, "the rules of a max-score")
     compares_outputs = True
 
-    value: MaxScoreRulesSpec = Field(
-        default_factory=MaxScoreRulesSpec,
+    value: MaxScoreRules = Field(
+        default_factory=MaxScoreRules,
         description="How the scores become one: {method, weights, threshold}.",
     )
 
@@ -73,7 +73,7 @@ class MaxScoreSpec(AssertionSpec):
         ]
 
 
-def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRulesSpec) -> float:
+def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> float:
     """The weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
     weighed = [
         (rules.weights.get(result.type, 1.0), result.score or 0.0)
@@ -87,7 +87,7 @@ def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRulesSpec)
     return total / weights if weights else 0.0
 
 
-def _reason(score: float, highest: float, rules: MaxScoreRulesSpec, *, chosen: bool) -> str:
+def _reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool) -> str:
     if chosen:
         return f"the highest score of the row: {format_score(score)}"
     if rules.threshold is not None and not passes(highest, rules.threshold):

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.shared_metrics import SharedMetrics
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
@@ -96,10 +96,10 @@ class JudgeDefaults(Struct, frozen=True):
     threshold: float = DEFAULT_THRESHOLD
 
 
-JudgeEach = Callable[[Sequence[AssertionSpec], Subject], Awaitable[Sequence[AssertionResult]]]
+JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[AssertionResult]]]
 
 
-async def judge_none(specs: Sequence[AssertionSpec], subject: Subject) -> Sequence[AssertionResult]:
+async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[AssertionResult]:
     """Stands where assertions cannot hold others."""
     raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
 
@@ -206,14 +206,14 @@ def shortened(text: str, limit: int = 120) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def location_of(spec: AssertionSpec) -> str | None:
+def location_of(spec: Assertion) -> str | None:
     """`file:line:column` of an assertion, or of the key that stands for it; None when it does not stand in a file."""
     location = spec.place.key()
     return None if location is None else str(location)
 
 
 def judge_provider(
-    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
     """Who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
 
@@ -229,7 +229,7 @@ def judge_provider(
 
 
 def find_judge(
-    spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec | None:
     """As `judge_provider`, or None where nobody is named."""
     own = None if spec.provider is None else _as_kind(spec.provider, kind)
@@ -242,7 +242,7 @@ def find_judge(
     return _DEFAULTS.get(kind)
 
 
-def judges_of(spec: ModelGradedSpec, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
+def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
     """Every provider that an assertion asks for its verdict."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)

@@ -8,9 +8,9 @@ from importlib import import_module
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
-from geval_cli.assertions.graded.llm_evaluation import LlmEvaluationSpec
+from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.graded.geval import GEvalAssertion
+from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.test_case import TestCase
@@ -18,7 +18,7 @@ from geval_cli.errors import GevalError, Problem, TemplateError
 from geval_cli.judge.metric import Judge
 from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
 from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
@@ -26,15 +26,15 @@ from geval_cli.templating import Templates
 _HERE = "geval_cli.assertions"
 
 
-class AssertionTypes(Mapping[str, type[AssertionSpec]]):
+class AssertionTypes(Mapping[str, type[Assertion]]):
     """The class of each type, imported when it is looked up; names alone load nothing."""
 
     def __init__(self, classes: Mapping[str, str]) -> None:
         self._classes = classes
 
-    def __getitem__(self, name: str) -> type[AssertionSpec]:
+    def __getitem__(self, name: str) -> type[Assertion]:
         module, _, class_name = self._classes[name].partition(":")
-        found: type[AssertionSpec] = getattr(import_module(f"{_HERE}.{module}"), class_name)
+        found: type[Assertion] = getattr(import_module(f"{_HERE}.{module}"), class_name)
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -49,73 +49,73 @@ class AssertionTypes(Mapping[str, type[AssertionSpec]]):
 
 ASSERTION_TYPES = AssertionTypes(
     {
-        "contains": "text.match:TextAssertionSpec",
-        "icontains": "text.match:TextAssertionSpec",
-        "contains-all": "text.match_lists:TextListAssertionSpec",
-        "contains-any": "text.match_lists:TextListAssertionSpec",
-        "icontains-all": "text.match_lists:TextListAssertionSpec",
-        "icontains-any": "text.match_lists:TextListAssertionSpec",
-        "equals": "text.equality:EqualsAssertionSpec",
-        "starts-with": "text.match:TextAssertionSpec",
-        "ends-with": "text.match:TextAssertionSpec",
-        "regex": "text.match:TextAssertionSpec",
-        "is-json": "structured.json_output:IsJsonAssertionSpec",
-        "contains-json": "structured.json_output:IsJsonAssertionSpec",
-        "is-xml": "structured.xml_output:XmlAssertionSpec",
-        "contains-xml": "structured.xml_output:XmlAssertionSpec",
+        "contains": "text.match:TextAssertion",
+        "icontains": "text.match:TextAssertion",
+        "contains-all": "text.match_lists:TextListAssertion",
+        "contains-any": "text.match_lists:TextListAssertion",
+        "icontains-all": "text.match_lists:TextListAssertion",
+        "icontains-any": "text.match_lists:TextListAssertion",
+        "equals": "text.equality:EqualsAssertion",
+        "starts-with": "text.match:TextAssertion",
+        "ends-with": "text.match:TextAssertion",
+        "regex": "text.match:TextAssertion",
+        "is-json": "structured.json_output:IsJsonAssertion",
+        "contains-json": "structured.json_output:IsJsonAssertion",
+        "is-xml": "structured.xml_output:XmlAssertion",
+        "contains-xml": "structured.xml_output:XmlAssertion",
         "is-html": "structured.html_output:HtmlAssertion",
         "contains-html": "structured.html_output:HtmlAssertion",
-        "is-sql": "structured.sql_output:SqlAssertionSpec",
-        "contains-sql": "structured.sql_output:SqlAssertionSpec",
-        "latency": "response.limits:LimitAssertionSpec",
-        "cost": "response.limits:LimitAssertionSpec",
-        "word-count": "text.word_count:WordCountAssertionSpec",
-        "levenshtein": "text.edit_distance:LevenshteinAssertionSpec",
-        "rouge-n": "text.overlap:TextMetricAssertionSpec",
-        "bleu": "text.overlap:TextMetricAssertionSpec",
-        "gleu": "text.overlap:TextMetricAssertionSpec",
-        "meteor": "text.overlap:MeteorAssertionSpec",
-        "perplexity": "response.perplexity:PerplexityAssertionSpec",
-        "perplexity-score": "response.perplexity:PerplexityScoreAssertionSpec",
-        "finish-reason": "response.finish_reason:FinishReasonAssertionSpec",
+        "is-sql": "structured.sql_output:SqlAssertion",
+        "contains-sql": "structured.sql_output:SqlAssertion",
+        "latency": "response.limits:LimitAssertion",
+        "cost": "response.limits:LimitAssertion",
+        "word-count": "text.word_count:WordCountAssertion",
+        "levenshtein": "text.edit_distance:LevenshteinAssertion",
+        "rouge-n": "text.overlap:TextMetricAssertion",
+        "bleu": "text.overlap:TextMetricAssertion",
+        "gleu": "text.overlap:TextMetricAssertion",
+        "meteor": "text.overlap:MeteorAssertion",
+        "perplexity": "response.perplexity:PerplexityAssertion",
+        "perplexity-score": "response.perplexity:PerplexityScoreAssertion",
+        "finish-reason": "response.finish_reason:FinishReasonAssertion",
         "is-refusal": "text.refusal:RefusalAssertion",
         "guardrails": "response.guardrails:GuardrailsAssertion",
         "is-valid-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-tools-call": "structured.tool_calls:ToolCallAssertion",
         "tool-call-f1": "structured.tool_call_f1:ToolCallF1Spec",
-        "webhook": "programs.webhook:WebhookAssertionSpec",
-        "javascript": "programs.code:CodeAssertionSpec",
-        "python": "programs.code:CodeAssertionSpec",
-        "assert-set": "assert_set:AssertSetSpec",
-        "human": "human:HumanAssertionSpec",
-        "g-eval": "graded.geval:GEvalAssertionSpec",
-        "llm-rubric": "graded.rubric:LlmRubricSpec",
-        "search-rubric": "graded.search_rubric:SearchRubricSpec",
-        "classifier": "graded.classifier:ClassifierSpec",
-        "moderation": "graded.moderation:ModerationSpec",
-        "factuality": "graded.factuality:FactualitySpec",
-        "model-graded-factuality": "graded.factuality:FactualitySpec",
-        "model-graded-closedqa": "graded.closed_question:ClosedQaSpec",
-        "answer-relevance": "graded.answer_relevance:AnswerRelevanceSpec",
-        "context-faithfulness": "graded.context_faithfulness:ContextFaithfulnessSpec",
-        "context-relevance": "graded.context_relevance:ContextRelevanceSpec",
-        "context-recall": "graded.context_recall:ContextRecallSpec",
-        "conversation-relevance": "graded.conversation:ConversationRelevanceSpec",
-        "similar": "graded.similar:SimilarSpec",
-        "similar:cosine": "graded.similar:SimilarSpec",
-        "similar:dot": "graded.similar:SimilarSpec",
-        "similar:euclidean": "graded.similar:SimilarSpec",
-        "select-best": "graded.select_best:SelectBestSpec",
-        "max-score": "max_score:MaxScoreSpec",
+        "webhook": "programs.webhook:WebhookAssertion",
+        "javascript": "programs.code:CodeAssertion",
+        "python": "programs.code:CodeAssertion",
+        "assert-set": "assert_set:AssertSet",
+        "human": "human:HumanAssertion",
+        "g-eval": "graded.geval:GEvalAssertion",
+        "llm-rubric": "graded.rubric:LlmRubricAssertion",
+        "search-rubric": "graded.search_rubric:SearchRubricAssertion",
+        "classifier": "graded.classifier:ClassifierAssertion",
+        "moderation": "graded.moderation:ModerationAssertion",
+        "factuality": "graded.factuality:FactualityAssertion",
+        "model-graded-factuality": "graded.factuality:FactualityAssertion",
+        "model-graded-closedqa": "graded.closed_question:ClosedQaAssertion",
+        "answer-relevance": "graded.answer_relevance:AnswerRelevanceAssertion",
+        "context-faithfulness": "graded.context_faithfulness:ContextFaithfulnessAssertion",
+        "context-relevance": "graded.context_relevance:ContextRelevanceAssertion",
+        "context-recall": "graded.context_recall:ContextRecallAssertion",
+        "conversation-relevance": "graded.conversation:ConversationRelevanceAssertion",
+        "similar": "graded.similar:SimilarAssertion",
+        "similar:cosine": "graded.similar:SimilarAssertion",
+        "similar:dot": "graded.similar:SimilarAssertion",
+        "similar:euclidean": "graded.similar:SimilarAssertion",
+        "select-best": "graded.select_best:SelectBestAssertion",
+        "max-score": "max_score:MaxScoreAssertion",
     }
 )
 """What a config may write as `type`, without `not-`, and the class of each: `module:Class` in this package."""
 
 EVALUATION_TYPES = AssertionTypes(
     {
-        "evaluation-llm": "graded.llm_evaluation:LlmEvaluationSpec",
-        "evaluation-schema": "structured.schema_evaluation:SchemaEvaluationSpec",
+        "evaluation-llm": "graded.llm_evaluation:LlmEvaluation",
+        "evaluation-schema": "structured.schema_evaluation:SchemaEvaluationAssertion",
     }
 )
 """The assertions that evaluation modes stand for; no config writes them as a `type`."""
@@ -148,7 +148,7 @@ def advice_on(kind: str) -> str | None:
     return next(families, None)
 
 
-def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]:
+def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
     """Return every problem of one assertion in one test, those of the members of a set too."""
     problems = spec.check(context)
     if spec.metric is not None:
@@ -158,21 +158,19 @@ def check_assertion(spec: AssertionSpec, context: CheckContext) -> list[Problem]
     return problems
 
 
-def wants_logprobs(specs: Iterable[AssertionSpec]) -> bool:
+def wants_logprobs(specs: Iterable[Assertion]) -> bool:
     """Return True when an assertion is about the probabilities of the answer's tokens, which must be asked for."""
     return any(spec.needs_logprobs or wants_logprobs(spec.members) for spec in specs)
 
 
-def check_schema(written: WrittenSchema, name: str, place: Place) -> list[Problem]:
+def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
     """Return every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
     from geval_cli.assertions.structured.json_schemas import schema_problems
 
     return schema_problems(written, name, place)
 
 
-async def judge_row(
-    spec: AssertionSpec, members: Sequence[RowMember], tools: Tools
-) -> Sequence[AssertionResult]:
+async def judge_row(spec: Assertion, members: Sequence[RowMember], tools: Tools) -> Sequence[AssertionResult]:
     """Return the results of one assertion on outputs that are compared, in the order of `members`.
 
     Raises:
@@ -185,7 +183,7 @@ async def judge_row(
     ]
 
 
-async def judge_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
+async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
     """Return the result of one assertion on one output.
 
     Raises:
@@ -194,7 +192,7 @@ async def judge_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -
     return _result(spec, await spec.judge(subject, tools), subject, tools)
 
 
-def _result(spec: AssertionSpec, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
+def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
     if spec.is_negated:
         outcome = negated(outcome)
     return AssertionResult(
@@ -214,7 +212,7 @@ def _result(spec: AssertionSpec, outcome: Outcome, subject: Subject, tools: Tool
 
 
 def prefetch_requests(
-    spec: AssertionSpec, subject: Subject, tools: Tools
+    spec: Assertion, subject: Subject, tools: Tools
 ) -> Sequence[tuple[Judge, ModelRequest]]:
     """Return what the assertion will ask judges whatever the output is; nothing if that is unclear."""
     try:
@@ -223,14 +221,14 @@ def prefetch_requests(
         return ()
 
 
-def score_threshold(spec: AssertionSpec) -> float | None:
+def score_threshold(spec: Assertion) -> float | None:
     """The lowest score that passes, as written, and 1 in strict mode; a limit on another scale (dollars) is none."""
     if getattr(spec, "strict_mode", False):
         return 1.0
     return None if not spec.threshold_is_score else getattr(spec, "threshold", None)
 
 
-def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> str | None:
+def metric_name(spec: Assertion, test: TestCase, templates: Templates) -> str | None:
     """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
 
     A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.
@@ -244,7 +242,7 @@ def metric_name(spec: AssertionSpec, test: TestCase, templates: Templates) -> st
 
 
 def with_default_metrics(
-    specs: Iterable[AssertionSpec], results: Iterable[AssertionResult], templates: Templates
+    specs: Iterable[Assertion], results: Iterable[AssertionResult], templates: Templates
 ) -> tuple[AssertionResult, ...]:
     """Return the results of `specs` with the default metrics that an older geval did not give them.
 
@@ -262,12 +260,12 @@ def with_default_metrics(
     return tuple(found)
 
 
-def _default_metric(spec: AssertionSpec, templates: Templates) -> str | None:
+def _default_metric(spec: Assertion, templates: Templates) -> str | None:
     """Return the dimension of a g-eval, or in geval's own dialect the name of its criteria; None of anything else."""
-    if not isinstance(spec, GEvalAssertionSpec):
+    if not isinstance(spec, GEvalAssertion):
         return None
     if spec.dimension is not None or templates.dialect is Dialect.PROMPTFOO:
         return spec.dimension
-    if isinstance(spec, LlmEvaluationSpec) and not spec.criteria:
+    if isinstance(spec, LlmEvaluation) and not spec.criteria:
         return None
     return default_metric(spec.criteria, spec.evaluation_steps, is_negated=spec.is_negated)

@@ -7,7 +7,7 @@ from geval_cli.records import JsonValue
 from geval_cli.specs.base import ProviderSpec, Spec, spellings
 
 
-def written_form(spec: Spec) -> dict[str, JsonValue]:
+def serialize(spec: Spec) -> dict[str, JsonValue]:
     """The mapping that reads as an equal spec; keys that were not given are left out."""
     if isinstance(spec, RubricBandSpec):
         return _band_form(spec)
@@ -20,7 +20,7 @@ def written_form(spec: Spec) -> dict[str, JsonValue]:
 
 def _plain(value: object) -> JsonValue:
     if isinstance(value, Spec):
-        return written_form(value)
+        return serialize(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.errors import Location
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import EvaluationParsing, ProviderSpec, TestOptionsSpec, WrittenSchema
-from geval_cli.specs.promptfoo import TestDirections
+from geval_cli.specs.promptfoo import PromptfooTestOptions
 
-_NO_DIRECTIONS = TestDirections.model_construct()  # without building its validator, which few suites need
+_NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its validator, which few suites need
 
 
 class TestCase(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class TestCase(msgspec.Struct, frozen=True):
     __test__ = False
 
     index: int
-    place: Place
+    place: SourcePath
     description: str | None = None
     vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     input: str | None = None
@@ -34,7 +34,7 @@ class TestCase(msgspec.Struct, frozen=True):
     expected_output: str | None = None
     context: str | tuple[str, ...] | None = None
     retrieval_context: str | tuple[str, ...] | None = None
-    assertions: tuple[AssertionSpec, ...] = ()
+    assertions: tuple[Assertion, ...] = ()
     threshold: float | None = None
     provider: ProviderSpec | None = None
     options: TestOptionsSpec = msgspec.field(default_factory=TestOptionsSpec)
@@ -42,8 +42,8 @@ class TestCase(msgspec.Struct, frozen=True):
     metadata: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     evaluation_schema: WrittenSchema | None = None
     evaluation_parsing: EvaluationParsing | None = None
-    schema_place: Place = msgspec.field(default_factory=Place.nowhere)
-    directions: TestDirections = _NO_DIRECTIONS
+    schema_place: SourcePath = msgspec.field(default_factory=SourcePath.nowhere)
+    promptfoo: PromptfooTestOptions = _NO_OPTIONS
 
     @property
     def transform(self) -> tuple[str, Location | None] | None:

@@ -8,7 +8,7 @@ from geval_cli.assertions.outcome import CheckContext, shortened
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.templating import Templates
 
 _SHOWN = 60  # characters of one of several texts
@@ -46,7 +46,7 @@ def rendered_texts(
     return split_at_commas(text) if split else [text]
 
 
-def check_texts(value: JsonValue, place: Place, context: CheckContext, problems: list[Problem]) -> None:
+def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> None:
     """Report what keeps the texts of a `value` from being rendered; `place` is where the value stands."""
     if not isinstance(value, list | tuple):
         context.render(as_text(value), place.value(), problems)

@@ -19,7 +19,7 @@ from geval_cli.report.plan import print_forecast
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.planning import forecast_run
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.resume import ResumedRun, look_up
+from geval_cli.runs.resume import ResumedRun, find_run
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
@@ -74,7 +74,7 @@ def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
         return None
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
-        resumed = look_up(prepared, runs)
+        resumed = find_run(prepared, runs)
     sys.stderr.write(f"plan of resuming {describe_progress(resumed, prepared)}\n")
     return resumed
 

@@ -26,7 +26,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.resume import ResumedRun, take_up
+from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.runs.stored import exit_code
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.home import current_folder, home_folder, make_folder, make_shared_folder
@@ -200,7 +200,7 @@ def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
         hint = "fix that first; without this option a new run begins, and ends without being stored"
         message = "an earlier run can only be resumed where its results can be stored, and they cannot"
         raise UsageError(message, hint=hint)
-    resumed = take_up(prepared, state.runs)
+    resumed = resume_run(prepared, state.runs)
     sys.stderr.write(f"resuming {describe_progress(resumed, prepared)}\n")
     return resumed
 

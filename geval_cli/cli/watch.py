@@ -11,7 +11,7 @@ from pathlib import Path
 from geval_cli.cli.problems import print_error
 from geval_cli.errors import ExitCode, GevalError
 from geval_cli.report.numbers import plural
-from geval_cli.report.sanitize import inert
+from geval_cli.report.sanitize import sanitize
 from geval_cli.store.cache import CACHE_FILE
 from geval_cli.store.runs import RUNS_FILE
 
@@ -55,7 +55,7 @@ def watch(
                 code = ExitCode(error.exit_code)
             if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                 return code
-            names = ", ".join(inert(str(folder)) for folder in folders)
+            names = ", ".join(sanitize(str(folder)) for folder in folders)
             sys.stderr.write(f"\nwatching {names}; Ctrl-C ends it\n")
             ignored |= {path.resolve() for path in own()}
             written = _differing(before, stamps_of(folders, ignored, files_max)) - never_ignored - ignored
@@ -136,5 +136,5 @@ def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
 
 def _described(changed: Sequence[Path]) -> str:
     if len(changed) == 1:
-        return inert(changed[0].name)
-    return f"{inert(changed[0].name)} and {plural(len(changed) - 1, 'more file')}"
+        return sanitize(changed[0].name)
+    return f"{sanitize(changed[0].name)} and {plural(len(changed) - 1, 'more file')}"

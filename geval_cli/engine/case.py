@@ -10,7 +10,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.programs.code_calls import test_shown
@@ -24,11 +24,11 @@ from geval_cli.assertions.registry import (
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict, verdict_of
-from geval_cli.engine.conversation_state import CarriedOver
+from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.own_verdict import own_verdict
 from geval_cli.engine.plan import NO_PROVIDER, Job
-from geval_cli.engine.prefetch import EarlyAnswers, Foresight
+from geval_cli.engine.prefetch import PrefetchedAnswers, Prefetcher
 from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import (
     Rendered,
@@ -75,16 +75,16 @@ _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 
-class Bench(Struct, frozen=True):
+class JobContext(Struct, frozen=True):
     """What a job needs to be done: a way to ask the model, the tools of the assertions, what earlier jobs left."""
 
     generate: Generate
     tools: Tools
-    carried: CarriedOver = field(default_factory=CarriedOver)
-    foresight: Foresight = field(default_factory=Foresight)
+    carried: ConversationState = field(default_factory=ConversationState)
+    prefetcher: Prefetcher = field(default_factory=Prefetcher)
 
 
-class Standing(Struct, frozen=True):
+class PendingResult(Struct, frozen=True):
     """How a job stands: its result so far, and what was judged; None when there is no output to judge."""
 
     job: Job
@@ -92,43 +92,43 @@ class Standing(Struct, frozen=True):
     subject: Subject | None = None
 
 
-async def run_job(job: Job, bench: Bench) -> CaseResult:
+async def run_job(job: Job, context: JobContext) -> CaseResult:
     """The result of one job. What goes wrong is in the result.
 
     Raises:
         BudgetError: the run may spend no more, and the job stays undone.
     """
-    return (await begin_job(job, bench)).result
+    return (await begin_job(job, context)).result
 
 
-async def begin_job(job: Job, bench: Bench) -> Standing:
+async def begin_job(job: Job, context: JobContext) -> PendingResult:
     """How one job stands, but for the assertions that compare its output with others.
 
     Raises:
         BudgetError: as in `run_job`.
     """
-    early = EarlyAnswers()
+    early = PrefetchedAnswers()
     try:
-        standing = await _run(job, bench, early)
-        result = await early.accounted_for(standing.result)
-        return standing if result is standing.result else replace(standing, result=result)
+        pending = await _run(job, context, early)
+        result = await early.accounted_for(pending.result)
+        return pending if result is pending.result else replace(pending, result=result)
     finally:
         early.cancel()
 
 
-async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
+async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> PendingResult:
     started = time.monotonic()
     shown = ""
     try:
-        earlier = bench.carried.variables_for(job)
-        job = await with_made_parts(job, bench.tools, earlier)
-        test = seen_by_templates(job.test, bench.tools.templates, earlier)
-        rendered = render_prompt(job.prompt, test, bench.tools.templates, earlier)
+        earlier = context.carried.variables_for(job)
+        job = await with_made_parts(job, context.tools, earlier)
+        test = seen_by_templates(job.test, context.tools.templates, earlier)
+        rendered = render_prompt(job.prompt, test, context.tools.templates, earlier)
         shown = rendered.text
         if job.generates:
             unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
-            _ask_early(job, unanswered, bench, early)
-        answered, response = await _answer(job, test, rendered, bench)
+            _ask_early(job, unanswered, context, early)
+        answered, response = await _answer(job, test, rendered, context)
         subject = Subject(
             test,
             answered.output,
@@ -136,18 +136,18 @@ async def _run(job: Job, bench: Bench, early: EarlyAnswers) -> Standing:
             job.repeat_index,
             rendered.system,
             response,
-            _answerer(job, bench.tools),
+            _answerer(job, context.tools),
             frozenset(earlier),
-            bench.tools.templates.dialect,
+            context.tools.templates.dialect,
         )
-        return await _judged(job, answered, subject, replace(bench, tools=early.tools(bench.tools)))
+        return await _judged(job, answered, subject, replace(context, tools=early.tools(context.tools)))
     except BudgetError:
         raise
     except GevalError as error:
         info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = _internal_error(error)
-    return Standing(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
+    return PendingResult(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
@@ -156,14 +156,14 @@ def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
     return job.provider if job.generates or stands_for_outputs else None
 
 
-def _ask_early(job: Job, unanswered: Subject, bench: Bench, early: EarlyAnswers) -> None:
+def _ask_early(job: Job, unanswered: Subject, context: JobContext, early: PrefetchedAnswers) -> None:
     # A bug shows again where the output is judged, and must not keep the model from being asked.
     with suppress(Exception):
-        bench.foresight.ask(assertions_of(job.prompt, job.test), unanswered, bench.tools, early)
+        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, early)
 
 
 async def _answer(
-    job: Job, test: TestCase, rendered: Rendered, bench: Bench
+    job: Job, test: TestCase, rendered: Rendered, context: JobContext
 ) -> tuple[CaseResult, ModelResponse | None]:
     """The result with the model's answer in it and that answer, or with the output that the test brings and None.
 
@@ -173,11 +173,11 @@ async def _answer(
     if not job.generates:
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         return replace(blank, output=output), None
-    params = {**prompt_params(job.prompt), **job.test.directions.params}
-    is_promptfoo = bench.tools.templates.dialect is Dialect.PROMPTFOO
+    params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
+    is_promptfoo = context.tools.templates.dialect is Dialect.PROMPTFOO
     if is_promptfoo:
         _check_chat(job, rendered)
-        params = rendered_params(params, job.provider.config, test, bench.tools.templates)
+        params = rendered_params(params, job.provider.config, test, context.tools.templates)
     request = ModelRequest(
         rendered.messages,
         repeat_index=job.repeat_index,
@@ -189,7 +189,7 @@ async def _answer(
         text=rendered.sent,
         origin=_origin(job) if is_promptfoo and is_program(job.provider) else {},
     )
-    response = await bench.generate(job.provider, request)
+    response = await context.generate(job.provider, request)
     answered = replace(
         blank,
         output=_output_of(response.choices[0]) if is_promptfoo else response.text,
@@ -234,13 +234,13 @@ def _origin(job: Job) -> dict[str, JsonValue]:
     return {**shown, "repeatIndex": job.repeat_index}
 
 
-async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench) -> Standing:
-    tools, error = bench.tools, None
+async def _judged(job: Job, answered: CaseResult, subject: Subject, context: JobContext) -> PendingResult:
+    tools, error = context.tools, None
     try:
         output = await transformed_output(subject, job.provider, job.prompt, tools)
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
-        return Standing(job, replace(answered, error=error_info(failed)))
-    bench.carried.note(job, subject.rendered_prompt, output)
+        return PendingResult(job, replace(answered, error=error_info(failed)))
+    context.carried.note(job, subject.rendered_prompt, output)
     if output is not subject.output:
         answered, subject = replace(answered, output=output), replace(subject, output=output)
     specs = [spec for spec in assertions_of(job.prompt, job.test) if not spec.compares_outputs]
@@ -260,12 +260,10 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, bench: Bench
         usage={**answered.usage, Role.JUDGE: judging},
         assertions=tuple(assertions),
     )
-    return Standing(job, result, subject)
+    return PendingResult(job, result, subject)
 
 
-async def _judge_each(
-    specs: Sequence[AssertionSpec], subject: Subject, tools: Tools
-) -> list[AssertionResult]:
+async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
     if len(specs) == 1:  # most tests: no task is needed for it
         return [await _judge_one(specs[0], subject, tools)]
     # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
@@ -278,7 +276,7 @@ async def _judge_each(
     return [outcome for outcome in outcomes if isinstance(outcome, AssertionResult)]
 
 
-async def _judge_one(spec: AssertionSpec, subject: Subject, tools: Tools) -> AssertionResult:
+async def _judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
     started, meter = time.monotonic(), Meter()
     metered = _metered(tools, meter)
     try:
@@ -304,7 +302,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
 
 
 async def compare_outputs(
-    spec: AssertionSpec, members: Sequence[RowMember], tools: Tools
+    spec: Assertion, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
     """The results of an assertion that compares the outputs of a row, errors as results too.
 
@@ -321,7 +319,7 @@ async def compare_outputs(
 
 
 def _error_result(
-    spec: AssertionSpec, subject: Subject, tools: Tools, error: Exception, started: float
+    spec: Assertion, subject: Subject, tools: Tools, error: Exception, started: float
 ) -> AssertionResult:
     """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""
     return AssertionResult(

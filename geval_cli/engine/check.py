@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judges_of
 from geval_cli.assertions.registry import check_assertion
 from geval_cli.assertions.test_case import TestCase
@@ -66,12 +66,12 @@ class _Judges(Struct):
     answerers: dict[bytes, ProviderSpec] = field(default_factory=dict)
     _seen: dict[int, ProviderSpec] = field(default_factory=dict)
 
-    def note(self, spec: AssertionSpec, context: CheckContext) -> None:
+    def note(self, spec: Assertion, context: CheckContext) -> None:
         if not spec.applies_to(context.test, context.templates):
             return
         for member in spec.members:
             self.note(member, context)
-        if isinstance(spec, ModelGradedSpec):
+        if isinstance(spec, ModelGradedAssertion):
             judges = list(judges_of(spec, context.test, self.defaults))
             for judge in judges:
                 self._add(judge)
@@ -246,7 +246,7 @@ def _is_fixed(prompt: PromptSpec) -> bool:
     return not any(mark in text for text in texts for mark in ("{{", "{%"))
 
 
-def _written(specs: Iterable[AssertionSpec]) -> list[dict[str, object]]:
+def _written(specs: Iterable[Assertion]) -> list[dict[str, object]]:
     return [spec.model_dump(exclude={"place"}, serialize_as_any=True) for spec in specs]
 
 
@@ -301,7 +301,7 @@ def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
     if test.provider is not None and generates and all(prompt == NO_PROMPT for prompt in plan.suite.prompts):
         message = f"`provider` of {describe_test(test)} would be asked nothing: the config has no `prompts`"
         yield Problem(message, test.provider.place.value(), 'add `prompts: ["{{ input }}"]`')
-    if test.directions.output_replaces_answer:
+    if test.promptfoo.output_replaces_answer:
         return
     has_output = test.has_output or ("output" in test.vars and plan.suite.dialect is not Dialect.PROMPTFOO)
     if judges_as_is and not has_output:

@@ -5,28 +5,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict
-from geval_cli.engine.case import Bench, Standing, begin_job, compare_outputs, run_job
+from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
 from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 
 
-class RowDesk(Struct):
+class ComparisonGroups(Struct):
     """Does jobs, and keeps the results of those whose outputs are compared until the last of their row is there.
 
     What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
     complete, since the run stops, are never given out: its cases stay undone, and their answers are in the cache.
     """
 
-    bench: Bench
+    context: JobContext
     cases_of: Callable[[TestCase], int]
-    _rows: dict[str, list[Standing]] = field(default_factory=dict)
+    _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
         """The results that are final now: of the job, of the whole row, or none.
@@ -35,18 +35,18 @@ class RowDesk(Struct):
             BudgetError: the run may spend no more.
         """
         if not any(spec.compares_outputs for spec in job.test.assertions):
-            return (await run_job(job, self.bench),)
-        standing = await begin_job(job, self.bench)
+            return (await run_job(job, self.context),)
+        pending = await begin_job(job, self.context)
         row = self._rows.setdefault(job.group, [])
-        row.append(standing)
+        row.append(pending)
         if len(row) < self.cases_of(job.test):
             return ()
         del self._rows[job.group]
         row.sort(key=lambda member: member.job.column)
-        return await finish_row(row, self.bench)
+        return await finish_row(row, self.context)
 
 
-async def finish_row(row: Sequence[Standing], bench: Bench) -> list[CaseResult]:
+async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[CaseResult]:
     """The final results of a whole row. Cases without an output are not compared and stay errors.
 
     Raises:
@@ -56,7 +56,7 @@ async def finish_row(row: Sequence[Standing], bench: Bench) -> list[CaseResult]:
     answered = [member for member in row if member.subject is not None]
     verdicts: dict[int, list[AssertionResult]] = {member.job.column: [] for member in answered}
     for spec in specs:
-        for column, result in await _compared(spec, answered, bench):
+        for column, result in await _compared(spec, answered, context):
             verdicts[column].append(result)
     return [
         _finished(member, verdicts[member.job.column]) if member.job.column in verdicts else member.result
@@ -65,7 +65,7 @@ async def finish_row(row: Sequence[Standing], bench: Bench) -> list[CaseResult]:
 
 
 async def _compared(
-    spec: AssertionSpec, answered: Sequence[Standing], bench: Bench
+    spec: Assertion, answered: Sequence[PendingResult], context: JobContext
 ) -> list[tuple[int, AssertionResult]]:
     """The result of one comparison for each case that takes part; what it cost is in the first."""
     # Where scores are compared, a case whose assertions could not be judged has none.
@@ -73,7 +73,9 @@ async def _compared(
     part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
     members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
     meter = Meter()
-    tools = replace(bench.tools, judge_for=lambda judge: MeteredJudge(bench.tools.judge_for(judge), meter))
+    tools = replace(
+        context.tools, judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter)
+    )
     results = await compare_outputs(spec, members, tools)
     return [
         (item.job.column, replace(result, usage=Usage() if place else meter.usage))
@@ -81,7 +83,7 @@ async def _compared(
     ]
 
 
-def _finished(member: Standing, compared: Sequence[AssertionResult]) -> CaseResult:
+def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> CaseResult:
     result = member.result
     assertions = tuple(_in_order(member.job, result.assertions, compared))
     verdict = row_verdict(Verdict(result.status, result.score), compared, is_alone=not result.assertions)

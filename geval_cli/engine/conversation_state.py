@@ -24,10 +24,10 @@ def uses_conversation(prompt: PromptSpec) -> bool:
 
 def is_order_bound(test: TestCase) -> bool:
     """Whether later tests may depend on this one."""
-    return test.directions.store_output_as is not None
+    return test.promptfoo.store_output_as is not None
 
 
-class CarriedOver(Struct):
+class ConversationState(Struct):
     """What the jobs of one run leave to those after them; they are done one by one then."""
 
     _outputs: dict[str, JsonValue] = field(default_factory=dict)
@@ -36,13 +36,13 @@ class CarriedOver(Struct):
     def variables_for(self, job: Job) -> dict[str, JsonValue]:
         """What is added to the variables of a job's test. All of it came from models, and is never rendered."""
         found = dict(self._outputs)
-        if uses_conversation(job.prompt) and not job.test.directions.disable_conversation_var:
+        if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
             found[CONVERSATION] = list(self._turns.get(_talk_of(job), ()))
         return found
 
     def note(self, job: Job, sent: str, output: JsonValue) -> None:
         """Keep what a job was asked and answered, for those after it."""
-        name = job.test.directions.store_output_as
+        name = job.test.promptfoo.store_output_as
         if name:
             self._outputs[name] = output
         if uses_conversation(job.prompt):

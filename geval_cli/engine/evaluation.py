@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
 from geval_cli.assertions.structured.written_schema import parse_schema, unless_empty
 from geval_cli.assertions.test_case import TestCase
@@ -11,13 +11,13 @@ from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec
 
 
-def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[AssertionSpec, ...]:
+def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[Assertion, ...]:
     """Everything that an answer to `prompt` in `test` is checked for, the evaluation of the prompt's mode first."""
     evaluation = evaluation_of(prompt, test)
     return test.assertions if evaluation is None else (evaluation, *test.assertions)
 
 
-def evaluation_of(prompt: PromptSpec, test: TestCase) -> AssertionSpec | None:
+def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
     """What the prompt's mode asks of an answer; None when the prompt has no mode."""
     mode = prompt.effective_mode
     if mode == "llm":

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.registry import metric_name
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.evaluation import evaluation_of
@@ -161,7 +161,7 @@ class GateSubjects(Struct):
         """Take in what one test has, and what the modes of `prompts` add to it."""
         if not self.gates:
             return
-        self.names_may_come |= test.directions.assert_scoring_function is not None
+        self.names_may_come |= test.promptfoo.assert_scoring_function is not None
         evaluations = (evaluation_of(prompt, test) for prompt in prompts)
         for spec in (*filter(None, evaluations), *test.assertions):
             self.note_metrics(spec, test, templates)
@@ -171,7 +171,7 @@ class GateSubjects(Struct):
             if all(_is_tagged(test.metadata, name, value) for name, value in gate.tags):
                 self.fitting.add(index)
 
-    def note_metrics(self, spec: AssertionSpec, test: TestCase, templates: Templates) -> None:
+    def note_metrics(self, spec: Assertion, test: TestCase, templates: Templates) -> None:
         """Take in the metrics of an assertion and its members."""
         self.names_may_come |= spec.base_type in _NAMES_SCORES
         name = metric_name(spec, test, templates)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from geval_cli.assertions.assert_set import AssertSetSpec
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.assert_set import AssertSet
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Subject, Tools
-from geval_cli.assertions.programs.code import CodeAssertionSpec
+from geval_cli.assertions.programs.code import CodeAssertion
 from geval_cli.assertions.programs.code_calls import call_code, written_assertion
 from geval_cli.assertions.verdict import Verdict
 from geval_cli.errors import CodeFailedError, TemplateError
@@ -19,7 +19,7 @@ _TOLD_BY_CODE = "named-score"
 
 async def own_verdict(
     verdict: Verdict,
-    judged: Sequence[tuple[AssertionSpec, AssertionResult]],
+    judged: Sequence[tuple[Assertion, AssertionResult]],
     subject: Subject,
     tools: Tools,
 ) -> Verdict:
@@ -28,7 +28,7 @@ async def own_verdict(
     Raises:
         CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
     """
-    written = subject.test.directions.assert_scoring_function
+    written = subject.test.promptfoo.assert_scoring_function
     if written is None or tools.scripts is None or verdict.status is Status.ERROR:
         return verdict
     results = [result for _, result in judged]
@@ -51,7 +51,7 @@ async def own_verdict(
 
 
 def _parts(
-    spec: AssertionSpec, result: AssertionResult, subject: Subject, tools: Tools
+    spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
     """What one assertion said, followed by what its members said: those of a set, and the parts that code told."""
     whole: dict[str, JsonValue] = {
@@ -60,7 +60,7 @@ def _parts(
         "reason": result.reason or "",
     }
     members = list(_members(spec, result, subject, tools))
-    if isinstance(spec, AssertSetSpec):
+    if isinstance(spec, AssertSet):
         whole["metadata"] = {"assertionSet": _set_shown(spec)}
     else:
         whole["assertion"] = written_assertion(spec)
@@ -75,7 +75,7 @@ def _parts(
 
 
 def _members(
-    spec: AssertionSpec, result: AssertionResult, subject: Subject, tools: Tools
+    spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
     told = [member for member in result.assertions if member.type != _TOLD_BY_CODE]
     specs = spec.members or [spec] * len(told)
@@ -83,7 +83,7 @@ def _members(
         yield from _parts(member_spec, member, subject, tools)
 
 
-def _set_shown(spec: AssertSetSpec) -> dict[str, JsonValue]:
+def _set_shown(spec: AssertSet) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {"type": spec.type, "assertionCount": len(spec.assertions)}
     for name in ("metric", "threshold", "weight"):
         if name in spec.model_fields_set:
@@ -91,10 +91,10 @@ def _set_shown(spec: AssertSetSpec) -> dict[str, JsonValue]:
     return shown
 
 
-def _rendered_value(spec: AssertionSpec, subject: Subject, tools: Tools) -> str | None:
+def _rendered_value(spec: Assertion, subject: Subject, tools: Tools) -> str | None:
     """The value with the test's variables in it; None where that changes nothing. Code is not rendered to be shown."""
     value = getattr(spec, "value", None)
-    if not isinstance(value, str) or isinstance(spec, CodeAssertionSpec):
+    if not isinstance(value, str) or isinstance(spec, CodeAssertion):
         return None
     try:
         rendered = tools.templates.render(value, subject.test.variables)

@@ -1,4 +1,4 @@
-"""What a run will do: jobs, lazily, a lane of them for each provider. Pure."""
+"""What a run will do: jobs, lazily, a queue of them for each provider. Pure."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -23,10 +23,10 @@ def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
 
 def runs_with(test: TestCase, provider: ProviderSpec, prompt: PromptSpec) -> bool:
     """Whether a test is run with a provider and a prompt."""
-    directions = test.directions
-    return (directions.prompts is None or _is_chosen(prompt_names(prompt), directions.prompts)) and (
-        directions.providers is None
-        or _is_chosen((provider.label, provider.id, provider.public_id), directions.providers)
+    promptfoo = test.promptfoo
+    return (promptfoo.prompts is None or _is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
+        promptfoo.providers is None
+        or _is_chosen((provider.label, provider.id, provider.public_id), promptfoo.providers)
     )
 
 
@@ -82,7 +82,7 @@ class Job(Struct, frozen=True):
     @property
     def generates(self) -> bool:
         """Whether a model is asked for the output, or the test's own output is judged."""
-        return self.provider.id != NO_PROVIDER.id and not self.test.directions.output_replaces_answer
+        return self.provider.id != NO_PROVIDER.id and not self.test.promptfoo.output_replaces_answer
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -123,10 +123,10 @@ class Plan(Struct, frozen=True, dict=True):
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
     @property
-    def lanes(self) -> tuple[Iterator[Job], ...]:
-        """The jobs in the order test, repeat, provider, prompt: a lane for each provider, or one where order counts.
+    def queues(self) -> tuple[Iterator[Job], ...]:
+        """The jobs in the order test, repeat, provider, prompt: a queue for each provider, or one where order counts.
 
-        Each lane goes through the tests by itself.
+        Each queue goes through the tests by itself.
         """
         if self.is_serial or self.is_in_rows:
             return (self._lane(None),)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Subject, Tools
 from geval_cli.assertions.registry import prefetch_requests
 from geval_cli.judge.metric import Judge, KeepingJudge
@@ -16,20 +16,20 @@ from geval_cli.specs.base import ProviderSpec
 _SPECS_KEPT = 256
 
 
-class _Question(Struct):
+class _PendingAnswer(Struct):
     judge: Judge
     request: ModelRequest
     answer: asyncio.Task[ModelResponse]
 
 
-class EarlyAnswers(Struct):
+class PrefetchedAnswers(Struct):
     """Answers that were asked for on behalf of one job. Each is given out once, to the assertion that wants it."""
 
-    _questions: list[_Question] = field(default_factory=list)
+    _questions: list[_PendingAnswer] = field(default_factory=list)
 
     def ask(self, judge: Judge, request: ModelRequest) -> None:
         """Ask, and go on."""
-        self._questions.append(_Question(judge, request, asyncio.ensure_future(judge.complete(request))))
+        self._questions.append(_PendingAnswer(judge, request, asyncio.ensure_future(judge.complete(request))))
 
     def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
         """The answer to `request` on its way, if it was asked for and nobody took it yet."""
@@ -45,7 +45,7 @@ class EarlyAnswers(Struct):
             return tools
 
         def judge_for(spec: ProviderSpec) -> Judge:
-            return _EarlyJudge(tools.judge_for(spec), self)
+            return _PrefetchingJudge(tools.judge_for(spec), self)
 
         return replace(tools, judge_for=judge_for)
 
@@ -65,15 +65,15 @@ class EarlyAnswers(Struct):
             question.answer.cancel()
 
 
-class Foresight:
+class Prefetcher:
     """Asks early for each assertion once: all tests that share it are served by what the first one asked."""
 
     def __init__(self) -> None:
         # Held, so that no other can get the identity of one of these.
-        self._asked: dict[int, AssertionSpec] = {}
+        self._asked: dict[int, Assertion] = {}
 
     def ask(
-        self, specs: Sequence[AssertionSpec], subject: Subject, tools: Tools, answers: EarlyAnswers
+        self, specs: Sequence[Assertion], subject: Subject, tools: Tools, answers: PrefetchedAnswers
     ) -> None:
         """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
         for spec in specs:
@@ -86,11 +86,11 @@ class Foresight:
                 answers.ask(judge, request)
 
 
-class _EarlyJudge(Struct, frozen=True, eq=False):
+class _PrefetchingJudge(Struct, frozen=True, eq=False):
     """A judge that was asked some things already. To whoever remembers judges it is that judge."""
 
     judge: Judge
-    answers: EarlyAnswers
+    answers: PrefetchedAnswers
 
     @property
     def label(self) -> str:
@@ -109,7 +109,7 @@ class _EarlyJudge(Struct, frozen=True, eq=False):
             await self.judge.forget(request)
 
     def __eq__(self, other: object) -> bool:
-        return self.judge == (other.judge if isinstance(other, _EarlyJudge) else other)
+        return self.judge == (other.judge if isinstance(other, _PrefetchingJudge) else other)
 
     def __hash__(self) -> int:
         return hash(self.judge)

@@ -47,7 +47,7 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
     """
     if tools.scripts is None:
         return job
-    if job.test.directions.made_vars:
+    if job.test.promptfoo.made_vars:
         made = await _made_variables(job, tools)
         job = replace(job, test=replace(job.test, vars={**job.test.vars, **made}))
     transformed = await with_transformed_variables(job.test, tools)
@@ -71,7 +71,7 @@ def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]
 
 def check_made_variables(context: CheckContext) -> Iterator[Problem]:
     """The same for the programs of a test's variables."""
-    for name, written in context.test.directions.made_vars.items():
+    for name, written in context.test.promptfoo.made_vars.items():
         location = context.test.place.value("vars", name)
         yield from code_problems(written, location, context, default_function=_VARIABLE_FUNCTION)
 
@@ -79,7 +79,7 @@ def check_made_variables(context: CheckContext) -> Iterator[Problem]:
 async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
     test = job.test
     found: dict[str, JsonValue] = {}
-    for name, written in test.directions.made_vars.items():
+    for name, written in test.promptfoo.made_vars.items():
         others = {key: value for key, value in test.vars.items() if key != name}
         arguments: dict[str, JsonValue] = {
             "name": name,

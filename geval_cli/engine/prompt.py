@@ -314,7 +314,7 @@ def seen_by_templates(
 
 def _with_surroundings(raw: str, test: TestCase) -> str:
     """`raw` between the test's prefix and suffix. What programs make is no place for them: it may be a chat."""
-    return f"{test.directions.prefix or ''}{raw}{test.directions.suffix or ''}"
+    return f"{test.promptfoo.prefix or ''}{raw}{test.promptfoo.suffix or ''}"
 
 
 def _chat(*messages: Message) -> Rendered:

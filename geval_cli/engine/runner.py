@@ -112,8 +112,8 @@ class EventStream(Struct):
         return True
 
 
-class _Crew(Struct):
-    """The jobs under way, of all lanes."""
+class _WorkerPool(Struct):
+    """The jobs under way, of all queues."""
 
     execute: Execute
     events: EventStream
@@ -121,7 +121,7 @@ class _Crew(Struct):
     under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start_all(self, jobs: Iterator[Job], parallel: int) -> None:
-        """Start one job after another, each as soon as fewer than `parallel` of this lane are under way."""
+        """Start one job after another, each as soon as fewer than `parallel` of this queue are under way."""
         room = asyncio.Semaphore(parallel)
 
         def leave(task: asyncio.Task[None]) -> None:
@@ -154,7 +154,7 @@ class _Crew(Struct):
 
 
 async def run_plan(
-    lanes: Iterable[Iterable[Job]],
+    queues: Iterable[Iterable[Job]],
     execute: Execute,
     *,
     parallel: int,
@@ -164,15 +164,15 @@ async def run_plan(
 ) -> None:
     """Execute all jobs, and emit a `CaseFinished` for each as it ends.
 
-    Each lane has at most `parallel` jobs under way: one whose jobs have to wait holds up no other. After `stop` no
+    Each queue has at most `parallel` jobs under way: one whose jobs have to wait holds up no other. After `stop` no
     further job is started; those under way have `grace_s` seconds, unless `stop` hurries, before they are cancelled
     and give no result. When a budget is used up they have the time that they need: they are paid for. Returns when
-    nothing is under way any more. What a lane raises stops the run in the same way and is raised then.
+    nothing is under way any more. What a queue raises stops the run in the same way and is raised then.
     """
-    crew = _Crew(execute, events, stop)
+    workers = _WorkerPool(execute, events, stop)
     stopping = asyncio.ensure_future(stop.wait())
     hurrying = asyncio.ensure_future(stop.wait_for_urgency())
-    starting = [asyncio.ensure_future(crew.start_all(iter(jobs), parallel)) for jobs in lanes]
+    starting = [asyncio.ensure_future(workers.start_all(iter(jobs), parallel)) for jobs in queues]
     broken: BaseException | None = None
     try:
         pending: set[asyncio.Task[None]] = {*starting, stopping}
@@ -182,10 +182,10 @@ async def run_plan(
         for task in starting:
             task.cancel()
         if broken is None and not stopping.done():
-            await crew.finish(stopping, None)
-        await crew.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
+            await workers.finish(stopping, None)
+        await workers.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
     finally:
-        left: list[asyncio.Task[Any]] = [*crew.under_way, *starting, stopping, hurrying]
+        left: list[asyncio.Task[Any]] = [*workers.under_way, *starting, stopping, hurrying]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import AssertionSpec
-from geval_cli.assertions.graded.retrieval import ContextSpec
+from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.programs.code_calls import (
     call_code,
@@ -77,7 +77,7 @@ def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -
     if key is None:
         return False
     levels: list[tuple[Mapping[str, JsonValue], frozenset[str]]] = [
-        (test.directions.params, test.directions.file_params)
+        (test.promptfoo.params, test.promptfoo.file_params)
     ]
     if isinstance(prompt, NamedPromptSpec):
         levels.append((prompt.params, prompt.file_params))
@@ -100,7 +100,7 @@ def _with_structured_output(subject: Subject) -> Subject:
         return subject
 
 
-async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools) -> Subject:
+async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> Subject:
     """The subject with the output as the assertion's own `transform` gives it, and its context from the output.
 
     Raises:
@@ -110,7 +110,7 @@ async def seen_by_assertion(spec: AssertionSpec, subject: Subject, tools: Tools)
         return subject
     if spec.transform is not None:
         subject = replace(subject, output=await _transformed(spec.transform, subject, tools))
-    if isinstance(spec, ContextSpec) and spec.context_transform is not None:
+    if isinstance(spec, ContextAssertion) and spec.context_transform is not None:
         context = await _transformed(spec.context_transform, subject, tools)
         subject = replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
     return subject
@@ -125,16 +125,16 @@ def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
 
 def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
     """Problems of a test's transforms and of those of its assertions."""
-    directions = test.directions
+    promptfoo = test.promptfoo
     if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
         yield from code_problems(test.provider.transform, test.provider.place.value("transform"), context)
     if test.transform is not None:
         yield from code_problems(*test.transform, context)
     if test.transform_vars is not None:
         yield from code_problems(*test.transform_vars, context, names=_VARS_ARGUMENTS)
-    if directions.assert_scoring_function is not None:
+    if promptfoo.assert_scoring_function is not None:
         yield from code_problems(
-            directions.assert_scoring_function,
+            promptfoo.assert_scoring_function,
             test.place.value("assertScoringFunction"),
             context,
             default_function=SCORING_FUNCTION,
@@ -143,10 +143,10 @@ def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
         yield from _check_assertion_code(spec, context)
 
 
-def _check_assertion_code(spec: AssertionSpec, context: CheckContext) -> Iterator[Problem]:
+def _check_assertion_code(spec: Assertion, context: CheckContext) -> Iterator[Problem]:
     if spec.transform is not None:
         yield from code_problems(spec.transform, spec.place.value("transform"), context)
-    if isinstance(spec, ContextSpec) and spec.context_transform is not None:
+    if isinstance(spec, ContextAssertion) and spec.context_transform is not None:
         where = spec.place.spelled("contextTransform", "context_transform")
         yield from code_problems(spec.context_transform, where, context)
     for member in spec.members:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 _GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """What an answer says about the pace: it was fine, too much, or nothing at all (a bad request, a lost one)."""
 
     CLEAN = auto()
@@ -54,12 +54,12 @@ class AdaptiveSlots:
         self._taken += 1
         return self._halvings
 
-    def release(self, ticket: int, outcome: Outcome = Outcome.UNCLEAR) -> None:
+    def release(self, ticket: int, outcome: CallOutcome = CallOutcome.UNCLEAR) -> None:
         """Give back the slot of `ticket`, and say how the server took the request."""
-        if outcome is Outcome.OVERLOAD and ticket == self._halvings:
+        if outcome is CallOutcome.OVERLOAD and ticket == self._halvings:
             self._allowed = max(1.0, min(self._allowed, self._taken) / 2)
             self._halvings += 1
-        elif outcome is Outcome.CLEAN and self._allowed < self._most:
+        elif outcome is CallOutcome.CLEAN and self._allowed < self._most:
             self._allowed = min(self._most, self._allowed + self._step / self._allowed)
         self._taken -= 1
         self._let_in()

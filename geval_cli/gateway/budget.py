@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from geval_cli.errors import BudgetError, ProviderResponseError, ProviderTimeoutError
-from geval_cli.gateway.call import Handler, ModelCall, Server
+from geval_cli.gateway.call import Handler, ModelCall, ServerKey
 from geval_cli.numbers import format_cost
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse, Role
@@ -107,7 +107,7 @@ class BudgetLayer:
 class _Kind(Struct, frozen=True):
     """Requests that should cost alike: of one purpose, to one model."""
 
-    server: Server
+    server: ServerKey
     role: Role
     is_sampled: bool
     is_weighed: bool

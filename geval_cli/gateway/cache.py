@@ -1,4 +1,4 @@
-"""The cache layers: `Recall` answers what was answered before, `Keep` commits every answer as it comes."""
+"""The cache layers: `CacheRead` answers what was answered before, `Keep` commits every answer as it comes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -43,7 +43,7 @@ class Memory:
         return found
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices`, in the place of those that nobody has asked for in the longest time."""
+        """CacheWrite `choices`, in the place of those that nobody has asked for in the longest time."""
         for key, stored in choices.items():
             older = self._choices.pop(key, None)
             self._choices[key] = stored
@@ -117,7 +117,7 @@ class Answers:
         return found
 
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
-        """Keep `choices` of `call`, by key."""
+        """CacheWrite `choices` of `call`, by key."""
         self._note_used(choices)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
@@ -148,7 +148,7 @@ class Answers:
             )
 
 
-class Recall:
+class CacheRead:
     """A layer: gives what is known and asks only for the samples that are missing."""
 
     def __init__(self, following: Handler, answers: Answers) -> None:
@@ -177,7 +177,7 @@ class Recall:
         return join([recalled, asked], wanted)
 
 
-class Keep:
+class CacheWrite:
     """A layer: an answer is committed before anybody uses it."""
 
     def __init__(self, following: Handler, answers: Answers) -> None:

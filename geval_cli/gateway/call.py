@@ -26,7 +26,7 @@ class ModelCall(Struct, frozen=True):
 
     provider: Provider
     request: ModelRequest
-    server: "Server"
+    server: "ServerKey"
     keys: tuple[str, ...] = ()
     outlives_run: bool = True
     number: int = 0
@@ -41,7 +41,7 @@ class ModelCall(Struct, frozen=True):
         return replace(self, request=replace(self.request, sample_indexes=sample_indexes), keys=keys)
 
 
-class Server(Struct, frozen=True):
+class ServerKey(Struct, frozen=True):
     """A model at an endpoint. All providers that lead there share its pauses and what was found out about it."""
 
     kind: str

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import UnsupportedParameterError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
+from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey
 from geval_cli.gateway.discovery import Discovery
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 
@@ -103,7 +103,7 @@ class CapabilityLayer:
     def __init__(self, following: Handler, notice: Notice) -> None:
         self._following = following
         self._notice = notice
-        self._servers: defaultdict[Server, _Capabilities] = defaultdict(_Capabilities)
+        self._servers: defaultdict[ServerKey, _Capabilities] = defaultdict(_Capabilities)
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         server = self._servers[call.server]

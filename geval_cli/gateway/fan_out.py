@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, UnsupportedParameterError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, Server
+from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey
 from geval_cli.gateway.discovery import Discovery
 from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse
@@ -58,7 +58,7 @@ class FanOut:
     def __init__(self, following: Handler, notice: Notice) -> None:
         self._following = following
         self._notice = notice
-        self._widths: defaultdict[Server, _Width] = defaultdict(_Width)
+        self._widths: defaultdict[ServerKey, _Width] = defaultdict(_Width)
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         wanted = call.request.sample_indexes

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
-from geval_cli.gateway.cache import Answers, Keep, Recall
-from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
+from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite
+from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
@@ -30,7 +30,7 @@ from geval_cli.store.cache import ResponseCache
 _MOST_REPEATED = 64
 
 
-class Oversight(Struct, frozen=True):
+class CallPolicy(Struct, frozen=True):
     """What watches over the requests of a run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Gateway:
         reads_since: float | None = None,
         max_concurrency: int | None = None,
         runtime: Runtime | None = None,
-        oversight: Oversight | None = None,
+        policy: CallPolicy | None = None,
     ) -> None:
         """Build the stack.
 
@@ -73,24 +73,24 @@ class Gateway:
             reads_since: answers kept before this time (of the cache's clock) are asked for again; None reads them all.
             max_concurrency: requests on the wire at once, over all providers; None for no cap.
             runtime: clock, sleep and randomness, if not the real ones.
-            oversight: a budget and a log of requests, if there are to be any.
+            policy: a budget and a log of requests, if there are to be any.
         """
         self._on_event = on_event
         self._numbers = itertools.count(1)
         # By the request's id, which is not used again as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
-        runtime, oversight = runtime or Runtime(), oversight or Oversight()
+        runtime, policy = runtime or Runtime(), policy or CallPolicy()
         answers = self._answers = Answers(
             cache,
             since=reads_since,
             notice=self._notice,
-            is_written=not oversight.is_offline,
-            is_for_one_run=oversight.is_for_one_run,
+            is_written=not policy.is_offline,
+            is_for_one_run=policy.is_for_one_run,
         )
         pauses = Pauses(runtime.clock)
         circuit = Circuit(runtime.clock)
-        handler: Handler = RequestTrace(circuit.send, on_event) if oversight.is_tracing else circuit.send
-        handler = BudgetLayer(handler, oversight.budget, check_provider=circuit.check)
+        handler: Handler = RequestTrace(circuit.send, on_event) if policy.is_tracing else circuit.send
+        handler = BudgetLayer(handler, policy.budget, check_provider=circuit.check)
         handler = Limits(
             handler,
             pauses=pauses,
@@ -98,16 +98,16 @@ class Gateway:
             runtime=runtime,
             max_concurrency=max_concurrency,
         )
-        if oversight.budget.max_cost_usd is not None:
-            handler = Purse(handler, oversight.budget)
+        if policy.budget.max_cost_usd is not None:
+            handler = Purse(handler, policy.budget)
         handler = CapabilityLayer(handler, self._notice)
         handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
-        handler = Keep(handler, answers)
+        handler = CacheWrite(handler, answers)
         handler = FanOut(handler, self._notice)
-        if oversight.is_offline:
+        if policy.is_offline:
             handler = Offline(handler)
-        handler = Recall(handler, answers)
-        self._stack = SingleFlight(handler, is_for_one_run=oversight.is_for_one_run)
+        handler = CacheRead(handler, answers)
+        self._stack = SingleFlight(handler, is_for_one_run=policy.is_for_one_run)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
@@ -189,5 +189,5 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()
-    server = Server(identity.kind, identity.endpoint, identity.model)
+    server = ServerKey(identity.kind, identity.endpoint, identity.model)
     return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable, number=number)

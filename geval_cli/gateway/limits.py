@@ -7,8 +7,8 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.adaptive import AdaptiveSlots, Outcome
-from geval_cli.gateway.call import Handler, ModelCall, Runtime, Server
+from geval_cli.gateway.adaptive import AdaptiveSlots, CallOutcome
+from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
 from geval_cli.records import ModelRequest, ModelResponse
@@ -100,7 +100,7 @@ class _Slots(Struct):
             return None
         return ticket
 
-    def release(self, ticket: int, outcome: Outcome = Outcome.UNCLEAR) -> None:
+    def release(self, ticket: int, outcome: CallOutcome = CallOutcome.UNCLEAR) -> None:
         self.own.release(ticket, outcome)
         if self.overall is not None:
             self.overall.release(_NEVER_HALVED)
@@ -136,7 +136,7 @@ class _Weights(Struct):
 class _Lane(Struct):
     """Admission to one server under one set of limits: calls enter one by one, in the order they came."""
 
-    server: Server
+    server: ServerKey
     slots: _Slots
     requests: Window | None
     tokens: Window | None
@@ -203,7 +203,7 @@ class Limits:
         self._runtime = runtime
         self._max_concurrency = max_concurrency
         self._overall = None if max_concurrency is None else AdaptiveSlots(max_concurrency)
-        self._lanes: dict[tuple[Server, ProviderLimits], _Lane] = {}
+        self._lanes: dict[tuple[ServerKey, ProviderLimits], _Lane] = {}
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
         lane = self._lane(call)
@@ -216,13 +216,13 @@ class Limits:
                     admission = await self._admit(lane, call.provider, estimate)
             finally:
                 lane.in_line -= 1
-        outcome = Outcome.UNCLEAR
+        outcome = CallOutcome.UNCLEAR
         try:
             response = await self._following(call)
-            outcome = Outcome.CLEAN
+            outcome = CallOutcome.CLEAN
         except ProviderError as error:
             if _is_overload(error):
-                outcome = Outcome.OVERLOAD
+                outcome = CallOutcome.OVERLOAD
             raise
         finally:
             lane.slots.release(admission.ticket, outcome)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from geval_cli.gateway.call import Server
+from geval_cli.gateway.call import ServerKey
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -32,9 +32,9 @@ class Pauses:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._paces: dict[Server, _Pace] = {}
+        self._paces: dict[ServerKey, _Pace] = {}
 
-    def pause(self, server: Server, delay_s: float) -> None:
+    def pause(self, server: ServerKey, delay_s: float) -> None:
         """Send nothing to `server` for `delay_s` seconds from now, then one call after another.
 
         A longer pause under way stays.
@@ -43,7 +43,7 @@ class Pauses:
         pace.until = max(pace.until, self._clock() + delay_s)
         pace.gap_s = min(_LONGEST_GAP_S, max(pace.gap_s, delay_s / _CALLS_PER_PAUSE))
 
-    def hold(self, server: Server, delay_s: float) -> None:
+    def hold(self, server: ServerKey, delay_s: float) -> None:
         """Send nothing to `server` for `delay_s` seconds from now: it said that it has nothing left until then.
 
         Of a longer wait, the server is left to speak for itself: a call would be refused, and its caller told so.
@@ -52,7 +52,7 @@ class Pauses:
             pace = self._paces.setdefault(server, _Pace())
             pace.until = max(pace.until, self._clock() + delay_s)
 
-    def limited(self, server: Server) -> float:
+    def limited(self, server: ServerKey) -> float:
         """Note that `server` limits how often it is asked; how long to leave it alone if it does not say, in seconds.
 
         That doubles whenever the last pause was not enough. Calls that are refused together count as one.
@@ -64,23 +64,23 @@ class Pauses:
             pace.own_pause_s = min(LONGEST_PAUSE_S, 2 * pace.own_pause_s or FIRST_PAUSE_S)
         return pace.own_pause_s
 
-    def limited_since(self, server: Server) -> float | None:
+    def limited_since(self, server: ServerKey) -> float | None:
         """The moment since which `server` has answered nothing but that it is asked too often."""
         pace = self._paces.get(server)
         return None if pace is None else pace.limited_since
 
-    def limited_for_s(self, server: Server) -> float:
+    def limited_for_s(self, server: ServerKey) -> float:
         """For how long `server` has answered nothing but that it is asked too often, in seconds."""
         pace = self._paces.get(server)
         return 0.0 if pace is None or pace.limited_since is None else self._clock() - pace.limited_since
 
-    def sent(self, server: Server) -> None:
+    def sent(self, server: ServerKey) -> None:
         """Note that a call goes out: the next one keeps its distance, while the server recovers."""
         pace = self._paces.get(server)
         if pace is not None and pace.gap_s:
             pace.next_call_at = self._clock() + pace.gap_s
 
-    def answered(self, server: Server) -> None:
+    def answered(self, server: ServerKey) -> None:
         """Note an answer: the server takes what it is asked, and more of it with each answer."""
         pace = self._paces.get(server)
         if pace is not None:
@@ -89,11 +89,11 @@ class Pauses:
             if pace.gap_s < _SHORTEST_GAP_S:
                 pace.gap_s = 0.0
 
-    def give_up(self, server: Server) -> None:
+    def give_up(self, server: ServerKey) -> None:
         """Note that nobody waits for `server` any more: the calls that are left may fail at once."""
         self._paces[server].gap_s = 0.0
 
-    def remaining_s(self, server: Server) -> float:
+    def remaining_s(self, server: ServerKey) -> float:
         """How long the next call to `server` has to wait, 0 when it has not."""
         pace = self._paces.get(server)
         return 0.0 if pace is None else max(0.0, max(pace.until, pace.next_call_at) - self._clock())

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, Server
+from geval_cli.gateway.call import Handler, ModelCall, Notice, Runtime, ServerKey
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.records import ModelResponse
 
@@ -26,7 +26,7 @@ class _Told(Struct):
     given_up_since: float | None = None
 
 
-class _Trouble(Struct):
+class _RetryState(Struct):
     """What one call has been through. Times in seconds; `patience_s`: how long a rate limit was waited for in vain."""
 
     failures: int = 0
@@ -50,10 +50,10 @@ class Retry:
         self._pauses = pauses
         self._runtime = runtime
         self._notice = notice
-        self._told: defaultdict[Server, _Told] = defaultdict(_Told)
+        self._told: defaultdict[ServerKey, _Told] = defaultdict(_Told)
 
     async def __call__(self, call: ModelCall) -> ModelResponse:
-        trouble = _Trouble()
+        trouble = _RetryState()
         while True:
             try:
                 attempt = replace(call, attempt=trouble.failures + 1) if trouble.failures else call
@@ -75,7 +75,7 @@ class Retry:
             else:
                 await self._runtime.sleep(delay_s)
 
-    def _delay_s(self, call: ModelCall, error: ProviderError, trouble: _Trouble) -> float | None:
+    def _delay_s(self, call: ModelCall, error: ProviderError, trouble: _RetryState) -> float | None:
         """How long to wait before the next attempt, in seconds; None when there is to be none."""
         limits = call.provider.limits
         if not error.is_retryable or not limits.max_retries:
@@ -93,7 +93,7 @@ class Retry:
         return delay_s if trouble.retries <= limits.max_retries and trouble.slept_s <= patience_s else None
 
     def _pause_s(
-        self, call: ModelCall, error: ProviderRateLimitError, trouble: _Trouble, patience_s: float
+        self, call: ModelCall, error: ProviderRateLimitError, trouble: _RetryState, patience_s: float
     ) -> float | None:
         server = call.server
         own_pause_s, now = self._pauses.limited(server), self._runtime.clock()
@@ -109,7 +109,7 @@ class Retry:
         self._pauses.give_up(server)
         return None
 
-    def _tell_of_pause(self, call: ModelCall, trouble: _Trouble) -> None:
+    def _tell_of_pause(self, call: ModelCall, trouble: _RetryState) -> None:
         """Say once of a server that it is waited for; and again when it gives no answer for long."""
         told, limited_s = self._told[call.server], self._pauses.limited_for_s(call.server)
         since = self._pauses.limited_since(call.server)
@@ -139,7 +139,7 @@ class Retry:
             )
 
 
-def _tell_what_was_tried(error: ProviderError, trouble: _Trouble) -> None:
+def _tell_what_was_tried(error: ProviderError, trouble: _RetryState) -> None:
     """In numbers that are the same for all calls to a provider, so that a report can show equal errors once."""
     if trouble.patience_s is not None:
         error.remark(f"geval waits for a rate limit no longer than {trouble.patience_s:g} s")

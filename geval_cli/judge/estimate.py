@@ -12,7 +12,7 @@ from geval_cli.errors import JudgeError, OfflineError
 from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
-from geval_cli.judge.prompt import Yardstick
+from geval_cli.judge.prompt import Criterion
 from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
@@ -24,11 +24,11 @@ _MOST_SHOWN = 5
 _MOST_LISTED = 101
 
 
-class Question(Struct, frozen=True):
+class RatingQuestion(Struct, frozen=True):
     """One request for a rating, and how its answer is read."""
 
     messages: tuple[Message, ...]
-    yardstick: Yardstick
+    criterion: Criterion
     repeat_index: int = 0
     response_schema: Mapping[str, JsonValue] | None = None
 
@@ -40,7 +40,7 @@ class Question(Struct, frozen=True):
             repeat_index=self.repeat_index,
             want_logprobs=want_logprobs,
             response_schema=self.response_schema,
-            ratings=_ratings(self.yardstick.score_range, self.yardstick.score_step),
+            ratings=_ratings(self.criterion.score_range, self.criterion.score_step),
             role=Role.JUDGE,
         )
 
@@ -50,7 +50,7 @@ class Question(Struct, frozen=True):
         return replace(self.request(calls), params=params, sample_indexes=tuple(range(count)))
 
     def _max_tokens(self) -> int | None:
-        return FORM_MAX_TOKENS if self.yardstick.is_form else None
+        return FORM_MAX_TOKENS if self.criterion.is_form else None
 
     def read(self, choice: Choice) -> ParsedReply:
         """The verdict of a reply.
@@ -58,9 +58,9 @@ class Question(Struct, frozen=True):
         Raises:
             JudgeError: there is none, there are different ones, or it lies outside the range.
         """
-        score_range, ends_early = self.yardstick.score_range, is_cut_off(choice)
-        if self.yardstick.is_form:
-            name = self.yardstick.label
+        score_range, ends_early = self.criterion.score_range, is_cut_off(choice)
+        if self.criterion.is_form:
+            name = self.criterion.label
             return parse_form_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)
         return parse_rating(choice.text, score_range=score_range, is_cut_off=ends_early)
 
@@ -112,7 +112,7 @@ class _Weighed(Struct, frozen=True):
 _NO_LOGPROBS = "the judge gives no token probabilities"
 
 
-async def estimate_rating(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
     """The rating by the estimator that `metric.scoring` names; `auto` chooses, and says so when it had to give way.
 
     Raises:
@@ -125,17 +125,17 @@ async def estimate_rating(question: Question, metric: Metric, calls: JudgeCalls)
         return await _by_samples(question, metric, calls)
     if metric.scoring == "logprobs":
         return await _by_logprobs(question, calls)
-    if question.yardstick.is_form:
+    if question.criterion.is_form:
         return await _by_logprobs_or_samples(question, metric, calls)
     return await _by_logprobs_or_single_reply(question, calls)
 
 
-async def _by_single_reply(question: Question, calls: JudgeCalls) -> Estimate:
+async def _by_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     reply = await calls.read(question.request(calls), question.read)
     return Estimate(reply.rating, reply.reason, "single", reply.read_from)
 
 
-async def _by_logprobs(question: Question, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
     weighed = await calls.read(request, lambda choice: _weigh(question, choice))
     if not weighed.is_sure:
@@ -144,7 +144,7 @@ async def _by_logprobs(question: Question, calls: JudgeCalls) -> Estimate:
     return _weighted(weighed)
 
 
-async def _by_logprobs_or_single_reply(question: Question, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs_or_single_reply(question: RatingQuestion, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
     weighed = await calls.read(request, lambda choice: _weigh(question, choice))
     if weighed.is_sure:
@@ -154,7 +154,7 @@ async def _by_logprobs_or_single_reply(question: Question, calls: JudgeCalls) ->
     return Estimate(reply.rating, reply.reason, "single", reply.read_from, fallback=fallback)
 
 
-async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
     request = question.request(calls, want_logprobs=True)
     try:
         response = await calls.ask_with_logprobs(request)
@@ -172,7 +172,7 @@ async def _by_logprobs_or_samples(question: Question, metric: Metric, calls: Jud
     return replace(sampled, fallback=f"{shortcoming}: {metric.samples} samples were taken")
 
 
-async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> Estimate:
+async def _by_samples(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
     request = question.samples_request(calls, metric.samples)
     needed = max(1, math.ceil(round(metric.min_valid * metric.samples, 9)))
     response = await calls.ask(request)
@@ -197,7 +197,9 @@ async def _by_samples(question: Question, metric: Metric, calls: JudgeCalls) -> 
     )
 
 
-def _read_all(question: Question, response: ModelResponse) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
+def _read_all(
+    question: RatingQuestion, response: ModelResponse
+) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
     """The samples that can be read, and what is wrong with the others, by their place in the response."""
     replies: list[ParsedReply] = []
     problems: dict[int, JudgeError] = {}
@@ -228,7 +230,7 @@ def _too_few(replies: list[ParsedReply], problems: list[JudgeError], metric: Met
     return JudgeError("; ".join(parts), raw_text=problems[0].raw_text if problems else "")
 
 
-def _weigh(question: Question, choice: Choice) -> _Weighed:
+def _weigh(question: RatingQuestion, choice: Choice) -> _Weighed:
     reply = question.read(choice)
     if choice.token_logprobs is None:
         return _Weighed(reply, None)
@@ -236,8 +238,8 @@ def _weigh(question: Question, choice: Choice) -> _Weighed:
         choice.token_logprobs,
         (reply.score_start, reply.score_end),
         text=choice.text,
-        score_range=question.yardstick.score_range,
-        score_step=question.yardstick.score_step,
+        score_range=question.criterion.score_range,
+        score_step=question.criterion.score_step,
     )
     return _Weighed(reply, distribution)
 

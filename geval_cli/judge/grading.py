@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls
 from geval_cli.judge.dimensions import find_dimension
-from geval_cli.judge.estimate import Estimate, Question, describe, estimate_rating
+from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
+    Criterion,
     Render,
-    Yardstick,
     evaluate_text,
     explain_text,
     is_whole_scale,
@@ -82,7 +82,7 @@ async def grade(
     """Have `judge` rate `case` by `metric`.
 
     Args:
-        metric: the yardstick.
+        metric: the criterion.
         case: the output and its surroundings.
         judge: the model that grades.
         render: needed when the metric has a `rubric_prompt`.
@@ -116,8 +116,8 @@ def steps_requests(
     """
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
-        for yardstick in _yardsticks(metric):
-            yield _shared_steps_request(yardstick.criteria, labels, JudgeCalls(judge, memory))
+        for criterion in _yardsticks(metric):
+            yield _shared_steps_request(criterion.criteria, labels, JudgeCalls(judge, memory))
 
 
 class _Shown(Struct, frozen=True):
@@ -142,7 +142,7 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
 
 
 @lru_cache(maxsize=_METRICS_KEPT)
-def _yardsticks(metric: Metric) -> tuple[Yardstick, ...]:
+def _yardsticks(metric: Metric) -> tuple[Criterion, ...]:
     if metric.dimension is not None:
         dimension = find_dimension(metric.dimension)
         return yardsticks_of(metric, dimension.label, (dimension.definition,))
@@ -163,19 +163,19 @@ class _Judging(Struct, frozen=True):
     render: Render | None
     memory: JudgeMemory
 
-    async def grade(self, yardstick: Yardstick) -> Grade:
+    async def grade(self, criterion: Criterion) -> Grade:
         calls = JudgeCalls(self.judge, self.memory)
-        steps = await self._steps(yardstick, calls)
-        question = Question(
-            messages=self._evaluate_messages(yardstick, steps),
-            yardstick=yardstick,
+        steps = await self._steps(criterion, calls)
+        question = RatingQuestion(
+            messages=self._evaluate_messages(criterion, steps),
+            criterion=criterion,
             repeat_index=self.case.repeat_index,
-            response_schema=self._rating_schema(yardstick),
+            response_schema=self._rating_schema(criterion),
         )
         estimate = await estimate_rating(question, self.metric, calls)
         score = self._score(estimate)
         status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
-        reason = await self._reason(yardstick, steps, estimate, status, calls)
+        reason = await self._reason(criterion, steps, estimate, status, calls)
         result = Grade(
             status=status,
             score=score,
@@ -193,9 +193,9 @@ class _Judging(Struct, frozen=True):
             usage=calls.usage,
             latency_ms=calls.latency_ms,
         )
-        return replace(result, detail=self._detail(result, yardstick))
+        return replace(result, detail=self._detail(result, criterion))
 
-    async def _steps(self, yardstick: Yardstick, calls: JudgeCalls) -> tuple[str, ...]:
+    async def _steps(self, criterion: Criterion, calls: JudgeCalls) -> tuple[str, ...]:
         if self.metric.evaluation_steps is not None:
             return self.metric.evaluation_steps
         own = self.metric.rubric_prompt
@@ -203,20 +203,20 @@ class _Judging(Struct, frozen=True):
             return ()
         if own is not None and own.steps is not None:
             request = _steps_request(
-                self._own_messages(own.steps, yardstick, ()), calls.params(temperature=0)
+                self._own_messages(own.steps, criterion, ()), calls.params(temperature=0)
             )
         else:
-            request = _shared_steps_request(yardstick.criteria, self.shown.step_labels, calls)
+            request = _shared_steps_request(criterion.criteria, self.shown.step_labels, calls)
         return await calls.read(request, _read_steps)
 
-    def _evaluate_messages(self, yardstick: Yardstick, steps: tuple[str, ...]) -> tuple[Message, ...]:
+    def _evaluate_messages(self, criterion: Criterion, steps: tuple[str, ...]) -> tuple[Message, ...]:
         own = self.metric.rubric_prompt
         if own is not None and own.evaluate is not None:
-            return self._own_messages(own.evaluate, yardstick, steps)
-        return user_message(evaluate_text(yardstick, steps, self.shown.blocks))
+            return self._own_messages(own.evaluate, criterion, steps)
+        return user_message(evaluate_text(criterion, steps, self.shown.blocks))
 
     def _own_messages(
-        self, template: str, yardstick: Yardstick, steps: tuple[str, ...]
+        self, template: str, criterion: Criterion, steps: tuple[str, ...]
     ) -> tuple[Message, ...]:
         shown = {"input": resolve_input(self.case), "output": as_text(self.case.actual_output)}
         shown |= {
@@ -224,14 +224,14 @@ class _Judging(Struct, frozen=True):
             for name in _OTHER_PARAMS
             if getattr(self.case, name) is not None
         }
-        variables = rubric_prompt_variables(yardstick, steps, shown, self.case.vars)
+        variables = rubric_prompt_variables(criterion, steps, shown, self.case.vars)
         return render_messages(template, variables, self.render)
 
-    def _rating_schema(self, yardstick: Yardstick) -> Mapping[str, JsonValue] | None:
+    def _rating_schema(self, criterion: Criterion) -> Mapping[str, JsonValue] | None:
         own = self.metric.rubric_prompt
-        if yardstick.is_form or (own is not None and own.evaluate is not None):
+        if criterion.is_form or (own is not None and own.evaluate is not None):
             return None
-        is_whole = is_whole_scale(yardstick.score_range, yardstick.score_step)
+        is_whole = is_whole_scale(criterion.score_range, criterion.score_step)
         return _WHOLE_RATING_SCHEMA if is_whole else _RATING_SCHEMA
 
     def _score(self, estimate: Estimate) -> float:
@@ -243,18 +243,18 @@ class _Judging(Struct, frozen=True):
 
     async def _reason(
         self,
-        yardstick: Yardstick,
+        criterion: Criterion,
         steps: tuple[str, ...],
         estimate: Estimate,
         status: Status,
         calls: JudgeCalls,
     ) -> str | None:
-        if not yardstick.is_form:
+        if not criterion.is_form:
             return estimate.reason
-        in_words = f"{yardstick.label}: {describe(estimate, yardstick.score_range)}"
+        in_words = f"{criterion.label}: {describe(estimate, criterion.score_range)}"
         if self.metric.explain not in ("always", status.value):
             return in_words
-        text = explain_text(yardstick, steps, self.shown.blocks, rating=estimate.rating)
+        text = explain_text(criterion, steps, self.shown.blocks, rating=estimate.rating)
         request = ModelRequest(
             user_message(text),
             calls.params(temperature=0, max_tokens=EXPLANATION_MAX_TOKENS),
@@ -266,18 +266,18 @@ class _Judging(Struct, frozen=True):
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
-    def _detail(self, result: Grade, yardstick: Yardstick) -> dict[str, JsonValue]:
+    def _detail(self, result: Grade, criterion: Criterion) -> dict[str, JsonValue]:
         source = self.shown.source
         about = {
             "dimension": self.metric.dimension,
-            "criteria": yardstick.criteria,
+            "criteria": criterion.criteria,
             "evaluation_params": self.shown.params,
             "source_from": None if source is None else source.found_in,
             "judge": self.judge.label,
             "strict_mode": self.metric.strict_mode or None,
             "prompt_version": prompt_version(),
         }
-        return _with_values({**_grade_detail(result, yardstick.score_range), **about})
+        return _with_values({**_grade_detail(result, criterion.score_range), **about})
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:

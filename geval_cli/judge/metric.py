@@ -1,4 +1,4 @@
-"""What is judged, by which yardstick, by whom, and what comes out: the frozen records of the judge room.
+"""What is judged, by which criterion, by whom, and what comes out: the frozen records of the judge room.
 
 `geval_cli.judge.grading.grade` turns a `Metric`, a `JudgedCase` and a `Judge` into a `Grade`.
 """
@@ -46,7 +46,7 @@ class RubricPrompt(Struct, frozen=True):
 
 
 class Metric(Struct, frozen=True):
-    """One yardstick: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
+    """One criterion: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
 
     Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
 

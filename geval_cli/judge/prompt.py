@@ -47,7 +47,7 @@ _PROMPT_FOLDER = "geval_cli.judge.prompts"
 _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
 
 
-class Yardstick(Struct, frozen=True):
+class Criterion(Struct, frozen=True):
     """One criterion, or one dimension, as it is shown: `label` is the dimension's name, or the metric's."""
 
     label: str
@@ -89,19 +89,19 @@ def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
     return _fill("steps", params=join_labels(param_labels), relation=relation, criteria=criteria)
 
 
-def evaluate_text(yardstick: Yardstick, steps: Sequence[str], blocks: Sequence[Block]) -> str:
+def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block]) -> str:
     """The request for a rating: JSON in the criteria form, the number alone in the dimension form."""
-    kind = "form" if yardstick.is_form else "evaluate"
-    name = f"{kind}_strict" if yardstick.is_strict else kind
-    before, after = _around_blocks(name, yardstick, tuple(steps), tuple(block.label for block in blocks))
+    kind = "form" if criterion.is_form else "evaluate"
+    name = f"{kind}_strict" if criterion.is_strict else kind
+    before, after = _around_blocks(name, criterion, tuple(steps), tuple(block.label for block in blocks))
     return f"{before}{_fenced(blocks)}{after}"
 
 
 def explain_text(
-    yardstick: Yardstick, steps: Sequence[str], blocks: Sequence[Block], *, rating: float
+    criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block], *, rating: float
 ) -> str:
     """The request for a rationale of a rating that was given without one."""
-    values = _shared_values(yardstick, steps)
+    values = _shared_values(criterion, steps)
     return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
 
 
@@ -139,17 +139,17 @@ def uses_steps(template: str) -> bool:
 
 
 def rubric_prompt_variables(
-    yardstick: Yardstick, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
+    criterion: Criterion, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
     """What a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
 
     `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
     """
-    low, high = (int(end) if float(end).is_integer() else end for end in yardstick.score_range)
+    low, high = (int(end) if float(end).is_integer() else end for end in criterion.score_range)
     output = shown["output"]
     ours = {
-        "dimension": yardstick.label,
-        "criteria": yardstick.criteria,
+        "dimension": criterion.label,
+        "criteria": criterion.criteria,
         "min": low,
         "max": high,
         "maxScore": high,
@@ -162,8 +162,8 @@ def rubric_prompt_variables(
 
 def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Stand-ins of all that a rubric prompt can name, for checking one beforehand; `own` as above."""
-    yardstick = Yardstick("Coherence", "how well it holds together", score_range, score_step=1)
-    return rubric_prompt_variables(yardstick, ("Read it.",), {"input": "input", "output": "output"}, own)
+    criterion = Criterion("Coherence", "how well it holds together", score_range, score_step=1)
+    return rubric_prompt_variables(criterion, ("Read it.",), {"input": "input", "output": "output"}, own)
 
 
 def render_messages(
@@ -209,10 +209,10 @@ def _fill(name: str, **values: str) -> str:
 
 @lru_cache(maxsize=_WORDINGS_KEPT)
 def _around_blocks(
-    name: str, yardstick: Yardstick, steps: tuple[str, ...], labels: tuple[str, ...]
+    name: str, criterion: Criterion, steps: tuple[str, ...], labels: tuple[str, ...]
 ) -> tuple[str, str]:
     """What stands before and after the texts of a test case; mostly the same for all tests."""
-    values = {**_shared_values(yardstick, steps), "params": join_labels(labels)}
+    values = {**_shared_values(criterion, steps), "params": join_labels(labels)}
     before, _, after = read_prompt(name).rstrip("\n").partition("$blocks")
     return Template(before).substitute(values), Template(after).substitute(values)
 
@@ -221,33 +221,33 @@ def _fenced(blocks: Sequence[Block]) -> str:
     return "\n\n".join(f"{block.label}:\n{fence(block.label, block.text)}" for block in blocks)
 
 
-def _shared_values(yardstick: Yardstick, steps: Sequence[str]) -> dict[str, str]:
-    low, high = yardstick.score_range
+def _shared_values(criterion: Criterion, steps: Sequence[str]) -> dict[str, str]:
+    low, high = criterion.score_range
     return {
-        "dimension": yardstick.label,
-        "criteria": yardstick.criteria,
+        "dimension": criterion.label,
+        "criteria": criterion.criteria,
         "low": format_number(low),
         "high": format_number(high),
-        "kind_of_number": _kind_of_number(yardstick),
-        "yardstick": _yardstick_text(yardstick, steps),
+        "kind_of_number": _kind_of_number(criterion),
+        "yardstick": _yardstick_text(criterion, steps),
         "data_rule": read_prompt("data_rule").rstrip("\n"),
     }
 
 
-def _yardstick_text(yardstick: Yardstick, steps: Sequence[str]) -> str:
+def _yardstick_text(criterion: Criterion, steps: Sequence[str]) -> str:
     sections = []
-    if yardstick.criteria and not yardstick.is_form:
-        sections.append(f"Evaluation Criteria:\n{yardstick.criteria}")
+    if criterion.criteria and not criterion.is_form:
+        sections.append(f"Evaluation Criteria:\n{criterion.criteria}")
     if steps:
         sections.append(f"Evaluation Steps:\n{numbered(steps)}")
-    if yardstick.rubric:
-        sections.append(_rubric_text(yardstick))
+    if criterion.rubric:
+        sections.append(_rubric_text(criterion))
     return "\n\n".join(sections)
 
 
-def _rubric_text(yardstick: Yardstick) -> str:
-    title = "Rubric (for guidance)" if yardstick.is_strict else "Rubric"
-    bands = sorted(yardstick.rubric, key=lambda band: -band.high)
+def _rubric_text(criterion: Criterion) -> str:
+    title = "Rubric (for guidance)" if criterion.is_strict else "Rubric"
+    bands = sorted(criterion.rubric, key=lambda band: -band.high)
     return "\n".join([f"{title}:", *(f"- {_band_label(band)}: {band.description}" for band in bands)])
 
 
@@ -256,10 +256,10 @@ def _band_label(band: RubricBand) -> str:
     return high if band.low == band.high else f"{low} to {high}"
 
 
-def _kind_of_number(yardstick: Yardstick) -> str:
-    if is_whole_scale(yardstick.score_range, yardstick.score_step):
+def _kind_of_number(criterion: Criterion) -> str:
+    if is_whole_scale(criterion.score_range, criterion.score_step):
         return "a whole number"
-    return f"a number in steps of {format_number(yardstick.score_step)}"
+    return f"a number in steps of {format_number(criterion.score_step)}"
 
 
 def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
@@ -268,10 +268,10 @@ def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
     return float(low).is_integer() and float(high).is_integer() and float(score_step).is_integer()
 
 
-def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Yardstick, ...]:
-    """One yardstick for each definition: of the dimension, or of each criterion."""
+def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Criterion, ...]:
+    """One criterion for each definition: of the dimension, or of each criterion."""
     return tuple(
-        Yardstick(
+        Criterion(
             label=label,
             criteria=definition,
             score_range=metric.asked_range,

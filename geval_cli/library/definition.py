@@ -18,12 +18,12 @@ from geval_cli.runs.judging import judge_problems
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_file_reference
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 
@@ -71,11 +71,11 @@ def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | Cli
     return judge
 
 
-def _new_reading() -> Reading:
-    return Reading(SourceFiles(Path(), TRUSTED), EnvValues({}))
+def _new_reading() -> LoadContext:
+    return LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}))
 
 
-def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalFields | None:
+def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
     values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in {"name", "model"}}
     if values["score_range"] == list(DEFAULT_SCORE_RANGE):
         values["score_range"] = None
@@ -92,7 +92,7 @@ def _read_spec(arguments: Mapping[str, Any], reading: Reading) -> GEvalFields | 
             reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
             return None
     given = {name: value for name, value in values.items() if value is not None}
-    spec = read_assertion({"type": "g-eval", **given}, Place.nowhere(), reading)
+    spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
     return spec
 
@@ -118,7 +118,7 @@ def _read_judge(
         problems.append(Problem(message, hint='for example "openai:gpt-4.1"'))
         return None
     reading = _new_reading()
-    spec = read_provider(written, Place.nowhere(), reading)
+    spec = read_provider(written, SourcePath.nowhere(), reading)
     problems += reading.problems
     if spec is not None:
         problems += judge_problems(spec, env=os.environ, base_dir=Path(), is_going_to_judge=False)

@@ -21,7 +21,7 @@ from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_er
 from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
 from geval_cli.source.access import Access, OutsideError
 from geval_cli.source.safe_open import open_regular
-from geval_cli.source.source_map import Document, Place
+from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 
 _ENTRY_KEYS = ("match", "reply", "replies", "logprobs", "error", "latency_ms", "default")
@@ -107,11 +107,11 @@ class _ScriptReader:
             *last,
         )
 
-    def _report(self, message: str, place: Place, key: str | None, hint: str = "") -> None:
+    def _report(self, message: str, place: SourcePath, key: str | None, hint: str = "") -> None:
         location = place.value() if key is None else place.key(key)
         self._problems.append(Problem(message, location, hint))
 
-    def _entry(self, item: Any, place: Place) -> ScriptEntry | None:
+    def _entry(self, item: Any, place: SourcePath) -> ScriptEntry | None:
         if not isinstance(item, dict):
             self._report("each reply must be a mapping", place, None, "write `match: ...` and `reply: ...`")
             return None
@@ -129,7 +129,7 @@ class _ScriptReader:
             self._report("the entry has no reply", place, None, "give it `reply`, `replies` or `error`")
         return ScriptEntry(item.get("match", ""), replies, logprobs, error, self._latency(item, place))
 
-    def _replies(self, item: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+    def _replies(self, item: Mapping[str, Any], place: SourcePath) -> tuple[str, ...]:
         given = [key for key in ("reply", "replies", "default") if key in item]
         if len(given) > 1:
             self._report(f"`{given[0]}` and `{given[1]}` exclude each other", place, given[1])
@@ -147,7 +147,7 @@ class _ScriptReader:
         )
 
     def _logprobs(
-        self, item: Mapping[str, Any], replies: tuple[str, ...], place: Place
+        self, item: Mapping[str, Any], replies: tuple[str, ...], place: SourcePath
     ) -> Mapping[str, float] | None:
         value = item.get("logprobs")
         if value is None:
@@ -161,7 +161,7 @@ class _ScriptReader:
                 self._report(f"none of these tokens is in the reply {reply!r}", place, "logprobs")
         return {str(token): float(probability) for token, probability in value.items()}
 
-    def _error(self, item: Mapping[str, Any], place: Place) -> ScriptedError | None:
+    def _error(self, item: Mapping[str, Any], place: SourcePath) -> ScriptedError | None:
         value = item.get("error")
         if value is None:
             return None
@@ -177,7 +177,7 @@ class _ScriptReader:
             status, str(value.get("message", "scripted error")), None if wait is None else float(wait)
         )
 
-    def _latency(self, item: Mapping[str, Any], place: Place) -> float:
+    def _latency(self, item: Mapping[str, Any], place: SourcePath) -> float:
         value = item.get("latency_ms", 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             self._report("`latency_ms` must be a number from 0", place, "latency_ms")

@@ -10,7 +10,7 @@ from rich.text import Text
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.report.numbers import format_percentage
-from geval_cli.report.sanitize import inert, one_line
+from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import Signs, verdict
 
 _DISTRIBUTION_MAX = 6
@@ -32,14 +32,14 @@ class AssertionView(Struct, frozen=True):
     def heading(self) -> Text:
         """`g-eval coherence  0.40 < 0.50 (default)  summaries.yaml:8:9`."""
         item = self.assertion
-        name = f"{inert(item.type)} {inert(item.metric)}" if item.metric else inert(item.type)
+        name = f"{sanitize(item.type)} {sanitize(item.metric)}" if item.metric else sanitize(item.type)
         line = Text.assemble((name, "bold"))
         if item.score is not None and item.status is not Status.ERROR:
             line.append(f"  {self.score_text()}")
         if item.weight != 1:
             line.append(f"  weight {item.weight:g}", style="dim")
         if item.location:
-            line.append(f"  {inert(item.location)}", style="dim")
+            line.append(f"  {sanitize(item.location)}", style="dim")
         return line
 
     def verdicts(self) -> list["JudgeVerdict"]:
@@ -96,7 +96,7 @@ class JudgeVerdict(Struct, frozen=True):
         steps = self.detail.get("evaluation_steps")
         if not isinstance(steps, list | tuple):
             return ()
-        return tuple(inert(" ".join(step.split())) for step in steps if isinstance(step, str))
+        return tuple(sanitize(" ".join(step.split())) for step in steps if isinstance(step, str))
 
     def shares(self) -> list[tuple[str, float]]:
         """Every rating that has a share of the distribution, in the order of the scale; the shares add up to 1."""

@@ -9,7 +9,7 @@ from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import clipped_lines, inert, inert_lines, one_line, value_text
+from geval_cli.report.sanitize import clipped_lines, inert_lines, one_line, sanitize, value_text
 from geval_cli.report.verdict import (
     case_number,
     case_title,
@@ -179,7 +179,7 @@ class _CasePrinter:
                 self._print_reason(part.reason(), indent=inner)
             for label, text in part.facts():
                 self._print_block(label, [text], indent=inner, style="yellow" if label == "note" else "")
-            name = f"{case_number(result)}, {inert(assertion.metric or assertion.type)}"
+            name = f"{case_number(result)}, {sanitize(assertion.metric or assertion.type)}"
             self._print_steps(part.evaluation_steps(), name, indent=inner)
         for item in assertion.assertions:
             self._print_assertion(item, result, indent=inner)

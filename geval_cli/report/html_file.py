@@ -12,7 +12,7 @@ from geval_cli.records import CaseResult, Status, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import inert
+from geval_cli.report.sanitize import sanitize
 
 CASES_MAX = 20_000
 """Above it, passed cases are left out, and the page says how many: browsers hold no hundred thousand prompts."""
@@ -47,7 +47,7 @@ class HtmlFile:
         style, script = (_asset("colours.css") + _asset("page.css")), _asset("page.js")
         run = {"run": _without_config(report), "summary": report.summary, "left_out": left_out}
         head = Template(_asset("page.html")).substitute(
-            title=html.escape(inert(report.run.config_path)),
+            title=html.escape(sanitize(report.run.config_path)),
             style=style,
             style_hash=_hash(style),
             script_hash=_hash(script),

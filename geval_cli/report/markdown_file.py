@@ -14,7 +14,7 @@ from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import clipped_lines, inert, one_line, value_text
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
 from geval_cli.report.verdict import case_number, case_title
 from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
 
@@ -121,7 +121,12 @@ def _between(bounds: tuple[float, float]) -> str:
 
 def _gates(summary: RunSummary) -> str:
     rows = [
-        (_code(inert(gate.gate)), gate_value(gate), f"{_MARKS[gate.status]} {gate.status.value}", gate.note)
+        (
+            _code(sanitize(gate.gate)),
+            gate_value(gate),
+            f"{_MARKS[gate.status]} {gate.status.value}",
+            gate.note,
+        )
         for gate in summary.gates
     ]
     return _table(("gate", "actual", "status", "note"), rows) if rows else ""
@@ -209,7 +214,7 @@ def _case(result: CaseResult, report: RunReport) -> str:
 def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in _PROBLEMS:
-            name = _code(inert(f"{item.type} {item.metric}" if item.metric else item.type))
+            name = _code(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             reason = f": {_code(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
@@ -231,7 +236,7 @@ def _foot(report: RunReport) -> str:
         for role, amount in report.summary.usage.items()
         if amount.requests
     ]
-    run = f"run {_code(inert(report.run.id))} of {_code(inert(report.run.config_path))}"
+    run = f"run {_code(sanitize(report.run.id))} of {_code(sanitize(report.run.config_path))}"
     return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
-from geval_cli.report.sanitize import inert
+from geval_cli.report.sanitize import sanitize
 
 
 class RunReport(Struct, frozen=True):
@@ -31,7 +31,7 @@ class RunReport(Struct, frozen=True):
         """What to do to get all of it in a file."""
         if not self.is_stored:
             return "run it with -o results.json"
-        return f"geval show {inert(self.run.id)} -o results.json"
+        return f"geval show {sanitize(self.run.id)} -o results.json"
 
     @property
     def columns(self) -> tuple[Column, ...]:

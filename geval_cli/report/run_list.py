@@ -11,7 +11,7 @@ from rich.text import Text
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.console import print_trimmed
 from geval_cli.report.numbers import format_clock, format_duration, format_percentage
-from geval_cli.report.sanitize import inert
+from geval_cli.report.sanitize import sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.report.verdict_tables import indented, plain_table
 
@@ -62,11 +62,11 @@ _NUMERIC = frozenset({"passed", "failed", "errors", "pass", "fail", "err", "pass
 
 def _wide_row(run: RunRecord, summary: RunSummary | None, now: datetime) -> Row:
     started = _started(run, now)
-    when = inert(run.started_at) if started is None else f"{_ago(started, now)}, {started:%Y-%m-%d %H:%M}"
+    when = sanitize(run.started_at) if started is None else f"{_ago(started, now)}, {started:%Y-%m-%d %H:%M}"
     return (
-        Text(inert(run.id)),
+        Text(sanitize(run.id)),
         Text(when),
-        Text(inert(run.config_path)),
+        Text(sanitize(run.config_path)),
         Text(run.status.value, style=_STATUS_STYLES[run.status]),
         *_counts(summary),
         Text(_pass_rate(summary)),
@@ -78,9 +78,9 @@ def _narrow_row(run: RunRecord, summary: RunSummary | None, now: datetime) -> Ro
     started = _started(run, now)
     is_over = run.status is RunStatus.COMPLETED
     return (
-        Text(inert(run.id)),
+        Text(sanitize(run.id)),
         Text("?" if started is None else _ago(started, now)),
-        Text(inert(PurePath(run.config_path).name)),
+        Text(sanitize(PurePath(run.config_path).name)),
         *_counts(summary),
         Text(_pass_rate(summary) if is_over else run.status.value, style=_STATUS_STYLES[run.status]),
     )

@@ -34,7 +34,7 @@ _SPELLING_JOINER = compile_later(
 _SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
 
 
-def inert(text: str) -> str:
+def sanitize(text: str) -> str:
     r"""`text` with everything that a terminal would act on, or not show, written out as an escape such as `\x1b`.
 
     Line breaks are escaped too: use `inert_lines` where they shall be kept, `one_line` where they may go.
@@ -51,14 +51,14 @@ def inert(text: str) -> str:
 def inert_lines(text: str) -> list[str]:
     """The lines of `text`, each inert; tabs become four spaces. Never empty."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return [inert(line.replace("\t", TAB)) for line in lines]
+    return [sanitize(line.replace("\t", TAB)) for line in lines]
 
 
 def one_line(text: str, width: int) -> str:
     """`text` inert on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
     # Each cell needs at most a few characters; the rest of a huge output is never looked at.
     start = " ".join(text[: width * 8 + 200].split())
-    shown = inert(start)
+    shown = sanitize(start)
     if cell_len(shown) <= width and len(text) <= width * 8 + 200:
         return shown
     return set_cell_size(shown, max(width - 1, 0)).rstrip() + "…"

@@ -11,7 +11,7 @@ from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
 from geval_cli.report.console import print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import inert, one_line
+from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES, signs_of
 from geval_cli.report.verdict_tables import indented, plain_table, print_derived, print_flaky, print_gates
 
@@ -35,8 +35,8 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
             _print_line(_ROLE_NAMES[role], Text(_usage_text(usage)), console)
     _print_line("pass rate", Text(_pass_rate(summary)), console)
     for path in written:
-        _print_line("written", Text(inert(str(path))), console)
-    _print_line("config", Text(inert(report.run.config_path)), console)
+        _print_line("written", Text(sanitize(str(path))), console)
+    _print_line("config", Text(sanitize(report.run.config_path)), console)
     _print_line("run", _run_text(report, console), console)
     console.print()
     _print_counts(report, console)
@@ -166,7 +166,7 @@ def _print_metrics(summary: RunSummary, console: Console) -> None:
 
 
 def _run_text(report: RunReport, console: Console) -> Text:
-    run = inert(report.run.id)
+    run = sanitize(report.run.id)
     if not report.is_stored:
         return Text(f"{run} (not stored, so it cannot be shown again)")
     command = f"geval show {run}"

@@ -13,7 +13,7 @@ from geval_cli.records import GateResult
 from geval_cli.report.console import is_unicode, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import inert, one_line
+from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import column_title, signs_of, verdict
 
 # In files and logs, and where the stream has no line characters, the line is made of dashes.
@@ -54,7 +54,7 @@ def print_gates(report: RunReport, console: Console) -> None:
     for gate in report.summary.gates:
         name = Text(one_line(gate.gate, 80))
         table.add_row(
-            name, gate_value(gate), verdict(gate.status, None, signs), Text(inert(gate.note), style="dim")
+            name, gate_value(gate), verdict(gate.status, None, signs), Text(sanitize(gate.note), style="dim")
         )
     print_trimmed(indented(table), console)
     console.print()

@@ -24,7 +24,7 @@ _WRITTEN = {Purpose.FALLBACK_SAMPLES: FORM_MAX_TOKENS, Purpose.EXPLANATION: EXPL
 _LENGTH_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
 
 
-class Doubt(Struct, frozen=True):
+class Assumption(Struct, frozen=True):
     """Why it is not sure that something is asked for at all, as the assumption that a plan shows."""
 
     assumption: str
@@ -52,7 +52,11 @@ class Ledger(Struct):
         return self.pool.get(resolved(spec, self.suite))
 
     async def note(
-        self, provider: Provider, request: ModelRequest, purpose: Purpose, doubt: Doubt | None = None
+        self,
+        provider: Provider,
+        request: ModelRequest,
+        purpose: Purpose,
+        assumption: Assumption | None = None,
     ) -> ModelResponse | None:
         """Count the answers to `request`; those of the cache if it has all of them, else None."""
         keys = choice_keys(provider.identity, request)
@@ -62,13 +66,13 @@ class Ledger(Struct):
         seen = self._seen_before(keys) if is_shared else 0
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
-        least = sum(position >= seen for position in missing) if doubt is None else 0
+        least = sum(position >= seen for position in missing) if assumption is None else 0
         self.tally.add(
             (request.role, provider.label, purpose),
             self._price(provider),
             counts=(least, len(missing), len(keys) - len(missing) if is_new else 0),
             tokens=_tokens(provider, request, least=least, most=len(missing)),
-            assumption=doubt.assumption if doubt is not None and missing else "",
+            assumption=assumption.assumption if assumption is not None and missing else "",
         )
         return _recalled([known[key] for key in keys]) if len(known) == len(keys) else None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.errors import GevalError
 from geval_cli.gateway.identity import choice_keys
@@ -15,7 +15,7 @@ from geval_cli.judge.metric import Judge
 from geval_cli.providers.base import Provider
 from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse
-from geval_cli.runs.cost_estimate import Doubt, Ledger
+from geval_cli.runs.cost_estimate import Assumption, Ledger
 from geval_cli.specs.base import ProviderSpec
 
 _RATINGS = frozenset({Purpose.RATING, Purpose.SAMPLES})
@@ -24,9 +24,9 @@ _PURPOSES = {
     "context-faithfulness": Purpose.CLAIMS,
     "select-best": Purpose.CHOICE,
 }
-_CLAIM_DOUBT = Doubt("one for each output that claims something")
-_QUESTION_DOUBT = Doubt("of made-up questions, as far as they differ")
-_CODE_DOUBT = Doubt("none, if the cache knows what is asked after code of the config has run")
+_CLAIM_ASSUMPTION = Assumption("one for each output that claims something")
+_QUESTION_ASSUMPTION = Assumption("of made-up questions, as far as they differ")
+_CODE_ASSUMPTION = Assumption("none, if the cache knows what is asked after code of the config has run")
 
 
 Judges = Callable[[ProviderSpec], Judge]
@@ -37,7 +37,7 @@ class NotAskedError(GevalError):
     """A judge was to be asked: no further can a judgement be followed without an answer."""
 
 
-class Inquiry(msgspec.Struct):
+class DryRun(msgspec.Struct):
     """What one assertion asks about one output, or about a row of them.
 
     Where it asks for something to ask about (steps, claims, questions), a stand-in is answered, and what is asked
@@ -49,7 +49,7 @@ class Inquiry(msgspec.Struct):
         unasked: the requests at which it ended, with their purposes.
     """
 
-    spec: AssertionSpec
+    spec: Assertion
     ledger: Ledger
     is_after_code: bool = False
     unasked: list[tuple[Purpose, ModelRequest]] = msgspec.field(default_factory=list)
@@ -58,7 +58,7 @@ class Inquiry(msgspec.Struct):
     _notes: "list[asyncio.Future[ModelResponse | None]]" = msgspec.field(default_factory=list)
 
     async def follow(self, ask: Callable[[Judges], Awaitable[None]]) -> None:
-        """Have `ask` judge with judges of this inquiry. How it ends does not matter: there is no verdict."""
+        """Have `ask` judge with judges of this dry_run. How it ends does not matter: there is no verdict."""
         await asyncio.gather(ask(self._judge_for), return_exceptions=True)
         # Of questions that are asked side by side, the first that ends the judgement leaves the others under way.
         await asyncio.gather(*self._notes, return_exceptions=True)
@@ -71,7 +71,7 @@ class Inquiry(msgspec.Struct):
         """
         purpose = self._purpose_of(provider, request)
         note = asyncio.ensure_future(
-            self.ledger.note(provider, request, purpose, self._doubt_about(purpose, request))
+            self.ledger.note(provider, request, purpose, self._assumption_about(purpose, request))
         )
         self._notes.append(note)
         found = await note
@@ -101,7 +101,7 @@ class Inquiry(msgspec.Struct):
             return Purpose.FALLBACK_SAMPLES if is_sampled else Purpose.EXPLANATION
         return Purpose.SAMPLES if is_sampled else Purpose.RATING
 
-    def _doubt_about(self, purpose: Purpose, request: ModelRequest) -> Doubt | None:
+    def _assumption_about(self, purpose: Purpose, request: ModelRequest) -> Assumption | None:
         if purpose is Purpose.STEPS:
             return None
         if purpose is Purpose.EMBEDDING:
@@ -109,10 +109,10 @@ class Inquiry(msgspec.Struct):
                 text == message.content for text in self._made_up for message in request.messages
             )
             if is_made_up:
-                return _QUESTION_DOUBT
+                return _QUESTION_ASSUMPTION
         elif self._made_up:
-            return _CLAIM_DOUBT
-        return _CODE_DOUBT if self.is_after_code else None
+            return _CLAIM_ASSUMPTION
+        return _CODE_ASSUMPTION if self.is_after_code else None
 
     def _make_up(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """Answers that no other question has, as if each output led to something else."""
@@ -122,10 +122,10 @@ class Inquiry(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _SilentJudge:
-    """A judge of an inquiry. Judges of different inquiries are the same judge when their provider is."""
+    """A judge of an dry_run. Judges of different inquiries are the same judge when their provider is."""
 
     provider: Provider
-    inquiry: Inquiry = field(compare=False, repr=False)
+    dry_run: DryRun = field(compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -136,7 +136,7 @@ class _SilentJudge:
         return self.provider.identity.params
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        return await self.inquiry.answer(self.provider, request)
+        return await self.dry_run.answer(self.provider, request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Tools
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.case import Bench
-from geval_cli.engine.comparison_groups import RowDesk
+from geval_cli.engine.case import JobContext
+from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.derived import derive
 from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import Job
@@ -18,7 +18,7 @@ from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_pla
 from geval_cli.errors import BudgetError, ConfigError, StoreError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.gateway import BoundModel, Gateway, Oversight
+from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import (
@@ -212,11 +212,11 @@ async def _run_jobs(
     resumed: ResumedRun | None,
     budget: Budget,
 ) -> None:
-    lanes = prepared.plan.lanes
+    queues = prepared.plan.queues
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
         cache.begin_at(resumed.started_s)
-        lanes = tuple(resumed.done.missing(lane) for lane in lanes)
+        queues = tuple(resumed.done.missing(queue) for queue in queues)
     began = cache.now() if resumed is None else resumed.started_s
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
@@ -226,7 +226,7 @@ async def _run_jobs(
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
-            desk = RowDesk(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
+            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
 
             async def execute(job: Job) -> CaseResult | None:
                 try:
@@ -241,7 +241,7 @@ async def _run_jobs(
                 return results[-1] if results else None
 
             parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
-            await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop)
+            await run_plan(queues, execute, parallel=parallel, events=events, stop=stop)
     finally:
         events.end()
 
@@ -289,7 +289,7 @@ def _gateway(
         reads_since=None if reads_cache(prepared) else began_s,
         on_event=events.emit,
         max_concurrency=_request_limit(prepared),
-        oversight=Oversight(
+        policy=CallPolicy(
             budget,
             is_tracing=request.traces_requests,
             is_offline=request.is_offline,
@@ -298,7 +298,7 @@ def _gateway(
     )
 
 
-def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> Bench:
+def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> JobContext:
     models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
 
     def model_for(spec: ProviderSpec) -> BoundModel:
@@ -321,4 +321,4 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
         scripts=scripts,
         access=prepared.suite.access,
     )
-    return Bench(generate, tools)
+    return JobContext(generate, tools)

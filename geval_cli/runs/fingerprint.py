@@ -13,7 +13,7 @@ _SHOWN_VALUE = 60
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
-def covered(prepared: PreparedRun) -> dict[str, JsonValue]:
+def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
     """What decides the results of a run: the suite's parts as hashes, and what the command line says about them."""
     request = prepared.request
     return {

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import RunRecord, RunStatus
-from geval_cli.runs.fingerprint import covered, run_digest
+from geval_cli.runs.fingerprint import fingerprint, run_digest
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.store.runs import RunOrigin
@@ -30,7 +30,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
         duration_ms=None,
         tool_version=__version__,
         config_path=str(prepared.suite.path),
-        config_digest=run_digest(covered(prepared)),
+        config_digest=run_digest(fingerprint(prepared)),
         config=prepared.suite.snapshot,
         columns=prepared.plan.columns,
         warnings=prepared.notes,
@@ -51,7 +51,7 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 def origin_of(prepared: PreparedRun) -> RunOrigin:
     """What the store keeps beside the record."""
-    return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, covered(prepared))
+    return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, fingerprint(prepared))
 
 
 def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:

@@ -14,7 +14,7 @@ from geval_cli.engine.plan import Job, Plan
 from geval_cli.errors import UsageError
 from geval_cli.metrics import lacks_metrics, with_metrics
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
-from geval_cli.runs.fingerprint import changes, covered, run_digest
+from geval_cli.runs.fingerprint import changes, fingerprint, run_digest
 from geval_cli.runs.requests import PreparedRun, Resumption
 from geval_cli.runs.spending import beyond, combined, larger
 from geval_cli.store.runs import RunStore, StoredRun
@@ -75,7 +75,7 @@ class ResumedRun(Struct, frozen=True):
         return datetime.fromisoformat(self.run.started_at).timestamp()
 
 
-def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
+def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     """The earlier run that `prepared` asks for, claimed for this process.
 
     Raises:
@@ -83,7 +83,7 @@ def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
     wanted = prepared.request.resume or Resumption()
-    parts = covered(prepared)
+    parts = fingerprint(prepared)
     digest = run_digest(parts)
     run_id = _chosen(prepared, runs, wanted, digest).run.id
     if not runs.claim(run_id):
@@ -100,7 +100,7 @@ def take_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         raise
 
 
-def look_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
+def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     """The earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
 
     Raises:
@@ -108,7 +108,7 @@ def look_up(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         StoreError: the stored runs cannot be read.
     """
     wanted = prepared.request.resume or Resumption()
-    parts = covered(prepared)
+    parts = fingerprint(prepared)
     stored = _chosen(prepared, runs, wanted, run_digest(parts))
     _check_same(stored.run, runs, prepared, parts)
     return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)

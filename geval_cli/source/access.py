@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 from msgspec import Struct
 
 from geval_cli.errors import CodeFailedError, Location, Problem, UnjudgeableError
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 TRUST_HINT = "leave it out, or run the config without --untrusted once you trust it"
 
@@ -21,7 +21,7 @@ class NamedProvider(Protocol):
     """A provider as a config or the user names it."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> SourcePath: ...
 
     @property
     def fingerprint(self) -> bytes: ...

@@ -15,7 +15,7 @@ from geval_cli.source.access import TRUSTED, Access, environment_problem
 from geval_cli.source.files import read_text
 from geval_cli.source.problems import did_you_mean, sort_problems
 from geval_cli.source.secrets import MASK, is_secret_name
-from geval_cli.source.source_map import ENV_MARK, Place, split_lines
+from geval_cli.source.source_map import ENV_MARK, SourcePath, split_lines
 
 ENV_FILE_NAME = ".env"
 
@@ -127,7 +127,7 @@ class EnvValues:
         self._needs_keys = needs_keys
         self._used: set[str] = set()
 
-    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+    def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
         """`value` with every env expression in it replaced; an undefined name adds a problem."""
         if isinstance(value, str):
             return self._fill_text(value, place, problems) if ENV_MARK in value and "{{" in value else value
@@ -144,7 +144,7 @@ class EnvValues:
             message, hint = message.replace(value, "***"), hint.replace(value, "***")
         return Problem(message, problem.location, hint, problem.notes, problem.severity)
 
-    def _fill_text(self, text: str, place: Place, problems: list[Problem]) -> str:
+    def _fill_text(self, text: str, place: SourcePath, problems: list[Problem]) -> str:
         def replacement(match: re.Match[str]) -> str:
             name, default = match.group("name"), match.group("default")
             if not self.access.reads_environment:
@@ -164,7 +164,7 @@ class EnvValues:
 
         return _EXPRESSION.sub(replacement, text)
 
-    def _undefined(self, name: str, place: Place) -> Problem:
+    def _undefined(self, name: str, place: SourcePath) -> Problem:
         near = did_you_mean(name, self.values)
         hint = f"did you mean `{near}`?" if near else "set it, or name it in a .env file"
         note = f"a fallback is written {{{{ env.{name} | default('text') }}}}"

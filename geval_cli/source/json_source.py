@@ -11,7 +11,7 @@ from typing import NoReturn
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpot, Positions, Spot, SpotTree
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpan, Positions, Span, SpanTree
 
 _SPACE = compile_later(r"[ \t\r\n]*")
 _NUMBER = compile_later(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -26,8 +26,8 @@ def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") ->
     Raises:
         ConfigError: with the first syntax error and every duplicate key before it.
     """
-    scanner = _Scanner(text, SpotTree(file, text, lambda: root, first_line=first_line, prefix=prefix))
-    root = Spot(0, 0)
+    scanner = _Scanner(text, SpanTree(file, text, lambda: root, first_line=first_line, prefix=prefix))
+    root = Span(0, 0)
     value, root = scanner.scan()
     if scanner.problems:
         raise ConfigError(scanner.problems)
@@ -37,31 +37,31 @@ def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") ->
 def json_line_positions(text: str, file: str, *, line: int, prefix: str) -> Positions:
     """Positions in one valid line of a JSON Lines file; the line is scanned when the first of them is asked for."""
 
-    def scanned() -> Spot:
+    def scanned() -> Span:
         # With a tree of its own: one that held itself would stay in memory, with its line, for each test of a file.
-        return _Scanner(text, SpotTree(file, text, _no_spots, first_line=line, prefix=prefix)).scan()[1]
+        return _Scanner(text, SpanTree(file, text, _no_spots, first_line=line, prefix=prefix)).scan()[1]
 
-    return SpotTree(file, text, scanned, first_line=line, prefix=prefix).positions()
+    return SpanTree(file, text, scanned, first_line=line, prefix=prefix).positions()
 
 
-def _no_spots() -> Spot:
-    raise LookupError("a tree that only names places has no spots")
+def _no_spots() -> Span:
+    raise LookupError("a tree that only names places has no spans")
 
 
 class _Scanner:
-    def __init__(self, text: str, tree: SpotTree) -> None:
+    def __init__(self, text: str, tree: SpanTree) -> None:
         self.problems: list[Problem] = []
         self.tree = tree
         self._text = text
         self._offset = 0
 
-    def scan(self) -> tuple[JsonValue, Spot]:
+    def scan(self) -> tuple[JsonValue, Span]:
         if not self._peek():
             self._fail("the file is empty")
-        value, spot = self._value(0)
+        value, span = self._value(0)
         if self._peek():
             self._fail("the JSON value ends before this", hint="keep one value in a file")
-        return value, spot
+        return value, span
 
     def _fail(self, message: str, *, hint: str = "", at: int | None = None) -> NoReturn:
         offset = min(self._offset if at is None else at, len(self._text))
@@ -74,7 +74,7 @@ class _Scanner:
         self._offset = found.end() if found else self._offset
         return self._text[self._offset : self._offset + 1]
 
-    def _value(self, depth: int) -> tuple[JsonValue, Spot]:
+    def _value(self, depth: int) -> tuple[JsonValue, Span]:
         if depth > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} levels deep")
         first, start = self._peek(), self._offset
@@ -83,7 +83,7 @@ class _Scanner:
         if first == "[":
             return self._list(depth)
         value = self._scalar(first)
-        return value, Spot(start, self._offset)
+        return value, Span(start, self._offset)
 
     def _scalar(self, first: str) -> JsonValue:
         if first == '"':
@@ -113,34 +113,34 @@ class _Scanner:
             self._fail(f"this text is broken: {error.msg.removesuffix(' at').lower()}", at=error.pos)
         return str(value)
 
-    def _list(self, depth: int) -> tuple[JsonValue, Spot]:
-        start, spots = self._offset, list[Spot]()
+    def _list(self, depth: int) -> tuple[JsonValue, Span]:
+        start, spans = self._offset, list[Span]()
         items: list[JsonValue] = []
         self._offset += 1
         while self._peek() != "]":
             if items:
                 self._expect(",", "a comma or `]` is missing here")
-            value, spot = self._value(depth + 1)
+            value, span = self._value(depth + 1)
             items.append(value)
-            spots.append(spot)
+            spans.append(span)
         self._offset += 1
-        return items, Spot(start, self._offset, spots)
+        return items, Span(start, self._offset, spans)
 
-    def _mapping(self, depth: int) -> tuple[JsonValue, Spot]:
-        start, spots = self._offset, dict[str, KeySpot]()
+    def _mapping(self, depth: int) -> tuple[JsonValue, Span]:
+        start, spans = self._offset, dict[str, KeySpan]()
         entries: dict[str, JsonValue] = {}
         self._offset += 1
         while self._peek() != "}":
             if entries:
                 self._expect(",", "a comma or `}` is missing here")
-            key, key_start, key_end = self._key(spots)
+            key, key_start, key_end = self._key(spans)
             self._expect(":", "a `:` is missing here")
-            entries[key], spot = self._value(depth + 1)
-            spots[key] = KeySpot(key_start, key_end, spot)
+            entries[key], span = self._value(depth + 1)
+            spans[key] = KeySpan(key_start, key_end, span)
         self._offset += 1
-        return entries, Spot(start, self._offset, spots)
+        return entries, Span(start, self._offset, spans)
 
-    def _key(self, earlier: dict[str, KeySpot]) -> tuple[str, int, int]:
+    def _key(self, earlier: dict[str, KeySpan]) -> tuple[str, int, int]:
         if self._peek() != '"':
             self._fail(
                 "a key in double quotes is missing here", hint="JSON has no comma before a closing bracket"

@@ -23,19 +23,19 @@ class Positions:
     values: Mapping[KeyPath, Location] = field(default_factory=dict, repr=False)
 
 
-class Place(Struct, frozen=True):
+class SourcePath(Struct, frozen=True):
     """A part of a file: `positions` of the whole file and the path of keys that leads to the part."""
 
     positions: Positions
     path: KeyPath = ()
 
     @classmethod
-    def nowhere(cls) -> "Place":
+    def nowhere(cls) -> "SourcePath":
         """For specs that come from code or from the command line and stand in no file."""
         return cls(Positions(""))
 
-    def child(self, *keys: str | int) -> "Place":
-        return Place(self.positions, (*self.path, *keys))
+    def child(self, *keys: str | int) -> "SourcePath":
+        return SourcePath(self.positions, (*self.path, *keys))
 
     def key(self, *keys: str | int) -> Location | None:
         """Where the key of this part (or of one below it) begins; for a list item, the item. None outside files."""
@@ -69,20 +69,20 @@ _PLAIN_KEY = re.compile(r"[\w$-]+")
 _OTHER_SPELLINGS = {"criteria": "value", "assertions": "assert"}
 
 
-class Spot(Struct):
-    """Where a value begins and ends, as offsets into the text, and the spots of what is in it."""
+class Span(Struct):
+    """Where a value begins and ends, as offsets into the text, and the spans of what is in it."""
 
     start: int
     end: int
-    children: "dict[str, KeySpot] | list[Spot] | None" = None
+    children: "dict[str, KeySpan] | list[Span] | None" = None
 
 
-class KeySpot(NamedTuple):
-    """Where a key of a mapping stands, and its value's spot."""
+class KeySpan(NamedTuple):
+    """Where a key of a mapping stands, and its value's span."""
 
     start: int
     end: int
-    value: Spot
+    value: Span
 
 
 def split_lines(text: str) -> list[str]:
@@ -103,30 +103,30 @@ def format_key_path(path: KeyPath, prefix: str = "") -> str:
     return text
 
 
-class SpotTree:
-    """The spots of one text, with what is needed to name a place in it.
+class SpanTree:
+    """The spans of one text, with what is needed to name a place in it.
 
     Args:
         file: the file's name as the user knows it.
         text: what the offsets point into.
-        root: gives the spots; called at most once, and only when a position is asked for.
+        root: gives the spans; called at most once, and only when a position is asked for.
         first_line: the number of the text's first line in the file.
         prefix: what key paths begin with, for texts that are a part of a larger whole.
     """
 
     def __init__(
-        self, file: str, text: str, root: Callable[[], Spot], *, first_line: int = 1, prefix: str = ""
+        self, file: str, text: str, root: Callable[[], Span], *, first_line: int = 1, prefix: str = ""
     ) -> None:
         self.file = file
         self._text = text
         self._load_root = root
-        self._root: Spot | None = None
+        self._root: Span | None = None
         self._line_starts: list[int] | None = None
         self._first_line = first_line
         self._prefix = prefix
 
     def positions(self) -> Positions:
-        return Positions(self.file, keys=_SpotMap(self, of_keys=True), values=_SpotMap(self, of_keys=False))
+        return Positions(self.file, keys=_SpanMap(self, of_keys=True), values=_SpanMap(self, of_keys=False))
 
     def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
         """The location of a stretch of the text; its length ends with the line."""
@@ -153,52 +153,52 @@ class SpotTree:
         end = starts[index + 1] - 1
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
-    def refer_back(self, key: KeySpot, offset: int) -> str:
+    def refer_back(self, key: KeySpan, offset: int) -> str:
         """Where a key stands, told to somebody who reads about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it already stands in line {there.line}{column}"
 
-    def root(self) -> Spot:
+    def root(self) -> Span:
         if self._root is None:
             self._root = self._load_root()
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
         """Where the value at `path` stands; raises KeyError when the file has none."""
-        spot, written = self._follow(path)
-        return self.locate(spot.start, spot.end, written)
+        span, written = self._follow(path)
+        return self.locate(span.start, span.end, written)
 
     def find_key(self, path: KeyPath) -> Location:
         """Where the key that `path` ends with stands; its key path is that of the mapping around it."""
         if not path or isinstance(path[-1], int):
             raise KeyError(path)
-        spot, written = self._follow(path[:-1])
-        key = _keys_of(spot)[_written_key(spot, path[-1])]
+        span, written = self._follow(path[:-1])
+        key = _keys_of(span)[_written_key(span, path[-1])]
         return self.locate(key.start, key.end, written)
 
-    def _follow(self, path: KeyPath) -> tuple[Spot, KeyPath]:
-        """The spot that `path` leads to, and the path in the file's own spelling."""
-        spot, written = self.root(), list[str | int]()
+    def _follow(self, path: KeyPath) -> tuple[Span, KeyPath]:
+        """The span that `path` leads to, and the path in the file's own spelling."""
+        span, written = self.root(), list[str | int]()
         for part in path:
             if isinstance(part, str):
-                written.append(_written_key(spot, part))
-                spot = _keys_of(spot)[_written_key(spot, part)].value
-            elif isinstance(spot.children, list) and 0 <= part < len(spot.children):
+                written.append(_written_key(span, part))
+                span = _keys_of(span)[_written_key(span, part)].value
+            elif isinstance(span.children, list) and 0 <= part < len(span.children):
                 written.append(part)
-                spot = spot.children[part]
+                span = span.children[part]
             else:
                 raise KeyError(part)
-        return spot, tuple(written)
+        return span, tuple(written)
 
 
-def _keys_of(spot: Spot) -> dict[str, KeySpot]:
-    return spot.children if isinstance(spot.children, dict) else {}
+def _keys_of(span: Span) -> dict[str, KeySpan]:
+    return span.children if isinstance(span.children, dict) else {}
 
 
-def _written_key(spot: Spot, key: str) -> str:
+def _written_key(span: Span, key: str) -> str:
     """How the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
-    keys = _keys_of(spot)
+    keys = _keys_of(span)
     if key in keys:
         return key
     other = _OTHER_SPELLINGS.get(key, key)
@@ -211,10 +211,10 @@ def _written_key(spot: Spot, key: str) -> str:
     raise KeyError(key)
 
 
-class _SpotMap(Mapping[KeyPath, Location]):
+class _SpanMap(Mapping[KeyPath, Location]):
     """The mapping face of a tree that `Positions` asks for."""
 
-    def __init__(self, tree: SpotTree, *, of_keys: bool) -> None:
+    def __init__(self, tree: SpanTree, *, of_keys: bool) -> None:
         self._tree = tree
         self._of_keys = of_keys
         self._asked: dict[KeyPath, Location | None] = {}
@@ -237,15 +237,15 @@ class _SpotMap(Mapping[KeyPath, Location]):
             return None
 
     def __iter__(self) -> Iterator[KeyPath]:
-        pending: list[tuple[KeyPath, Spot]] = [((), self._tree.root())]
+        pending: list[tuple[KeyPath, Span]] = [((), self._tree.root())]
         while pending:
-            path, spot = pending.pop()
+            path, span = pending.pop()
             if not self._of_keys or (path and isinstance(path[-1], str)):
                 yield path
-            if isinstance(spot.children, dict):
-                pending.extend(((*path, key), child.value) for key, child in spot.children.items())
-            elif spot.children is not None:
-                pending.extend(((*path, index), child) for index, child in enumerate(spot.children))
+            if isinstance(span.children, dict):
+                pending.extend(((*path, key), child.value) for key, child in span.children.items())
+            elif span.children is not None:
+                pending.extend(((*path, index), child) for index, child in enumerate(span.children))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -270,5 +270,5 @@ class Document(Struct, frozen=True):
     may_use_env: bool = True
 
     @property
-    def place(self) -> Place:
-        return Place(self.positions)
+    def place(self) -> SourcePath:
+        return SourcePath(self.positions)

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpot, Spot, SpotTree
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpan, Span, SpanTree
 from geval_cli.source.yaml_scalars import TAG_PREFIX, ScalarError, resolve_plain, resolve_tagged
 
 _QUOTES = "put quotes around the text"
@@ -40,11 +40,11 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ("document start", "this does not belong to what stands above it", "check the indentation"),
 )  # fmt: skip
 
-# Where the beginning of the construct tells more than the spot where the parser gave up.
+# Where the beginning of the construct tells more than the span where the parser gave up.
 _POINTS_AT_BEGINNING = ("scanning a quoted scalar", "scanning a simple key", "flow sequence", "flow mapping")
 
 
-def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpotTree) -> Problem:
+def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpanTree) -> Problem:
     """A parser's error as a problem with its place in `text`."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return Problem(f"the YAML cannot be read: {error}", tree.locate(0, 1))
@@ -134,14 +134,14 @@ class _Node(Struct):
     """A finished value. `size` counts the nodes that it stands for once its aliases are followed."""
 
     value: JsonValue
-    spot: Spot
+    span: Span
     size: int = 1
 
 
 class _Frame(Struct):
     """A mapping or list that is still open. In a mapping, `key` waits for its value."""
 
-    spot: Spot
+    span: Span
     anchor: str | None
     is_mapping: bool
     entries: dict[str, JsonValue] = field(default_factory=dict)
@@ -162,9 +162,9 @@ class _Composer:
     def __init__(self, text: str, file: str, prefix: str) -> None:
         self.problems: list[Problem] = []
         self.value: JsonValue = None
-        self.tree = SpotTree(file, text, lambda: self._root, prefix=prefix)
+        self.tree = SpanTree(file, text, lambda: self._root, prefix=prefix)
         self._text = text
-        self._root = Spot(0, 0)
+        self._root = Span(0, 0)
         self._frames: list[_Frame] = []
         self._anchors: dict[str, _Node | None] = {}
         self._nodes = 0
@@ -214,7 +214,7 @@ class _Composer:
         if self._frames and self._frames[-1].is_mapping and self._frames[-1].key is None:
             self._take_key(event, start, end)
             return
-        node = _Node(self._resolve(event, start, end), Spot(start, end))
+        node = _Node(self._resolve(event, start, end), Span(start, end))
         if event.anchor:
             self._anchors[event.anchor] = node
         self._add(node)
@@ -241,7 +241,7 @@ class _Composer:
         frame = self._frames[-1]
         frame.key, frame.key_start, frame.key_end = event.value, start, end
         frame.key_is_merge = event.value == "<<" and event.tag is None and event.implicit[0]
-        children = frame.spot.children
+        children = frame.span.children
         earlier = children.get(event.value) if isinstance(children, dict) else None
         if earlier is not None:
             hint = self.tree.refer_back(earlier, start)
@@ -263,7 +263,7 @@ class _Composer:
             self._refuse_tag(event.tag, start, end)
         if event.anchor:
             self._anchors[event.anchor] = None
-        self._frames.append(_Frame(Spot(start, end, {} if is_mapping else []), event.anchor, is_mapping))
+        self._frames.append(_Frame(Span(start, end, {} if is_mapping else []), event.anchor, is_mapping))
 
     def _refuse_complex_key(self, start: int) -> None:
         if not self._frames or not self._frames[-1].is_mapping or self._frames[-1].key is not None:
@@ -280,10 +280,10 @@ class _Composer:
 
     def _close(self, event: yaml.Event) -> None:
         frame = self._frames.pop()
-        frame.spot.end = max(frame.spot.end, _span(event)[1])
+        frame.span.end = max(frame.span.end, _span(event)[1])
         if frame.merged is not None:
             _merge(frame, frame.merged)
-        node = _Node(frame.entries if frame.is_mapping else frame.items, frame.spot, frame.size)
+        node = _Node(frame.entries if frame.is_mapping else frame.items, frame.span, frame.size)
         if frame.anchor:
             self._anchors[frame.anchor] = node
         self._add(node)
@@ -304,32 +304,32 @@ class _Composer:
             message = f"aliases blow this file up to more than {_MAX_ALIASED:,} values"
             self.report(message, start, end, hint="write the values out, or use fewer aliases within aliases")
             raise _Abandoned
-        self._add(_Node(node.value, Spot(start, end, node.spot.children), node.size))
+        self._add(_Node(node.value, Span(start, end, node.span.children), node.size))
 
     def _add(self, node: _Node) -> None:
         self._nodes += 1
         if not self._frames:
-            self.value, self._root = node.value, node.spot
+            self.value, self._root = node.value, node.span
             return
         frame = self._frames[-1]
         frame.size += node.size
-        children = frame.spot.children
+        children = frame.span.children
         if isinstance(children, list):
             frame.items.append(node.value)
-            children.append(node.spot)
+            children.append(node.span)
         elif isinstance(children, dict) and frame.key is not None:
             if frame.key_is_merge:
                 self._check_merge(node)
                 frame.merged = node
             else:
                 frame.entries[frame.key] = node.value
-            children[frame.key] = KeySpot(frame.key_start, frame.key_end, node.spot)
+            children[frame.key] = KeySpan(frame.key_start, frame.key_end, node.span)
             frame.key = None
 
     def _check_merge(self, node: _Node) -> None:
         parts = node.value if isinstance(node.value, list) else [node.value]
         if not all(isinstance(part, dict) for part in parts):
-            self.report("`<<` takes a mapping, or a list of mappings", node.spot.start, node.spot.end)
+            self.report("`<<` takes a mapping, or a list of mappings", node.span.start, node.span.end)
 
 
 def _span(event: yaml.Event) -> tuple[int, int]:
@@ -339,19 +339,19 @@ def _span(event: yaml.Event) -> tuple[int, int]:
 
 def _merge(frame: _Frame, source: _Node) -> None:
     """Put what `<<` names under the keys that the mapping has itself; of several sources the first wins."""
-    children = frame.spot.children
+    children = frame.span.children
     if not isinstance(children, dict):
         return
     children.pop("<<", None)
     if isinstance(source.value, list):
-        spots = source.spot.children if isinstance(source.spot.children, list) else []
-        pairs = list(zip(source.value, spots, strict=True))
+        spans = source.span.children if isinstance(source.span.children, list) else []
+        pairs = list(zip(source.value, spans, strict=True))
     else:
-        pairs = [(source.value, source.spot)]
-    for value, spot in pairs:
-        if not isinstance(value, dict) or not isinstance(spot.children, dict):
+        pairs = [(source.value, source.span)]
+    for value, span in pairs:
+        if not isinstance(value, dict) or not isinstance(span.children, dict):
             continue
         for key, entry in value.items():
             if key not in frame.entries:
                 frame.entries[key] = entry
-                children[key] = spot.children[key]
+                children[key] = span.children[key]

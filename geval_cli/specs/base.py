@@ -8,7 +8,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from geval_cli.json_codec import encode_json
 from geval_cli.source.secrets import mask_text
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 _IDS_KEPT = 64
 
@@ -34,7 +34,7 @@ class Spec(BaseModel):
         defer_build=True,  # a config uses a few of the sixty models, and building them all took a fifth of the start
     )
 
-    place: Place = Field(default_factory=Place.nowhere, exclude=True, repr=False)
+    place: SourcePath = Field(default_factory=SourcePath.nowhere, exclude=True, repr=False)
 
 
 class ProviderSpec(Spec):

@@ -11,7 +11,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec, Spec
 
 
-class TestDirections(Spec):
+class PromptfooTestOptions(Spec):
     """How a test is run, besides its inputs and its assertions.
 
     `params` go to the model with each request; `file_params` names those whose value stands in a file. With
@@ -37,7 +37,7 @@ class TestDirections(Spec):
     output_replaces_answer: bool = False
     made_vars: dict[str, str] = Field(default_factory=dict)
 
-    def over(self, below: "TestDirections") -> "TestDirections":
+    def over(self, below: "PromptfooTestOptions") -> "PromptfooTestOptions":
         """These directions, and those of `below` where nothing is said here; parameters are merged.
 
         An empty prefix or suffix says nothing, as in rows of a table that has a column for them.

@@ -22,7 +22,7 @@ _NO = frozenset({"no", "off", "n", "false"})
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def wanted_text(annotation: Any) -> str:
+def expected_text(annotation: Any) -> str:
     """What a field takes, to stand after "must be": `a number from 0 to 1`, `text or a list of texts`."""
     options = [_option_text(option) for option in _options(annotation)]
     texts = list(dict.fromkeys(options))
@@ -147,8 +147,10 @@ def _option_text(option: Any) -> str:
         return "a mapping"
     if origin in (tuple, list):
         if origin is tuple and Ellipsis not in arguments:
-            return f"a list of {_COUNTS.get(len(arguments), len(arguments))} {wanted_text(arguments[0])[2:]}s"
-        return _list_text(wanted_text(arguments[0]))
+            return (
+                f"a list of {_COUNTS.get(len(arguments), len(arguments))} {expected_text(arguments[0])[2:]}s"
+            )
+        return _list_text(expected_text(arguments[0]))
     simple = _SIMPLE.get(base, "a value")
     return simple + _bounds_text(limits)
 

@@ -4,19 +4,19 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
-from geval_cli.assertions.base import AssertionSpec, ValueRules
+from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.suite.validation import Fields, Reading, read_spec
+from geval_cli.suite.validation import Fields, LoadContext, read_spec
 
 _DOCUMENTS = frozenset({".json", ".yaml", ".yml"})
 _PROGRAMS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".rb"})
 
 
-def read_value(model: type[AssertionSpec], fields: Fields, reading: Reading) -> None:
+def read_value(model: type[Assertion], fields: Fields, reading: LoadContext) -> None:
     """Write out `value` in `fields`; what turns out wrong is reported and taken out."""
     form = model.value_form
     if form is None or fields.values.get("value") is None:
@@ -36,7 +36,7 @@ def read_value(model: type[AssertionSpec], fields: Fields, reading: Reading) -> 
         fields.values["value"] = value
 
 
-def read_json_schema(name: str, fields: Fields, reading: Reading) -> None:
+def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
     """Put a schema in the place of the file or the YAML text that it is written in, in any field of a config."""
     value = fields.values.get(name)
     if not isinstance(value, str):
@@ -70,7 +70,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _document(reference: str, place: Place, reading: Reading) -> JsonValue:
+def _document(reference: str, place: SourcePath, reading: LoadContext) -> JsonValue:
     try:
         return reading.files.document(reference, place.value()).value
     except ConfigError as error:
@@ -78,7 +78,7 @@ def _document(reference: str, place: Place, reading: Reading) -> JsonValue:
         return None
 
 
-def _file_content(reference: str, place: Place, reading: Reading) -> JsonValue:
+def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> JsonValue:
     """What the file holds: data for JSON and YAML, else text without the space around it."""
     suffix = PurePosixPath(reference).suffix.lower().partition(":")[0]
     if suffix in _PROGRAMS:
@@ -91,11 +91,11 @@ def _file_content(reference: str, place: Place, reading: Reading) -> JsonValue:
     return text.strip() if isinstance(text, str) else text
 
 
-def _read_text(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+def _read_text(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     return _file_content(value, place, reading) if is_file_reference(value) else value
 
 
-def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if not isinstance(value, tuple | list):
         found = _read_text(value, place, reading)
         return tuple(found) if isinstance(found, list) else found
@@ -105,14 +105,14 @@ def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
     return tuple(items)
 
 
-def _read_data(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+def _read_data(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if isinstance(value, list):
         items = _read_texts(value, place, reading)
         return None if items is None else list(items)
     return _read_text(value, place, reading)
 
 
-_READERS: Mapping[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {
+_READERS: Mapping[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] = {
     "text": _read_text,
     "texts": _read_texts,
     "data": _read_data,
@@ -120,7 +120,7 @@ _READERS: Mapping[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {
 
 
 def _read_rules(
-    model: type[ValueRules], value: JsonValue, place: Place, what: str, reading: Reading
+    model: type[ValueRules], value: JsonValue, place: SourcePath, what: str, reading: LoadContext
 ) -> ValueRules | None:
     found = read_spec(model, value, place, what, reading)
     problems = found.problems() if found is not None else ()

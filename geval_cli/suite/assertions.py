@@ -4,18 +4,18 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.graded.geval_fields import RubricBandSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertion_values import read_value
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _PAIR = 2
 _FORMS = (
@@ -24,7 +24,9 @@ _FORMS = (
 )
 
 
-def read_rubric(value: JsonValue, place: Place, reading: Reading) -> tuple[RubricBandSpec, ...] | None:
+def read_rubric(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[RubricBandSpec, ...] | None:
     """The bands in the order of the file; None with a problem for each band that is wrong."""
     known = len(reading.problems)
     if isinstance(value, dict):
@@ -42,7 +44,9 @@ def read_rubric(value: JsonValue, place: Place, reading: Reading) -> tuple[Rubri
     return tuple(band for band in bands if band is not None)
 
 
-def _band_of_key(key: str, entry: JsonValue, place: Place, reading: Reading) -> RubricBandSpec | None:
+def _band_of_key(
+    key: str, entry: JsonValue, place: SourcePath, reading: LoadContext
+) -> RubricBandSpec | None:
     try:
         rating = resolve_plain(key)
     except ScalarError:
@@ -55,7 +59,7 @@ def _band_of_key(key: str, entry: JsonValue, place: Place, reading: Reading) -> 
     return _band((rating, rating), entry, place, place, reading)
 
 
-def _band_of_item(item: JsonValue, place: Place, reading: Reading) -> RubricBandSpec | None:
+def _band_of_item(item: JsonValue, place: SourcePath, reading: LoadContext) -> RubricBandSpec | None:
     if isinstance(item, list) and len(item) == _PAIR:
         return _rated_band(item[0], item[1], (place, place.child(0), place.child(1)), reading)
     if isinstance(item, dict) and set(item) == {"score", "description"}:
@@ -75,7 +79,10 @@ def _band_of_item(item: JsonValue, place: Place, reading: Reading) -> RubricBand
 
 
 def _rated_band(
-    rating: JsonValue, text: JsonValue, places: tuple[Place, Place, Place], reading: Reading
+    rating: JsonValue,
+    text: JsonValue,
+    places: tuple[SourcePath, SourcePath, SourcePath],
+    reading: LoadContext,
 ) -> RubricBandSpec | None:
     """A band of one rating; `places` are those of the band, of the rating and of the text."""
     if _is_number(rating):
@@ -90,7 +97,11 @@ def _is_number(value: JsonValue) -> TypeGuard[float]:
 
 
 def _band(
-    span: tuple[float, float], text: JsonValue, place: Place, text_place: Place, reading: Reading
+    span: tuple[float, float],
+    text: JsonValue,
+    place: SourcePath,
+    text_place: SourcePath,
+    reading: LoadContext,
 ) -> RubricBandSpec | None:
     if not isinstance(text, str) or not text.strip():
         message = f"the description of a band must be text, found {describe_value(text)}"
@@ -102,7 +113,7 @@ def _band(
 _NEGATION = "not-"
 
 
-def read_assertions(value: JsonValue, place: Place, reading: Reading) -> tuple[AssertionSpec, ...]:
+def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Assertion, ...]:
     """The assertions of a list, in its order; those with problems are left out."""
     if not isinstance(value, list):
         hint = "put `- ` before each assertion" if isinstance(value, dict) else ""
@@ -114,7 +125,7 @@ def read_assertions(value: JsonValue, place: Place, reading: Reading) -> tuple[A
     return tuple(assertion for assertion in found if assertion is not None)
 
 
-def read_assertion(value: JsonValue, place: Place, reading: Reading) -> AssertionSpec | None:
+def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) -> Assertion | None:
     """One assertion, as the spec class that its type has in `ASSERTION_TYPES`; None with a problem for each mistake."""
     if not isinstance(value, dict):
         hint = f"write `type: {value}`" if isinstance(value, str) and _is_known(value) else ""
@@ -136,7 +147,7 @@ def read_assertion(value: JsonValue, place: Place, reading: Reading) -> Assertio
     return build_spec(model, fields, reading)
 
 
-def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestOptionsSpec | None:
+def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:
     """`options` of a test, with their short forms written out."""
     fields = read_fields(TestOptionsSpec, value, place, "the options of a test", reading)
     if fields is None:
@@ -145,7 +156,7 @@ def read_test_options(value: JsonValue, place: Place, reading: Reading) -> TestO
     return build_spec(TestOptionsSpec, fields, reading)
 
 
-def _read_members(fields: Fields, reading: Reading) -> None:
+def _read_members(fields: Fields, reading: LoadContext) -> None:
     """The assertions of a set, in the place of what is written."""
     written = fields.values.get("assertions")
     if written is None:
@@ -169,7 +180,7 @@ def _is_known(kind: str) -> bool:
     return kind.removeprefix(_NEGATION) in ASSERTION_TYPES
 
 
-def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -> str | None:
+def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext) -> str | None:
     kinds = ", ".join(ASSERTION_TYPES)
     notes = (f"known types: {kinds}", "with `not-` before a type the verdict is inverted")
     if "type" not in value:
@@ -194,7 +205,7 @@ def _read_type(value: Mapping[str, JsonValue], place: Place, reading: Reading) -
     return None
 
 
-def _write_out(fields: Fields, reading: Reading) -> None:
+def _write_out(fields: Fields, reading: LoadContext) -> None:
     """Replace short forms by what they stand for; values that turn out wrong are reported and taken out."""
     for name, read in _READERS.items():
         if name in fields.values:
@@ -205,7 +216,7 @@ def _write_out(fields: Fields, reading: Reading) -> None:
                 fields.values[name] = value
 
 
-def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     """A text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
     if not isinstance(value, tuple):
         return reading.text(value, place.value(), is_for_models=True)
@@ -213,7 +224,7 @@ def _read_texts(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
     return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
 
 
-def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> JsonValue:
+def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
         # A chat, whose texts are templates.
         return json.dumps(value, ensure_ascii=False)
@@ -230,7 +241,7 @@ def _read_rubric_prompt(value: JsonValue, place: Place, reading: Reading) -> Jso
     return build_spec(RubricPromptSpec, fields, reading)
 
 
-_READERS: dict[str, Callable[[JsonValue, Place, Reading], JsonValue]] = {
+_READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] = {
     "criteria": _read_texts,
     "rubric": read_rubric,
     "provider": read_provider,

@@ -3,10 +3,10 @@
 from pydantic import Field
 
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.validation import Reading, read_spec
+from geval_cli.suite.validation import LoadContext, read_spec
 
 
 class DerivedMetric(Spec):
@@ -18,7 +18,9 @@ class DerivedMetric(Spec):
     )
 
 
-def read_derived_metrics(value: JsonValue, place: Place, reading: Reading) -> tuple[DerivedMetric, ...]:
+def read_derived_metrics(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[DerivedMetric, ...]:
     """The derived metrics of a config, in its order; those with problems are left out."""
     if not isinstance(value, list | tuple):
         message = f"`derivedMetrics` must be a list, found {describe_value(value)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.assertions.serialize import written_form
+from geval_cli.assertions.serialize import serialize
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
@@ -19,13 +19,13 @@ from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, is_file_reference
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
-from geval_cli.source.source_map import ENV_MARK, Document, Place
+from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.dialect import Dialect, read_with_dialect
 from geval_cli.suite.load import read_suite
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tests import SuiteTests
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 
 class PortableSuite(Struct, frozen=True):
@@ -83,12 +83,12 @@ def read_portable_suite(
         raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent, access)
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access)
-    opened = read_suite(path, document, Reading(files, _WrittenEnv(values, access=access)))
+    opened = read_suite(path, document, LoadContext(files, _WrittenEnv(values, access=access)))
     problems = list(opened.problems)
     tests: list[JsonValue] = []
     assert isinstance(opened.suite.tests, SuiteTests)
     try:
-        tests += [written_form(spec) for _, spec in opened.suite.tests.specs()]
+        tests += [serialize(spec) for _, spec in opened.suite.tests.specs()]
     except ConfigError as error:
         problems += error.problems
     if problems:
@@ -110,10 +110,10 @@ def _content(
         "dialect": raw.get("dialect"),
         "env": raw.get("env"),
         "prompts": _prompts(raw.get("prompts"), suite.prompts),
-        "providers": [written_form(provider) for provider in suite.providers],
-        "defaultTest": None if default is None else written_form(default),
+        "providers": [serialize(provider) for provider in suite.providers],
+        "defaultTest": None if default is None else serialize(default),
         "tests": tests,
-        "options": written_form(suite.options),
+        "options": serialize(suite.options),
     }
     spelled = {"default_test": "defaultTest"}
     given = {spelled.get(key, key) for key in raw}
@@ -126,12 +126,12 @@ def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...]) -> list[JsonValue]
     forms = []
     for item, prompt in zip(items, prompts, strict=False):
         written = item if isinstance(item, dict) else {}
-        form = written_form(prompt)
+        form = serialize(prompt)
         forms.append({key: form[key] for key in form if key not in {"id", "label"} or key in written})
     return forms
 
 
-def _secrets(content: Mapping[str, JsonValue], place: Place) -> list[Problem]:
+def _secrets(content: Mapping[str, JsonValue], place: SourcePath) -> list[Problem]:
     if _without_secrets(content) == ({**content, "env": None}, content.get("env")):
         return []
     hint = "name an environment variable instead (`api_key_env`): the exported file has `***` in its place"
@@ -152,7 +152,7 @@ def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonVa
 class _WrittenEnv(EnvValues):
     """Leaves env expressions as they are written, except in the names of files, which must be known."""
 
-    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+    def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
         if isinstance(value, str) and not is_file_reference(value):
             return value
         return super().fill(value, place, problems)

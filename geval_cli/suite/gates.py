@@ -9,9 +9,9 @@ from geval_cli.numbers import percent_hint
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 Comparison = Literal[">=", ">", "<=", "<"]
 
@@ -68,7 +68,7 @@ class Gate:
     metric: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     is_share: bool = False
-    place: Place = field(default_factory=Place.nowhere, compare=False)
+    place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
 
     def holds(self, value: float) -> bool:
         """Whether `value` is on the right side of the limit; both are rounded to nine decimals, as scores are."""
@@ -83,7 +83,7 @@ class Gate:
         return left < right
 
 
-def read_gates(value: JsonValue, place: Place, reading: Reading) -> tuple[Gate, ...]:
+def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
     """The gates of a config, with a problem for each that cannot be read."""
     if not isinstance(value, list):
         hint = "put `- ` before each gate" if isinstance(value, str) else _FORM
@@ -103,7 +103,7 @@ def read_gates(value: JsonValue, place: Place, reading: Reading) -> tuple[Gate, 
     return tuple(found)
 
 
-def parse_gate(text: str, place: Place) -> Gate | Problem:
+def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     """The gate that `text` says, or what is wrong with it."""
     match = _GATE.match(text)
     if match is None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.specs.base import (
     ChatMessageSpec,
@@ -133,7 +133,7 @@ def _provider_schema() -> JsonSchema:
 
 def _assertion_schema() -> JsonSchema:
     """One branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
-    kinds: dict[type[AssertionSpec], list[str]] = {}
+    kinds: dict[type[Assertion], list[str]] = {}
     for name, model in ASSERTION_TYPES.items():
         kinds.setdefault(model, []).extend([name, f"not-{name}"])
     names = [name for group in kinds.values() for name in group]
@@ -151,7 +151,7 @@ def _assertion_schema() -> JsonSchema:
     }
 
 
-def _kind_schema(model: type[AssertionSpec]) -> JsonSchema:
+def _kind_schema(model: type[Assertion]) -> JsonSchema:
     schema = _spec_schema(model, _judge_forms())
     schema["description"] = inspect.cleandoc(model.__doc__ or "")
     return schema

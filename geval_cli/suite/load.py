@@ -24,7 +24,7 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.source.safe_open import open_regular
 from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.secrets import mask_config
-from geval_cli.source.source_map import Document, Place
+from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import Dialect, read_with_dialect
 from geval_cli.specs.type_messages import describe_value
@@ -37,7 +37,7 @@ from geval_cli.suite.schema import SuiteSpec, TestSpec
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
-from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields, read_spec
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
@@ -99,7 +99,7 @@ def open_suite(
     literal = _literal_env(_top_mapping(document))
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
     filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
-    opened = read_suite(path, document, Reading(SourceFiles(path.parent, access), filler), overrides)
+    opened = read_suite(path, document, LoadContext(SourceFiles(path.parent, access), filler), overrides)
     return _as_trusted(opened, [document], reading_rules)
 
 
@@ -115,7 +115,7 @@ def _as_trusted(
 
 
 def read_suite(
-    path: Path, document: Document, reading: Reading, overrides: SuiteOverrides = _NO_OVERRIDES
+    path: Path, document: Document, reading: LoadContext, overrides: SuiteOverrides = _NO_OVERRIDES
 ) -> OpenedSuite:
     """The suite that the content of `path` describes, with files and env values as `reading` gives them.
 
@@ -181,7 +181,7 @@ def _literal_env(raw: Mapping[str, JsonValue]) -> dict[str, str]:
     return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
-def _fill_env(raw: dict[str, JsonValue], document: Document, reading: Reading) -> dict[str, JsonValue]:
+def _fill_env(raw: dict[str, JsonValue], document: Document, reading: LoadContext) -> dict[str, JsonValue]:
     if not document.may_use_env:
         return raw
     return {
@@ -192,13 +192,13 @@ def _fill_env(raw: dict[str, JsonValue], document: Document, reading: Reading) -
     }
 
 
-def _prompts(fields: Fields, reading: Reading) -> tuple[PromptSpec, ...]:
+def _prompts(fields: Fields, reading: LoadContext) -> tuple[PromptSpec, ...]:
     if "prompts" not in fields.values:
         return (NO_PROMPT,)
     return read_prompts(fields.values["prompts"], fields.child("prompts"), reading) or (NO_PROMPT,)
 
 
-def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
+def _options(fields: Fields, reading: LoadContext) -> RunOptionsSpec:
     if "options" not in fields.values:
         return RunOptionsSpec()
     place = fields.child("options")
@@ -206,14 +206,14 @@ def _options(fields: Fields, reading: Reading) -> RunOptionsSpec:
     return found or RunOptionsSpec()
 
 
-def _derived_metrics(fields: Fields, reading: Reading) -> tuple[DerivedMetric, ...]:
+def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetric, ...]:
     written = fields.values.get("derived_metrics")
     if written is None:
         return ()
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
-def _check_rest(fields: Fields, reading: Reading) -> str | None:
+def _check_rest(fields: Fields, reading: LoadContext) -> str | None:
     """Check the keys that need no reader of their own; gives the description."""
     names = ("description", "dialect", "schema_uri")
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
@@ -222,7 +222,7 @@ def _check_rest(fields: Fields, reading: Reading) -> str | None:
     return spec.description if spec else None
 
 
-def _check_env(fields: Fields, reading: Reading) -> None:
+def _check_env(fields: Fields, reading: LoadContext) -> None:
     """Report what is no text in `env`, without showing it: these are keys."""
     values, place = fields.values.get("env", {}), fields.child("env")
     if not isinstance(values, dict):
@@ -233,11 +233,11 @@ def _check_env(fields: Fields, reading: Reading) -> None:
             _report_unseen(f"`env.{name}` must be text: put quotes around it", place.value(name), reading)
 
 
-def _report_unseen(message: str, location: Location | None, reading: Reading) -> None:
+def _report_unseen(message: str, location: Location | None, reading: LoadContext) -> None:
     reading.report(message, None if location is None else dataclasses.replace(location, length=0))
 
 
-def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> SuiteTests:
+def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> SuiteTests:
     default: TestSpec | None = None
     if "default_test" in fields.values:
         place = fields.child("default_test")
@@ -245,7 +245,7 @@ def _tests(fields: Fields, reading: Reading, overrides: SuiteOverrides) -> Suite
     return SuiteTests(_rows(fields, reading), reading, default, dict(overrides.vars))
 
 
-def _rows(fields: Fields, reading: Reading) -> RowSource:
+def _rows(fields: Fields, reading: LoadContext) -> RowSource:
     nothing = HeldRows((), ())
     place = fields.child("tests")
     if "tests" not in fields.written:
@@ -267,13 +267,13 @@ def _rows(fields: Fields, reading: Reading) -> RowSource:
     return nothing
 
 
-def _held_rows(items: list[JsonValue], place: Place, reading: Reading) -> HeldRows:
+def _held_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) -> HeldRows:
     if not items:
         reading.report("`tests` has no entries", place.value(), "add a test")
     return HeldRows.of_list(items, place)
 
 
-def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> RowSource | None:
+def _file_rows(reference: str, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
     try:
         path = reading.files.resolve(reference, asked_at)
         if path.suffix.lower() in _PROGRAM_SUFFIXES:
@@ -296,7 +296,7 @@ def _file_rows(reference: str, asked_at: Location | None, reading: Reading) -> R
     return _held_rows(items, document.place, reading)
 
 
-def _line_rows(path: Path, asked_at: Location | None, reading: Reading) -> JsonLinesRows:
+def _line_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> JsonLinesRows:
     try:
         with open_regular(path, reading.files.access):
             return JsonLinesRows(path, asked_at)

@@ -1,11 +1,11 @@
 """Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ChatMessageSpec, PromptSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertion_values import read_json_schema
-from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 NO_PROMPT = PromptSpec(id="none", label="", raw="")
 """Stands for the prompt of a suite that has none, where outputs are judged as they are."""
@@ -15,7 +15,7 @@ _MAY_BE_EMPTY = ("evaluation_criteria", "expected_schema")
 _MAX_LABEL = 60
 
 
-def read_prompts(value: JsonValue, place: Place, reading: Reading) -> tuple[PromptSpec, ...]:
+def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[PromptSpec, ...]:
     """The prompts in the order of the file; each has an id that no other has, and a label."""
     items = value if isinstance(value, list) else [value]
     places = [place.child(index) for index in range(len(items))] if isinstance(value, list) else [place]
@@ -25,7 +25,7 @@ def read_prompts(value: JsonValue, place: Place, reading: Reading) -> tuple[Prom
     return _name_all([prompt for prompt in found if prompt is not None], reading)
 
 
-def _read_prompt(value: JsonValue, place: Place, reading: Reading) -> PromptSpec | None:
+def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> PromptSpec | None:
     if isinstance(value, str):
         return _build(Fields("a prompt", place, {"raw": value}, {"raw": ""}), place, reading)
     if isinstance(value, list):
@@ -46,7 +46,7 @@ def _read_prompt(value: JsonValue, place: Place, reading: Reading) -> PromptSpec
     return _build(fields, None, reading)
 
 
-def _has_one_body(fields: Fields, reading: Reading) -> bool:
+def _has_one_body(fields: Fields, reading: LoadContext) -> bool:
     given = [name for name in _BODIES if name in fields.written]
     if len(given) == 1:
         return True
@@ -59,7 +59,7 @@ def _has_one_body(fields: Fields, reading: Reading) -> bool:
     return False
 
 
-def _build(fields: Fields, short_form: Place | None, reading: Reading) -> PromptSpec | None:
+def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) -> PromptSpec | None:
     """The prompt with its files loaded. `short_form` is where the body stands when no key names it."""
     values = fields.values
     for name in ("raw", "system", "evaluation_criteria"):
@@ -78,7 +78,9 @@ def _build(fields: Fields, short_form: Place | None, reading: Reading) -> Prompt
     return build_spec(PromptSpec, fields, reading)
 
 
-def _read_messages(value: JsonValue, place: Place, reading: Reading) -> tuple[ChatMessageSpec, ...] | None:
+def _read_messages(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[ChatMessageSpec, ...] | None:
     if not isinstance(value, (list, tuple)) or not value:
         found = describe_value(value)
         reading.report(f"chat messages must be a list of {{role, content}}, found {found}", place.value())
@@ -100,7 +102,7 @@ def _read_messages(value: JsonValue, place: Place, reading: Reading) -> tuple[Ch
     return tuple(messages) if len(messages) == len(value) else None
 
 
-def _name_all(prompts: list[PromptSpec], reading: Reading) -> tuple[PromptSpec, ...]:
+def _name_all(prompts: list[PromptSpec], reading: LoadContext) -> tuple[PromptSpec, ...]:
     taken: set[str] = set()
     for prompt in prompts:
         if prompt.id and prompt.id in taken:

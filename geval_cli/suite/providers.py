@@ -2,15 +2,15 @@
 
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.providers import read_judge
-from geval_cli.suite.validation import Reading, build_spec, read_fields
+from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 
 
-def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[ProviderSpec, ...]:
+def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[ProviderSpec, ...]:
     """The providers under test, in the order of the file; those with problems are left out."""
     if not isinstance(value, list):
         provider = read_provider(value, place, reading)
@@ -21,7 +21,7 @@ def read_providers(value: JsonValue, place: Place, reading: Reading) -> tuple[Pr
     return tuple(provider for provider in found if provider is not None)
 
 
-def read_provider(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """One provider; its label is its id, without keys, unless given."""
     if reading.dialect is Dialect.PROMPTFOO:
         return read_judge(value, place, reading)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.specs.base import (
     EvaluationParsing,
     ProviderSpec,
@@ -52,7 +52,7 @@ class TestSpec(Spec):
         validation_alias=AliasChoices("evaluation_parsing", "evaluationParsing"),
         description="strict: the answer is JSON and nothing else; tolerant: code fences and prose may surround it.",
     )
-    assertions: tuple[AssertionSpec, ...] = Field(
+    assertions: tuple[Assertion, ...] = Field(
         (),
         validation_alias=AliasChoices("assert", "assertions"),
         description="What the output is checked for.",

@@ -15,13 +15,13 @@ from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.safe_open import open_regular
-from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Place
+from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
 from geval_cli.specs.base import TestOptionsSpec
 from geval_cli.suite.assertion_values import read_json_schema
 from geval_cli.suite.assertions import read_assertions, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
-from geval_cli.suite.validation import Fields, Reading, build_spec, read_fields
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 _TEXT_FIELDS = ("input", "output", "expected_output", "context", "retrieval_context")
 # Without validation, so that the validators of what a config does not have are never built.
@@ -29,7 +29,7 @@ _NO_OPTIONS = TestOptionsSpec.model_construct()
 _NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
 
 
-def read_test(value: JsonValue, place: Place, what: str, reading: Reading) -> TestSpec | None:
+def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadContext) -> TestSpec | None:
     """One test, its files loaded, with a problem for each mistake in it.
 
     A test with mistakes comes without the parts that are wrong, so that the rest of it can be checked too; None when
@@ -102,7 +102,7 @@ def merge_test(
     )
 
 
-def _read_answerer(fields: Fields, what: str, reading: Reading) -> None:
+def _read_answerer(fields: Fields, what: str, reading: LoadContext) -> None:
     place = fields.child("provider")
     answerer = None
     if what == "defaultTest":
@@ -118,7 +118,7 @@ def _read_answerer(fields: Fields, what: str, reading: Reading) -> None:
         fields.values["provider"] = answerer
 
 
-def _schema_place(test: TestSpec, below: TestSpec) -> Place:
+def _schema_place(test: TestSpec, below: TestSpec) -> SourcePath:
     owner = next((spec for spec in (test, below) if "evaluation_schema" in spec.model_fields_set), None)
     return test.place if owner is None else owner.place.child("evaluation_schema")
 
@@ -127,7 +127,7 @@ def _as_list(value: JsonValue) -> JsonValue:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _load_texts(fields: Fields, reading: Reading) -> None:
+def _load_texts(fields: Fields, reading: LoadContext) -> None:
     """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`."""
     for name in _TEXT_FIELDS:
         if name in fields.values:
@@ -138,7 +138,7 @@ def _load_texts(fields: Fields, reading: Reading) -> None:
         fields.values["vars"] = {key: reading.text(entry, at.value(key)) for key, entry in variables.items()}
 
 
-def _load_field(name: str, fields: Fields, reading: Reading) -> None:
+def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
     value, place = fields.values[name], fields.child(name)
     if isinstance(value, tuple):
         fields.values[name] = tuple(
@@ -168,11 +168,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class RowSource(Protocol):
     """Tests as they stand in a file, one after the other, each with its place."""
 
-    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         """All rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
         ...
 
-    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         """The rows that name files or env values, filled in: what the text of the tests does not say by itself."""
         ...
 
@@ -187,16 +187,16 @@ class HeldRows:
     """Rows of a list that is in memory anyway. Env values are already in them."""
 
     items: tuple[JsonValue, ...] = field(repr=False)
-    places: tuple[Place, ...] = field(repr=False)
+    places: tuple[SourcePath, ...] = field(repr=False)
 
     @classmethod
-    def of_list(cls, items: list[JsonValue], place: Place) -> "HeldRows":
+    def of_list(cls, items: list[JsonValue], place: SourcePath) -> "HeldRows":
         return cls(tuple(items), tuple(place.child(index) for index in range(len(items))))
 
-    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         yield from zip(self.items, self.places, strict=True)
 
-    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         del reading
         yield from self.items
 
@@ -214,7 +214,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
     path: Path
     asked_at: Location | None
 
-    def rows(self, reading: Reading) -> Iterator[tuple[JsonValue, Place]]:
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         index = 0
         try:
             with open_regular(self.path, reading.files.access) as stream:
@@ -233,7 +233,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
                 f"`{self.path}` holds no tests", self.asked_at, "write one JSON object in each line"
             )
 
-    def marked(self, reading: Reading) -> Iterator[JsonValue]:
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         try:
             with open_regular(self.path, reading.files.access) as stream:
                 for raw in stream:
@@ -252,8 +252,8 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
             return False
 
     def _read_line(
-        self, raw: bytes, number: int, index: int, reading: Reading
-    ) -> tuple[JsonValue, Place] | None:
+        self, raw: bytes, number: int, index: int, reading: LoadContext
+    ) -> tuple[JsonValue, SourcePath] | None:
         file, prefix = str(self.path), f"tests[{index}]"
         try:
             text = raw.decode().rstrip("\r\n")
@@ -270,7 +270,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
             except ConfigError as error:
                 reading.problems.extend(error.problems)
                 return None
-        place = Place(json_line_positions(text, file, line=number, prefix=prefix))
+        place = SourcePath(json_line_positions(text, file, line=number, prefix=prefix))
         return (reading.env.fill(value, place, reading.problems) if ENV_MARK in text else value), place
 
 
@@ -282,7 +282,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
     """
 
     source: RowSource
-    reading: Reading
+    reading: LoadContext
     default: TestSpec | None
     overrides: Mapping[str, JsonValue]
     _kept: list[TestCase] = msgspec.field(default_factory=list)

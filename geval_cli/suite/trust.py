@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.source.access import TRUST_HINT
-from geval_cli.source.source_map import Document, Place
+from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import Spec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec, PromptfooOptions
 from geval_cli.suite.suite import Suite, TestSource
@@ -43,11 +43,11 @@ def code_of_test(test: TestCase) -> Iterator[CodePart]:
         yield CodePart("transform", test.transform[1])
     if test.transform_vars is not None:
         yield CodePart("transformVars", test.transform_vars[1])
-    if test.directions.assert_scoring_function is not None:
+    if test.promptfoo.assert_scoring_function is not None:
         yield CodePart("assertScoringFunction", test.place.key("assertScoringFunction"))
     if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
         yield CodePart("transform", test.provider.place.key("transform"))
-    for name in test.directions.made_vars:
+    for name in test.promptfoo.made_vars:
         yield CodePart(f"vars.{name}", test.place.value("vars", name))
     for spec in _every(test.assertions):
         if spec.runs_code:
@@ -120,7 +120,7 @@ def _digest(test: TestCase) -> bytes:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Place):
+    if isinstance(value, SourcePath):
         return None
     if isinstance(value, Spec):
         return [type(value).__name__, dict(value)]
@@ -147,7 +147,7 @@ def _refused(part: CodePart) -> Problem:
     return Problem(f"`{part.what}` runs code, which --untrusted does not allow", part.location, TRUST_HINT)
 
 
-def _every(assertions: Iterable[AssertionSpec]) -> Iterator[AssertionSpec]:
+def _every(assertions: Iterable[Assertion]) -> Iterator[Assertion]:
     for spec in assertions:
         yield spec
         yield from _every(spec.members)

@@ -9,22 +9,22 @@ from typing import TypeVar
 from msgspec import Struct, field
 from pydantic import ValidationError
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.scripts import ScriptCaller
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
 from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.type_messages import (
     annotation_at,
     describe_value,
+    expected_text,
     mismatch_hint,
     tuple_fields,
-    wanted_text,
 )
 from geval_cli.suite.schema import SuiteSpec, TestSpec
 
@@ -37,7 +37,7 @@ _OF_PROVIDERS = frozenset(
 _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belong under `config`"}
 
 
-class Reading(Struct, frozen=True):
+class LoadContext(Struct, frozen=True):
     """What the readers of a config's parts share: the problems so far, its files, its environment values.
 
     Without `scripts`, what a program would make is refused.
@@ -62,8 +62,8 @@ class Reading(Struct, frozen=True):
     def warn(self, message: str, location: Location | None, hint: str = "") -> None:
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
-    def with_problems(self, problems: list[Problem]) -> "Reading":
-        return Reading(self.files, self.env, problems, self.dialect, self.scripts)
+    def with_problems(self, problems: list[Problem]) -> "LoadContext":
+        return LoadContext(self.files, self.env, problems, self.dialect, self.scripts)
 
     def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read.
@@ -92,11 +92,11 @@ class Fields(Struct, frozen=True):
     """A mapping whose keys were checked: values by field name, and the spelling that the file uses for each."""
 
     what: str
-    place: Place
+    place: SourcePath
     values: dict[str, JsonValue]
     written: Mapping[str, str]
 
-    def child(self, name: str) -> Place:
+    def child(self, name: str) -> SourcePath:
         return self.place.child(self.written.get(name, name))
 
     def drop(self, name: str) -> None:
@@ -115,7 +115,8 @@ def preferred_spellings(model: type[Spec]) -> tuple[str, ...]:
 
 
 def read_fields(
-    model: type[Spec], value: JsonValue, place: Place, what: str, reading: Reading, *, nullable: tuple[str, ...] = ()
+    model: type[Spec], value: JsonValue, place: SourcePath, what: str, reading: LoadContext,
+    *, nullable: tuple[str, ...] = (),
 ) -> Fields | None:  # fmt: skip
     """The checked keys of a mapping, or None (with a problem) when it is none.
 
@@ -125,7 +126,7 @@ def read_fields(
         place: where.
         what: names the part in messages, with its article ("a test").
         reading: takes the problems.
-        nullable: fields for which null is a value and not an oversight.
+        nullable: fields for which null is a value and not an policy.
     """
     if not isinstance(value, dict):
         reading.report(f"{what} must be a mapping, found {describe_value(value)}", place.value())
@@ -159,7 +160,7 @@ def read_fields(
     return Fields(what, place, values, {**meant, **written})
 
 
-def build_spec(model: type[SpecT], fields: Fields, reading: Reading) -> SpecT | None:
+def build_spec(model: type[SpecT], fields: Fields, reading: LoadContext) -> SpecT | None:
     """The spec, or None with a problem for each value that is missing or wrong."""
     try:
         return model.model_validate({**fields.values, "place": fields.place}, strict=True)
@@ -172,7 +173,7 @@ def build_spec(model: type[SpecT], fields: Fields, reading: Reading) -> SpecT | 
 
 
 def read_spec(
-    model: type[SpecT], value: JsonValue, place: Place, what: str, reading: Reading
+    model: type[SpecT], value: JsonValue, place: SourcePath, what: str, reading: LoadContext
 ) -> SpecT | None:
     """`read_fields` and `build_spec` in one, for parts without short forms."""
     fields = read_fields(model, value, place, what, reading)
@@ -203,7 +204,7 @@ def _home_of(key: str, model: type[Spec]) -> str:
     if issubclass(model, TestSpec):
         if key in spellings(TestOptionsSpec):
             return "`options` of the test"
-        if key in spellings(GEvalAssertionSpec):
+        if key in spellings(GEvalAssertion):
             return "an assertion of `assert`"
     return ""
 
@@ -238,7 +239,7 @@ def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> 
         if name in fields.written:
             return None
         key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)
-        wanted = wanted_text(model.model_fields[name])
+        wanted = expected_text(model.model_fields[name])
         return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {wanted}")
     value: JsonValue = fields.values
     for part in path:
@@ -248,5 +249,5 @@ def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> 
     shown = fields.written[name] + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[1:]
     )
-    message = f"`{shown}` must be {wanted_text(annotation)}, found {describe_value(value)}"
+    message = f"`{shown}` must be {expected_text(annotation)}, found {describe_value(value)}"
     return Problem(message, location, mismatch_hint(annotation, value))

@@ -64,7 +64,7 @@ def _environment() -> Environment:
     )
     environment.globals["version"] = __version__
     environment.filters |= {
-        "inert": shown_text,
+        "sanitize": shown_text,
         "short": short_text,
         "status_word": lambda status: _STATUS_WORDS[Status(status)],
         "score": lambda score: "–" if score is None else format_score(score),  # noqa: RUF001

@@ -6,12 +6,14 @@ import pytest
 from geval_cli.assertions import patterns
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
 from geval_cli.errors import CheckTimeoutError
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 
 
 def messages(schema: Any) -> list[str]:
-    return [problem.message for problem in schema_problems(schema, "`evaluation_schema`", Place.nowhere())]
+    return [
+        problem.message for problem in schema_problems(schema, "`evaluation_schema`", SourcePath.nowhere())
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from support.scripted_judge import ScriptedJudge, is_steps_request, prompt_of
 from support.specs import TEMPLATES, case, check_context, tools
 
-from geval_cli.assertions.graded.llm_evaluation import LlmEvaluationSpec
+from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
 from geval_cli.assertions.outcome import Subject
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.assertions.test_case import TestCase
@@ -17,8 +17,8 @@ CRITERIA = "The answer is friendly."
 SYSTEM = "You work in a bakery."
 
 
-def spec(criteria: str = CRITERIA) -> LlmEvaluationSpec:
-    return LlmEvaluationSpec(type="evaluation-llm", criteria=criteria)
+def spec(criteria: str = CRITERIA) -> LlmEvaluation:
+    return LlmEvaluation(type="evaluation-llm", criteria=criteria)
 
 
 def likes_it(request: Any) -> str:

@@ -1,24 +1,22 @@
 import pytest
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.registry import ASSERTION_TYPES, EVALUATION_TYPES, AssertionTypes
-from geval_cli.assertions.text.match import COMPARISONS, TextAssertionSpec
+from geval_cli.assertions.text.match import COMPARISONS, TextAssertion
 
 
 @pytest.mark.parametrize("types", [ASSERTION_TYPES, EVALUATION_TYPES])
 def test_every_type_has_a_class_that_says_all_of_it(types: AssertionTypes) -> None:
     for name in types:
         found = types[name]
-        assert issubclass(found, AssertionSpec), name
-        assert found.judge is not AssertionSpec.judge, name
-        assert found.compares_outputs == (found.judge_row is not AssertionSpec.judge_row), name
+        assert issubclass(found, Assertion), name
+        assert found.judge is not Assertion.judge, name
+        assert found.compares_outputs == (found.judge_row is not Assertion.judge_row), name
         assert found.__doc__, name
 
 
 def test_every_text_type_has_its_comparison() -> None:
-    assert COMPARISONS.keys() == {
-        name for name in ASSERTION_TYPES if ASSERTION_TYPES[name] is TextAssertionSpec
-    }
+    assert COMPARISONS.keys() == {name for name in ASSERTION_TYPES if ASSERTION_TYPES[name] is TextAssertion}
 
 
 def test_names_of_types_load_nothing() -> None:

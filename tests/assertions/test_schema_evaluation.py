@@ -5,7 +5,7 @@ import pytest
 from support.specs import check_context, subject, tools
 
 from geval_cli.assertions.registry import check_assertion, judge_assertion
-from geval_cli.assertions.structured.schema_evaluation import SchemaEvaluationSpec
+from geval_cli.assertions.structured.schema_evaluation import SchemaEvaluationAssertion
 from geval_cli.records import AssertionResult, JsonValue, Status
 
 ORDER = {
@@ -17,7 +17,7 @@ ORDER_TEXT = '{"item": "tea", "quantity": 2}'
 
 
 def judged(output: JsonValue, schema: Any = None, parsing: str = "strict") -> AssertionResult:
-    spec = SchemaEvaluationSpec.model_validate(
+    spec = SchemaEvaluationAssertion.model_validate(
         {"type": "evaluation-schema", "value": schema, "parsing": parsing}
     )
     assert check_assertion(spec, check_context()) == []
@@ -98,6 +98,6 @@ def test_data_from_a_provider_is_validated_as_it_is() -> None:
 
 
 def test_a_broken_schema_is_a_problem_before_anything_is_sent() -> None:
-    spec = SchemaEvaluationSpec(type="evaluation-schema", value={"type": "strng"})
+    spec = SchemaEvaluationAssertion(type="evaluation-schema", value={"type": "strng"})
     [problem] = check_assertion(spec, check_context())
     assert problem.message.startswith("broken JSON Schema: 'strng'")

@@ -2,7 +2,7 @@ import pytest
 from support.verdicts import judged, passes, problems
 
 from geval_cli.assertions import patterns
-from geval_cli.assertions.structured.sql_output import SqlRulesSpec
+from geval_cli.assertions.structured.sql_output import SqlRules
 from geval_cli.errors import CheckTimeoutError
 
 
@@ -58,21 +58,21 @@ def test_contains_sql_looks_into_code_fences() -> None:
     ],
 )
 def test_only_what_is_allowed_may_be_used(rules: dict[str, object], output: str, reason: str | None) -> None:
-    result = judged("is-sql", output, value=SqlRulesSpec(**rules))
+    result = judged("is-sql", output, value=SqlRules(**rules))
     assert result.score == float(reason is None), result.reason
     assert reason is None or (result.reason or "").endswith(reason)
 
 
 def test_the_kind_of_database_decides_what_is_sql() -> None:
     only_in_postgres = "SELECT '1'::int"
-    assert passes("is-sql", "SELECT `a` FROM `t`", value=SqlRulesSpec())
-    assert passes("is-sql", only_in_postgres, value=SqlRulesSpec(database_type="PostgreSQL"))
+    assert passes("is-sql", "SELECT `a` FROM `t`", value=SqlRules())
+    assert passes("is-sql", only_in_postgres, value=SqlRules(database_type="PostgreSQL"))
 
 
 def test_an_unknown_kind_of_database_and_a_broken_pattern_are_problems() -> None:
-    [unknown] = problems("is-sql", value=SqlRulesSpec(database_type="Postgress"))
+    [unknown] = problems("is-sql", value=SqlRules(database_type="Postgress"))
     assert unknown.hint == "did you mean `postgres`?"
-    [broken] = problems("is-sql", value=SqlRulesSpec(allowed_tables=("(",)))
+    [broken] = problems("is-sql", value=SqlRules(allowed_tables=("(",)))
     assert broken.message.startswith("broken pattern `(`")
 
 
@@ -83,6 +83,6 @@ def test_nothing_is_written_to_the_terminal(capfd: pytest.CaptureFixture[str]) -
 
 def test_a_rule_that_never_ends_on_a_name_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "REGEX_TIMEOUT_S", 0.1)
-    rules = SqlRulesSpec(allowed_tables=("(select|update)::(.*)::(a|aa)+$",))
+    rules = SqlRules(allowed_tables=("(select|update)::(.*)::(a|aa)+$",))
     with pytest.raises(CheckTimeoutError):
         judged("is-sql", f"SELECT * FROM {'a' * 60}_", value=rules)

@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.text.word_count import WordRangeSpec
+from geval_cli.assertions.text.word_count import WordRange
 
 
 @pytest.mark.parametrize(
@@ -12,10 +12,10 @@ from geval_cli.assertions.text.word_count import WordRangeSpec
         ("3", "one two three", True),
         ("{{n}}", "one two", True),
         (0, "", True),
-        (WordRangeSpec(min=2), "one two", True),
-        (WordRangeSpec(min=2), "one", False),
-        (WordRangeSpec(max=2), "one two three", False),
-        (WordRangeSpec(min=1, max=2), "un\u00a0deux", True),
+        (WordRange(min=2), "one two", True),
+        (WordRange(min=2), "one", False),
+        (WordRange(max=2), "one two three", False),
+        (WordRange(min=1, max=2), "un\u00a0deux", True),
         (2, {"a": 1}, True),
     ],
 )
@@ -24,7 +24,7 @@ def test_verdicts(value: object, output: object, expected: bool) -> None:
 
 
 def test_the_reason_says_how_many_there_are_and_how_many_are_wanted() -> None:
-    reason = judged("word-count", "one", value=WordRangeSpec(min=2, max=5)).reason
+    reason = judged("word-count", "one", value=WordRange(min=2, max=5)).reason
     assert reason == "the output has 1 word; wanted: from 2 to 5"
 
 

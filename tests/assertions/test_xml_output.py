@@ -1,7 +1,7 @@
 import pytest
 from support.verdicts import judged, passes, problems
 
-from geval_cli.assertions.structured.xml_output import XmlRulesSpec
+from geval_cli.assertions.structured.xml_output import XmlRules
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from geval_cli.assertions.structured.xml_output import XmlRulesSpec
         ("is-xml", "<a><b>x</b></a>", {"value": "a, a.b"}, True),
         ("is-xml", "<a><b>x</b></a>", {"value": ("a.b", "a.c")}, False),
         ("is-xml", "<a><b>x</b></a>", {"value": ("b",)}, False),
-        ("is-xml", "<a/>", {"value": XmlRulesSpec(required_elements=("a",))}, True),
+        ("is-xml", "<a/>", {"value": XmlRules(required_elements=("a",))}, True),
         ("contains-xml", "Sure: <a>1 &lt; 2</a> done", {}, True),
         ("contains-xml", "<a/> and <b><c/></b>", {"value": ("a", "b.c")}, True),
         ("contains-xml", "<p>never closed <b>bold</b>", {"value": "b"}, True),

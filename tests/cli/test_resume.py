@@ -18,7 +18,7 @@ from geval_cli.records import RunStatus
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import Resumption, RunRequest
-from geval_cli.runs.resume import take_up
+from geval_cli.runs.resume import resume_run
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_state
@@ -257,7 +257,7 @@ def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackS
     def done(home: Path, resume: Resumption | None) -> list[tuple[int, int, int]]:
         prepared = prepare(replace(request, resume=resume))
         with open_state(home, {}) as state:
-            resumed = take_up(prepared, state.runs) if resume else None
+            resumed = resume_run(prepared, state.runs) if resume else None
             report = asyncio.run(
                 run_evaluation(prepared, state, listen=lambda _: None, stop=StopSignal(), resumed=resumed)
             )

@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 from support.suites import load_suite
 
-from geval_cli.assertions.base import AssertionSpec
-from geval_cli.assertions.structured.sql_output import SqlRulesSpec
-from geval_cli.assertions.structured.xml_output import XmlRulesSpec
-from geval_cli.assertions.text.word_count import WordRangeSpec
+from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.structured.sql_output import SqlRules
+from geval_cli.assertions.structured.xml_output import XmlRules
+from geval_cli.assertions.text.word_count import WordRange
 from geval_cli.source.edit.yaml_style import write_yaml
 
 
-def read(folder: Path, **assertion: Any) -> AssertionSpec:
+def read(folder: Path, **assertion: Any) -> Assertion:
     path = folder / "config.yaml"
     path.write_text(write_yaml({"tests": [{"output": "x", "assert": [assertion]}]}), encoding="utf-8")
     [test] = load_suite(path, env={}).tests
@@ -55,11 +55,11 @@ def test_a_schema_may_be_a_mapping_a_file_or_json_or_yaml_text(tmp_path: Path) -
 def test_rules_take_both_spellings(tmp_path: Path) -> None:
     rules = {"databaseType": "SQLite", "allowed_tables": ["t"]}
     found = value_of(tmp_path, type="is-sql", value=rules)
-    assert isinstance(found, SqlRulesSpec)
+    assert isinstance(found, SqlRules)
     assert (found.database_type, found.allowed_tables, found.allowed_columns) == ("SQLite", ("t",), None)
-    assert isinstance(value_of(tmp_path, type="is-xml", value={"requiredElements": ["a"]}), XmlRulesSpec)
+    assert isinstance(value_of(tmp_path, type="is-xml", value={"requiredElements": ["a"]}), XmlRules)
     words = value_of(tmp_path, type="word-count", value={"min": 2})
-    assert isinstance(words, WordRangeSpec)
+    assert isinstance(words, WordRange)
     assert (words.min, words.max) == (2, None)
 
 

@@ -6,12 +6,12 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues, gather_env, parse_env_file
 from geval_cli.source.problems import render_problems
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 
 def fill(text: str, **values: str) -> tuple[object, list[Problem]]:
     problems: list[Problem] = []
-    return EnvValues(values).fill(text, Place.nowhere(), problems), problems
+    return EnvValues(values).fill(text, SourcePath.nowhere(), problems), problems
 
 
 def test_the_forms_of_an_env_file() -> None:
@@ -102,5 +102,5 @@ def test_an_undefined_name_is_a_problem() -> None:
 
 def test_filled_in_values_are_hidden_from_messages() -> None:
     env = EnvValues({"KEY": "very-secret"})
-    env.fill("{{ env.KEY }}", Place.nowhere(), [])
+    env.fill("{{ env.KEY }}", SourcePath.nowhere(), [])
     assert env.hide(Problem('found the text "very-secret"')).message == 'found the text "***"'

@@ -1,7 +1,7 @@
 import pytest
 
 from geval_cli.errors import Problem
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
 
@@ -38,7 +38,7 @@ from geval_cli.suite.gates import Gate, Statistic, parse_gate
     ],
 )
 def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
-    assert parse_gate(text, Place.nowhere()) == expected
+    assert parse_gate(text, SourcePath.nowhere()) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
     ],
 )
 def test_gates_that_cannot_be_read(text: str, message: str, hint: str) -> None:
-    problem = parse_gate(text, Place.nowhere())
+    problem = parse_gate(text, SourcePath.nowhere())
 
     assert isinstance(problem, Problem)
     assert message in problem.message

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from geval_cli.errors import ConfigError
 from geval_cli.source.json_source import json_line_positions, read_json
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
@@ -46,7 +46,7 @@ def test_hostile_json_is_refused(text: str) -> None:
 
 
 def test_positions_point_at_keys_and_values() -> None:
-    place = Place(read_json('{\n "a": [1, {"é": "x"}]\n}', "x.json").positions)
+    place = SourcePath(read_json('{\n "a": [1, {"é": "x"}]\n}', "x.json").positions)
     assert str(place.key("a")) == "x.json:2:2"
     location = place.value("a", 1, "é")
     assert (str(location), location and location.length, location and location.key_path) == (
@@ -57,7 +57,7 @@ def test_positions_point_at_keys_and_values() -> None:
 
 
 def test_positions_in_a_line_know_the_line_and_the_test() -> None:
-    place = Place(json_line_positions('{"vars": {"a": 1}}', "t.jsonl", line=7, prefix="tests[4]"))
+    place = SourcePath(json_line_positions('{"vars": {"a": 1}}', "t.jsonl", line=7, prefix="tests[4]"))
     location = place.value("vars", "a")
     assert location is not None
     assert (str(location), location.key_path) == ("t.jsonl:7:16", "tests[4].vars.a")

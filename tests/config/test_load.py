@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.suites import load_suite
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError
 from geval_cli.suite.load import open_suite
 from geval_cli.suite.starter import STARTER_CONFIG
@@ -63,7 +63,7 @@ def test_other_rooms_find_positions_by_field_name(tmp_path: Path) -> None:
     text = "prompts: x\ntests:\n  - assert:\n      - type: g-eval\n        value: good\n        rubricPrompt: y\n"
     (test,) = load(write(tmp_path, text)).tests
     (assertion,) = test.assertions
-    assert isinstance(assertion, GEvalAssertionSpec)
+    assert isinstance(assertion, GEvalAssertion)
     assert [
         location and (location.line, location.column, location.key_path)
         for location in (

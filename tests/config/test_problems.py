@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.source.problems import did_you_mean, render_problem, render_problems, sort_problems
 from geval_cli.specs.base import spellings
 
-KEYS = sorted(spellings(GEvalAssertionSpec))
+KEYS = sorted(spellings(GEvalAssertion))
 
 
 def at(line: int, column: int, file: str = "a.yaml") -> Location:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import ConfigError
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import FAST_LOADER, read_yaml
 
 LOADERS = pytest.mark.parametrize("loader", [FAST_LOADER, yaml.SafeLoader], ids=["fast", "plain"])
@@ -52,7 +52,7 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
 @LOADERS
 def test_both_parsers_give_the_same_values_and_positions(loader: Any) -> None:
     document = read_yaml("a: &x [1, 'é']\nb:\n  - *x\n  - {漢: 0o17}\n", "x.yaml", loader=loader)
-    place = Place(document.positions)
+    place = SourcePath(document.positions)
 
     assert document.value == {"a": [1, "é"], "b": [[1, "é"], {"漢": 15}]}
     assert str(place.value("a", 1)) == "x.yaml:1:11"
@@ -88,7 +88,7 @@ def test_many_uses_of_one_anchor_are_no_bomb() -> None:
 
 def test_lines_are_counted_as_editors_do() -> None:
     text = 'a: "x\u2028y\x85z"\r\nb: 2\rc: 3\n'
-    place = Place(read_yaml(text, "x.yaml").positions)
+    place = SourcePath(read_yaml(text, "x.yaml").positions)
     assert str(place.key("b")) == "x.yaml:2:1"
     assert str(place.key("c")) == "x.yaml:3:1"
 
@@ -102,7 +102,7 @@ def test_of_merged_mappings_the_first_wins_and_own_keys_win_over_all() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n"
     document = read_yaml(text, "x.yaml")
     assert document.value["c"] == {"x": 1, "y": 1, "z": 3}
-    assert str(Place(document.positions).value("c", "x")) == "x.yaml:1:11"
+    assert str(SourcePath(document.positions).value("c", "x")) == "x.yaml:1:11"
 
 
 def test_a_quoted_merge_key_is_a_key_like_any_other() -> None:

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 
 from support.specs import assertion, case, suite, tools
 
-from geval_cli.assertions.base import AssertionSpec
-from geval_cli.engine.case import Bench, run_job
+from geval_cli.assertions.base import Assertion
+from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import ProviderAuthError
 from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Role, Status, Usage
@@ -27,7 +27,7 @@ class Model:
 
 def run(
     reply: str | Exception,
-    assertions: Sequence[AssertionSpec] = (),
+    assertions: Sequence[Assertion] = (),
     *,
     prompt: str = "Say {{ x }}",
     providers: tuple[ProviderSpec, ...] = (ProviderSpec(id="openai:m", label="M"),),
@@ -35,8 +35,8 @@ def run(
 ) -> CaseResult:
     test = case(0, **{"vars": {"x": "hello"}, **fields}, assertions=tuple(assertions))
     prompts = (PromptSpec(id="p", label="P", raw=prompt),)
-    [[job]] = Plan(suite([test], prompts=prompts, providers=providers)).lanes
-    return asyncio.run(run_job(job, Bench(Model(reply), tools())))
+    [[job]] = Plan(suite([test], prompts=prompts, providers=providers)).queues
+    return asyncio.run(run_job(job, JobContext(Model(reply), tools())))
 
 
 def test_a_result_says_what_was_asked_answered_and_found() -> None:

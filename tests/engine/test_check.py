@@ -1,6 +1,6 @@
 from support.specs import TEMPLATES, assertion, case, suite
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import DEFAULT_JUDGE, JudgeDefaults
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.check import Checked, check_plan
@@ -55,7 +55,7 @@ def test_of_very_many_problems_the_rest_is_counted() -> None:
     assert problems[-1].severity is Severity.ERROR
 
 
-def named(index: int) -> AssertionSpec:
+def named(index: int) -> Assertion:
     return assertion("contains", value=f"{{{{ undefined_{index} }}}}")
 
 

@@ -6,7 +6,7 @@ from support.specs import TEMPLATES, assertion, case, suite, tools
 
 from geval_cli.assertions.outcome import JudgeDefaults
 from geval_cli.assertions.test_case import TestCase
-from geval_cli.engine.case import Bench, run_job
+from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Plan
@@ -78,8 +78,8 @@ class Model:
 
 def run(prompt_spec: PromptSpec, test: TestCase, answer: str = '{"a": 1}') -> tuple[CaseResult, Model]:
     model = Model(answer)
-    [[job]] = Plan(suite([test], prompts=(prompt_spec,))).lanes
-    return asyncio.run(run_job(job, Bench(model, tools()))), model
+    [[job]] = Plan(suite([test], prompts=(prompt_spec,))).queues
+    return asyncio.run(run_job(job, JobContext(model, tools()))), model
 
 
 def test_the_prompt_is_the_system_message_and_the_input_the_user_message() -> None:

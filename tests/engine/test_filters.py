@@ -15,7 +15,7 @@ PROMPTS = [
 def jobs(folder: Path, **keys: object) -> list[tuple[str, str]]:
     content = {"prompts": PROMPTS, "providers": ["echo", {"id": "echo", "label": "x:1"}], **keys}
     plan = Plan(load(folder, content))
-    found = [(job.provider.title, job.prompt.raw or "") for lane in plan.lanes for job in lane]
+    found = [(job.provider.title, job.prompt.raw or "") for queue in plan.queues for job in queue]
     assert len(found) == sum(map(plan.cases_of, plan.suite.tests))
     return found
 
@@ -55,7 +55,7 @@ def test_a_provider_chooses_prompts_and_has_no_column_for_the_others(tmp_path: P
     plan = Plan(load(tmp_path, {"prompts": PROMPTS, "providers": providers}))
     shown = [(column.index, column.provider_label) for column in plan.columns]
     assert shown == [(0, "a"), (1, "a"), (2, "b")]
-    assert [job.column for lane in plan.lanes for job in lane] == [0, 1, 2]
+    assert [job.column for queue in plan.queues for job in queue] == [0, 1, 2]
 
 
 def test_the_default_test_chooses_for_tests_that_do_not(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_serial_plan_has_one_lane_in_the_order_of_the_tests(tmp_path: Path) ->
         tmp_path,
         {"prompts": ["a", "b"], "providers": ["echo", {"id": "echo", "label": "x"}], "tests": [{}, {}]},
     )
-    (lane,) = Plan(suite, is_serial=True).lanes
-    assert [(job.test.index, job.column) for job in lane] == [
+    (queue,) = Plan(suite, is_serial=True).queues
+    assert [(job.test.index, job.column) for job in queue] == [
         (test, column) for test in (0, 1) for column in range(4)
     ]

@@ -6,13 +6,13 @@ from support.sample_run import make_case, make_judged
 
 from geval_cli.engine.gates import errors_are_gated, judge_gates, passed_gate
 from geval_cli.records import CaseResult, GateResult, Role, Status, Usage
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.suite.gates import Gate, Statistic, parse_gate
 
 
 def gate(text: str) -> Gate:
-    found = parse_gate(text, Place.nowhere())
+    found = parse_gate(text, SourcePath.nowhere())
     assert isinstance(found, Gate), found
     return found
 

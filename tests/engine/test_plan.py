@@ -18,8 +18,8 @@ def test_columns_are_numbered_provider_by_provider() -> None:
 
 
 def test_the_jobs_of_a_provider_come_test_by_test_then_repeat_then_prompt() -> None:
-    [lane] = Plan(suite([case(0), case(1)], prompts=PROMPTS, providers=PROVIDERS[:1]), repeats=2).lanes
-    assert [job.id for job in lane] == [
+    [queue] = Plan(suite([case(0), case(1)], prompts=PROMPTS, providers=PROVIDERS[:1]), repeats=2).queues
+    assert [job.id for job in queue] == [
         "0.0.0",
         "0.0.1",
         "0.1.0",
@@ -33,22 +33,22 @@ def test_the_jobs_of_a_provider_come_test_by_test_then_repeat_then_prompt() -> N
 
 def test_iterating_again_gives_the_same_jobs() -> None:
     plan = Plan(suite([case(0), case(1)], providers=PROVIDERS))
-    assert [list(lane) for lane in plan.lanes] == [list(lane) for lane in plan.lanes]
+    assert [list(queue) for queue in plan.queues] == [list(queue) for queue in plan.queues]
 
 
 def test_each_provider_has_a_lane_with_its_columns() -> None:
-    lanes = Plan(suite([case(0)], prompts=PROMPTS, providers=PROVIDERS)).lanes
-    assert [[(job.provider.id, job.column) for job in lane] for lane in lanes] == [
+    queues = Plan(suite([case(0)], prompts=PROMPTS, providers=PROVIDERS)).queues
+    assert [[(job.provider.id, job.column) for job in queue] for queue in queues] == [
         [("echo", 0), ("echo", 1)],
         [("openai:x", 2), ("openai:x", 3)],
     ]
 
 
 def test_jobs_of_one_row_share_a_group() -> None:
-    [lane] = Plan(suite([case(0), case(1)], prompts=PROMPTS)).lanes
-    assert [job.group for job in lane] == ["0.0", "0.0", "1.0", "1.0"]
+    [queue] = Plan(suite([case(0), case(1)], prompts=PROMPTS)).queues
+    assert [job.group for job in queue] == ["0.0", "0.0", "1.0", "1.0"]
 
 
 def test_without_providers_nothing_is_generated() -> None:
-    [[job]] = Plan(suite([case(0, has_output=True, output="x")], providers=())).lanes
+    [[job]] = Plan(suite([case(0, has_output=True, output="x")], providers=())).queues
     assert not job.generates

@@ -15,7 +15,7 @@ from geval_cli.engine.prompt import (
 )
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
-from geval_cli.specs.promptfoo import NamedPromptSpec, TestDirections
+from geval_cli.specs.promptfoo import NamedPromptSpec, PromptfooTestOptions
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
 TEMPLATES = NunjucksTemplates()
@@ -68,9 +68,9 @@ CHAT: list[JsonValue] = [
     "text", [json.dumps(CHAT), "- role: system\n  content: S\n- role: user\n  content: Q", "Q"]
 )
 def test_nothing_is_put_around_what_a_program_made(text: str, opaque: tuple[str, ...]) -> None:
-    directions = TestDirections(prefix="Before {{ gone", suffix=" after")
+    promptfoo = PromptfooTestOptions(prefix="Before {{ gone", suffix=" after")
     prompt = NamedPromptSpec(raw=text, made_by="file://p.py:build")
-    rendered = render_prompt(prompt, case(directions=directions), TEMPLATES, opaque)
+    rendered = render_prompt(prompt, case(promptfoo=promptfoo), TEMPLATES, opaque)
     assert rendered == render_prompt(prompt, case(), TEMPLATES, opaque)
     assert rendered.messages == chat_messages(text)
 

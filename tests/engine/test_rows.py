@@ -7,12 +7,12 @@ import pytest
 from support.graded import SpeakingJudge, graded_tools
 from support.specs import assertion, case, suite
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import JudgeDefaults, Tools
 from geval_cli.assertions.test_case import TestCase
-from geval_cli.engine.case import Bench
+from geval_cli.engine.case import JobContext
 from geval_cli.engine.check import check_plan
-from geval_cli.engine.comparison_groups import RowDesk
+from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import BudgetError, ProviderTimeoutError
 from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Role, Status, Usage
@@ -25,7 +25,7 @@ SELECT = assertion("select-best", value="the best")
 MAX = assertion("max-score")
 
 
-def plan_of(*assertions: AssertionSpec, tests: int = 1, repeats: int = 1) -> Plan:
+def plan_of(*assertions: Assertion, tests: int = 1, repeats: int = 1) -> Plan:
     cases = [case(index, vars={"x": index}, assertions=assertions) for index in range(tests)]
     prompts = (PromptSpec(id="p", label="P", raw="{{ x }}"),)
     return Plan(suite(cases, prompts=prompts, providers=(A, B, C)), repeats, is_in_rows=True)
@@ -41,9 +41,9 @@ def done(plan: Plan, answers: Answers, tools: Tools) -> list[CaseResult]:
         return ModelResponse((Choice(answer),), Usage(1))
 
     async def run() -> list[CaseResult]:
-        desk = RowDesk(Bench(generate, tools), plan.cases_of)
-        [lane] = plan.lanes
-        return [result for job in lane for result in await desk.run(job)]
+        desk = ComparisonGroups(JobContext(generate, tools), plan.cases_of)
+        [queue] = plan.queues
+        return [result for job in queue for result in await desk.run(job)]
 
     return asyncio.run(run())
 

@@ -15,8 +15,8 @@ Execute = Callable[[Job], Awaitable[CaseResult]]
 
 
 def jobs(count: int) -> list[Job]:
-    [lane] = Plan(suite([case(index, vars={"x": index}) for index in range(count)])).lanes
-    return list(lane)
+    [queue] = Plan(suite([case(index, vars={"x": index}) for index in range(count)])).queues
+    return list(queue)
 
 
 def result_of(job: Job) -> CaseResult:
@@ -36,7 +36,7 @@ def result_of(job: Job) -> CaseResult:
 
 
 async def run(
-    *lanes: Iterable[Job],
+    *queues: Iterable[Job],
     execute: Execute,
     parallel: int,
     stop: StopSignal | None = None,
@@ -54,7 +54,7 @@ async def run(
 
     reading = asyncio.ensure_future(read())
     try:
-        await run_plan(lanes, execute, parallel=parallel, events=events, stop=stop, grace_s=grace_s)
+        await run_plan(queues, execute, parallel=parallel, events=events, stop=stop, grace_s=grace_s)
     finally:
         events.end()
         await reading
@@ -203,7 +203,7 @@ def test_a_lane_whose_jobs_wait_holds_up_no_other() -> None:
                     gate.set()
             return result_of(job)
 
-        return await run(*plan.lanes, execute=execute, parallel=4)
+        return await run(*plan.queues, execute=execute, parallel=4)
 
     finished = asyncio.run(main())
     assert finished[:30] == [f"{index}.0.1" for index in range(30)]

@@ -10,7 +10,7 @@ from support.sample_run import make_case
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.selection import SelectedTests, Selection, failing_tests, fingerprint
 from geval_cli.records import Status
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Source:
 
 
 def case(index: int, description: str | None = None, **changes: object) -> TestCase:
-    return TestCase(index, Place.nowhere(), description, **changes)  # type: ignore[arg-type]
+    return TestCase(index, SourcePath.nowhere(), description, **changes)  # type: ignore[arg-type]
 
 
 def chosen(selection: Selection, tests: list[TestCase]) -> list[int]:
@@ -157,5 +157,6 @@ def test_a_test_is_recognised_by_its_words_and_without_any_by_its_number(
     one: dict[str, Any], other: dict[str, Any], are_alike: bool
 ) -> None:
     assert (
-        fingerprint(TestCase(1, Place.nowhere(), **one)) == fingerprint(TestCase(2, Place.nowhere(), **other))
+        fingerprint(TestCase(1, SourcePath.nowhere(), **one))
+        == fingerprint(TestCase(2, SourcePath.nowhere(), **other))
     ) == are_alike

@@ -8,7 +8,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.adaptive import AdaptiveSlots, Outcome
+from geval_cli.gateway.adaptive import AdaptiveSlots, CallOutcome
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse
 
@@ -38,12 +38,12 @@ def rounds(slots, *outcomes):
 
 
 def test_overload_halves_once_for_all_requests_that_were_under_way():
-    assert rounds(AdaptiveSlots(64), *[Outcome.OVERLOAD] * 9) == [64, 32, 16, 8, 4, 2, 1, 1, 1]
+    assert rounds(AdaptiveSlots(64), *[CallOutcome.OVERLOAD] * 9) == [64, 32, 16, 8, 4, 2, 1, 1, 1]
 
 
 def test_clean_answers_give_back_slots_up_to_the_cap_and_never_more():
     slots = AdaptiveSlots(20)
-    assert rounds(slots, Outcome.OVERLOAD, *[Outcome.CLEAN] * 12)[:4] == [20, 10, 10, 11]
+    assert rounds(slots, CallOutcome.OVERLOAD, *[CallOutcome.CLEAN] * 12)[:4] == [20, 10, 10, 11]
     assert slots.allowed == 20
 
 
@@ -51,12 +51,12 @@ def test_a_request_that_left_before_the_halving_does_not_halve_again():
     async def main():
         slots = AdaptiveSlots(8)
         tickets = [await slots.acquire() for _ in range(8)]
-        slots.release(tickets[0], Outcome.OVERLOAD)
+        slots.release(tickets[0], CallOutcome.OVERLOAD)
         after_first = slots.allowed
         for ticket in tickets[1:]:
-            slots.release(ticket, Outcome.OVERLOAD)
+            slots.release(ticket, CallOutcome.OVERLOAD)
         late = await slots.acquire()
-        slots.release(late, Outcome.OVERLOAD)
+        slots.release(late, CallOutcome.OVERLOAD)
         return after_first, slots.allowed
 
     assert asyncio.run(main()) == (4, 1)
@@ -66,7 +66,7 @@ def test_without_a_cap_the_requests_under_way_are_what_is_halved():
     async def main():
         slots = AdaptiveSlots(None)
         tickets = [await slots.acquire() for _ in range(30)]
-        slots.release(tickets[0], Outcome.OVERLOAD)
+        slots.release(tickets[0], CallOutcome.OVERLOAD)
         return slots.allowed
 
     assert asyncio.run(main()) == 15

@@ -13,8 +13,8 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.gateway.budget import Budget, BudgetLayer
-from geval_cli.gateway.call import ModelCall, Server
-from geval_cli.gateway.gateway import Oversight
+from geval_cli.gateway.call import ModelCall, ServerKey
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Role, Usage
 
@@ -23,7 +23,7 @@ def ask_many(world, provider, budget, requests, **options):
     """The answers (or errors) to `requests`, all at once."""
 
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget), **options)
+        gateway = world.gateway(policy=CallPolicy(budget), **options)
         calls = (gateway.complete(provider, request) for request in requests)
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -151,7 +151,7 @@ def test_when_the_first_request_fails_the_next_one_finds_out(world, error):
 
 def test_when_the_first_request_is_cancelled_the_next_one_finds_out(world):
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget), max_concurrency=10)
+        gateway = world.gateway(policy=CallPolicy(budget), max_concurrency=10)
         first, *others = [asyncio.ensure_future(gateway.complete(provider, item)) for item in asks(9)]
         await world.time.sleep(0.5)
         assert len(provider.requests) == 1
@@ -165,7 +165,7 @@ def test_when_the_first_request_is_cancelled_the_next_one_finds_out(world):
 
 def test_one_who_waits_for_money_may_be_cancelled(world):
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget), max_concurrency=10)
+        gateway = world.gateway(policy=CallPolicy(budget), max_concurrency=10)
         first, second, third = [asyncio.ensure_future(gateway.complete(provider, item)) for item in asks(3)]
         await world.time.sleep(0.5)
         second.cancel()
@@ -228,7 +228,7 @@ def test_an_answer_of_unknown_cost_is_no_matter_for_a_budget_of_requests(world):
 
 def test_equal_requests_and_known_answers_take_nothing(world):
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget))
+        gateway = world.gateway(policy=CallPolicy(budget))
         together = await asyncio.gather(*(gateway.complete(provider, ask()) for _ in range(10)))
         return [*together, await gateway.complete(provider, ask())]
 
@@ -250,7 +250,7 @@ def test_a_call_that_waits_for_its_minute_is_told_when_the_budget_is_gone(world)
     slow, quick, budget = FakeProvider(limits=limits), FakeProvider(model="quick"), Budget(max_requests=3)
 
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget))
+        gateway = world.gateway(policy=CallPolicy(budget))
         waiting = asyncio.gather(*(gateway.complete(slow, item) for item in asks(2)), return_exceptions=True)
         for item in asks(2):
             await gateway.complete(quick, item)
@@ -264,7 +264,7 @@ def test_a_call_that_waits_for_its_minute_is_told_when_the_budget_is_gone(world)
 
 def test_samples_that_were_paid_for_are_not_bought_again(world):
     async def body():
-        gateway = world.gateway(oversight=Oversight(budget))
+        gateway = world.gateway(policy=CallPolicy(budget))
         with pytest.raises(BudgetError):
             await gateway.complete(provider, ask(samples=5))
         budget.max_requests = 100
@@ -294,7 +294,7 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
 
     budget, provider = Budget(max_requests=1), FakeProvider()
     layer = BudgetLayer(never, budget, check_provider=refuse)
-    call = ModelCall(provider, ask(), Server("fake", "", "fake-1"))
+    call = ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"))
     with pytest.raises(ProviderAuthError):
         asyncio.run(layer(call))
     assert budget.requests == 0

@@ -6,7 +6,7 @@ from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
 from geval_cli.gateway.cache import Memory
-from geval_cli.gateway.gateway import Oversight
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import ResponseCache, StoredChoice
@@ -265,7 +265,7 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
     """Joined under way, found in memory, or read from the store once more: nothing of it is cached."""
 
     async def run(provider, requests):
-        gateway = world.gateway(cache=cache, oversight=Oversight(is_for_one_run=True))
+        gateway = world.gateway(cache=cache, policy=CallPolicy(is_for_one_run=True))
         joined = await asyncio.gather(*(gateway.complete(provider, item) for item in requests))
         gateway._answers._memory = Memory()  # as if so much had come since that it was pushed out
         return [*joined, *[await gateway.complete(provider, item) for _ in range(2) for item in requests]]
@@ -290,7 +290,7 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
 
 def test_more_samples_of_a_question_count_those_that_are_new_to_the_run(world, cache):
     async def run():
-        gateway = world.gateway(cache=cache, oversight=Oversight(is_for_one_run=True))
+        gateway = world.gateway(cache=cache, policy=CallPolicy(is_for_one_run=True))
         return [(await gateway.complete(provider, ask(samples=count))).usage for count in (2, 5, 5)]
 
     provider = FakeProvider()

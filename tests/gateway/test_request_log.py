@@ -2,13 +2,13 @@ from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.events import ModelCalled, RequestEnded
-from geval_cli.gateway.gateway import Oversight
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import Choice, ModelResponse, Usage
 
 
 def traced(world, provider, *requests, is_tracing=True):
     async def body():
-        gateway = world.gateway(oversight=Oversight(is_tracing=is_tracing))
+        gateway = world.gateway(policy=CallPolicy(is_tracing=is_tracing))
         for request in requests:
             await gateway.complete(provider, request)
 

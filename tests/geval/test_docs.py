@@ -11,7 +11,7 @@ from support.loopback import Reply, chat_reply
 from support.model_server import ModelServer, verdict, weighed
 from support.product import Product
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import DEFAULT_MIN_VALID, DEFAULT_SAMPLES, DEFAULT_THRESHOLD
 from geval_cli.judge.scoring import normalise_rating
@@ -82,21 +82,19 @@ def test_the_outputs_of_the_page_are_those_of_its_first_config(product: Product)
 def test_the_table_of_keys_has_every_key_and_its_default() -> None:
     documented = table("key")
     keys = {name.strip() for names in documented for name in names.split(",")}
-    assert keys == {spelling_of(name) for name in GEvalAssertionSpec.model_fields if name != "place"} | {
-        "value"
-    }
+    assert keys == {spelling_of(name) for name in GEvalAssertion.model_fields if name != "place"} | {"value"}
     defaults = {name: cells[0] for name, cells in documented.items()}
     assert {name: defaults[name] for name in ("threshold", "samples", "min_valid", "explain", "weight")} == {
         "threshold": str(DEFAULT_THRESHOLD),
         "samples": str(DEFAULT_SAMPLES),
         "min_valid": str(DEFAULT_MIN_VALID),
-        "explain": str(GEvalAssertionSpec.model_fields["explain"].default),
+        "explain": str(GEvalAssertion.model_fields["explain"].default),
         "weight": "1",
     }
 
 
 def spelling_of(name: str) -> str:
-    alias = GEvalAssertionSpec.model_fields[name].validation_alias
+    alias = GEvalAssertion.model_fields[name].validation_alias
     return str(alias.choices[0]) if isinstance(alias, AliasChoices) else name
 
 

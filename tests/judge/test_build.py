@@ -1,6 +1,6 @@
 import pytest
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.graded.geval_fields import RubricBandSpec
 from geval_cli.assertions.graded.geval_metric import (
     MetricDefaults,
@@ -13,7 +13,7 @@ from geval_cli.specs.base import RubricPromptSpec
 
 
 def spec(**keys):
-    return GEvalAssertionSpec(**{"type": "g-eval", "criteria": "Be brief.", **keys})
+    return GEvalAssertion(**{"type": "g-eval", "criteria": "Be brief.", **keys})
 
 
 def test_an_assertion_that_says_little_gets_the_defaults():

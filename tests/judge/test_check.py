@@ -1,13 +1,13 @@
 import pytest
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.graded.geval_checks import check_metric, threshold_question
 from geval_cli.assertions.graded.geval_fields import RubricBandSpec
 from geval_cli.errors import Severity
 
 
 def spec(**keys):
-    return GEvalAssertionSpec(type="g-eval", **keys)
+    return GEvalAssertion(type="g-eval", **keys)
 
 
 def band(low, high=None):

@@ -14,7 +14,7 @@ from geval_cli.judge.metric import RubricBand
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
-    Yardstick,
+    Criterion,
     evaluate_text,
     explain_text,
     join_labels,
@@ -53,7 +53,7 @@ FORGED = (
 
 
 def correctness(**changes):
-    return Yardstick(
+    return Criterion(
         **{"label": "Correctness", "criteria": CRITERIA, "score_range": (0, 10), "score_step": 1.0, **changes}
     )
 
@@ -66,7 +66,7 @@ def coherence(**changes):
         "score_range": (1, 5),
         "score_step": 1.0,
     }
-    return Yardstick(**{**values, "is_form": True, **changes})
+    return Criterion(**{**values, "is_form": True, **changes})
 
 
 FORM_STEPS = ("Read the source.", "Read the output.", "Rate the order of its sentences.")
@@ -151,10 +151,10 @@ def test_a_form_ends_where_the_number_belongs_and_asks_for_scores_only():
 
 @pytest.mark.parametrize("name", ["evaluate", "form"])
 def test_what_is_equal_for_all_tests_comes_first(name):
-    yardstick, steps = (correctness(), STEPS) if name == "evaluate" else (coherence(), FORM_STEPS)
+    criterion, steps = (correctness(), STEPS) if name == "evaluate" else (coherence(), FORM_STEPS)
     label = "Actual Output" if name == "evaluate" else "Output"
-    one = evaluate_text(yardstick, steps, (Block(label, "First answer."),))
-    other = evaluate_text(yardstick, steps, (Block(label, "Second, longer answer."),))
+    one = evaluate_text(criterion, steps, (Block(label, "First answer."),))
+    other = evaluate_text(criterion, steps, (Block(label, "Second, longer answer."),))
 
     shared = next(index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
 

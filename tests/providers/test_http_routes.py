@@ -174,7 +174,7 @@ class Names:
         self._failures = failures
         self._found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
-    def look_up(self, *_: object, **__: object) -> list[Any]:
+    def find_run(self, *_: object, **__: object) -> list[Any]:
         self.asked += 1
         self.was_asked.set()
         fails = self.asked <= self._failures
@@ -197,7 +197,7 @@ class TestLookUps:
                 names.may_answer.set()
                 await client.aclose()
 
-        monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+        monkeypatch.setattr(socket, "getaddrinfo", names.find_run)
         run(bounded())
 
     def test_many_at_once_ask_once(self, monkeypatch: pytest.MonkeyPatch) -> None:

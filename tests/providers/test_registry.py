@@ -19,7 +19,7 @@ from geval_cli.providers.registry import (
     provider_kinds,
 )
 from geval_cli.source.access import access_in, access_of_stranger
-from geval_cli.source.source_map import Place, Positions
+from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import EnvProviderSpec
 
@@ -114,7 +114,7 @@ def test_a_key_that_geval_sets_itself_gets_a_warning() -> None:
 def test_a_problem_points_at_its_key() -> None:
     here = Location("c.yaml", 4, 7)
     positions = Positions("c.yaml", values={(): Location("c.yaml", 1, 1), ("config", "timeout_s"): here})
-    spec = ProviderSpec(id="openai:m", config={"timeout_s": 0}, place=Place(positions))
+    spec = ProviderSpec(id="openai:m", config={"timeout_s": 0}, place=SourcePath(positions))
     [problem] = check_provider(spec, env={}, base_dir=Path())
     assert problem.location == here
 
@@ -328,7 +328,7 @@ class TestClientCertificates:
     ) -> None:
         places = {("config", key): Location("c.yaml", 4, 1 + len(key)) for key in config}
         key = said.split("`")[1]
-        place = Place(Positions("c.yaml", values={(): Location("c.yaml", 1, 1), **places}))
+        place = SourcePath(Positions("c.yaml", values={(): Location("c.yaml", 1, 1), **places}))
         spec = ProviderSpec(id=provider_id, config=config, place=place)
         [problem] = check_provider(spec, env={}, base_dir=folder)
         assert problem.message.startswith(said)

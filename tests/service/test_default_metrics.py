@@ -18,7 +18,7 @@ from geval_cli.report.output import write_results_file
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import Resumption, RunRequest
-from geval_cli.runs.resume import look_up, take_up
+from geval_cli.runs.resume import find_run, resume_run
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, SortOrder
 from geval_cli.store.runs import RunStore
@@ -58,7 +58,7 @@ def write_suite(folder: Path, **keys: Any) -> Path:
 def run(path: Path, **request: Any) -> str:
     prepared = prepare(RunRequest(path, {}, **request))
     with open_state(path.parent / ".geval", {}) as state:
-        resumed = take_up(prepared, state.runs) if prepared.request.resume else None
+        resumed = resume_run(prepared, state.runs) if prepared.request.resume else None
         report = asyncio.run(
             run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal(), resumed=resumed)
         )
@@ -189,7 +189,7 @@ def test_looking_at_a_run_of_before_changes_nothing_in_the_store(tmp_path: Path)
     prepared = prepare(RunRequest(path, {}, resume=Resumption(run=run_id)))
 
     with RunStore.open_read_only(tmp_path / ".geval") as runs:
-        assert numbers(look_up(prepared, runs).kept.summary().metrics) == ALL
+        assert numbers(find_run(prepared, runs).kept.summary().metrics) == ALL
     assert stored_texts(tmp_path) == before
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from support.specs import case, suite, tools
 
-from geval_cli.assertions.base import AssertionSpec
-from geval_cli.engine.case import Bench, run_job
+from geval_cli.assertions.base import Assertion
+from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.plan import Plan
 from geval_cli.records import CaseResult, Choice, JsonValue, ModelRequest, ModelResponse, Usage
 from geval_cli.specs.base import PromptSpec, ProviderSpec
@@ -34,10 +34,10 @@ def run(
     **fields: JsonValue,
 ) -> CaseResult:
     """The result of a test with `assertions` and the variable x = "hello"."""
-    checks: tuple[AssertionSpec, ...] = tuple(assertions)
+    checks: tuple[Assertion, ...] = tuple(assertions)
     test = case(0, **{"vars": {"x": "hello"}, **fields}, assertions=checks)
     provider = ProviderSpec(id="openai:m", label="M", config=config or {})
     prompts = (PromptSpec(id="p", label="P", raw="Say {{ x }}"),)
-    [[job]] = Plan(suite([test], prompts=prompts, providers=(provider,))).lanes
+    [[job]] = Plan(suite([test], prompts=prompts, providers=(provider,))).queues
     model = answer if isinstance(answer, Model) else Model(answer)
-    return asyncio.run(run_job(job, Bench(model, tools())))
+    return asyncio.run(run_job(job, JobContext(model, tools())))

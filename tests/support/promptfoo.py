@@ -71,8 +71,8 @@ def prompts_sent(folder: Path, content: Mapping[str, Any] | str, **options: Any)
     try:
         return [
             render_prompt(job.prompt, seen_by_templates(job.test, templates), templates).whole
-            for lane in Plan(suite).lanes
-            for job in lane
+            for queue in Plan(suite).queues
+            for job in queue
         ]
     except ConfigError as error:
         raise AssertionError([problem.message for problem in error.problems]) from error

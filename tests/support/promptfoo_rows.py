@@ -186,9 +186,9 @@ def rendered_prompts(recorded: Recorded) -> Counter[tuple[str, str]]:
     suite = open_suite(recorded.path, env=os.environ, reading_rules=rules).suite
     templates = templates_for(suite)
     found: Counter[tuple[str, str]] = Counter()
-    for lane in Plan(suite).lanes:
+    for queue in Plan(suite).queues:
         try:
-            for job in lane:
+            for job in queue:
                 test = seen_by_templates(job.test, templates)
                 found[job.provider.title, render_prompt(job.prompt, test, templates).text] += 1
         except ConfigError:

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Subject, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
@@ -19,12 +19,12 @@ from geval_cli.templating import Templates
 TEMPLATES = Templates()
 
 
-def assertion(kind: str, **keys: Any) -> AssertionSpec:
+def assertion(kind: str, **keys: Any) -> Assertion:
     return ASSERTION_TYPES[kind.removeprefix("not-")].model_validate({"type": kind, **keys})
 
 
 def case(index: int = 0, **fields: Any) -> TestCase:
-    return TestCase(index, Place.nowhere(), **fields)
+    return TestCase(index, SourcePath.nowhere(), **fields)
 
 
 def subject(output: JsonValue, test: TestCase | None = None, prompt: str = "the prompt") -> Subject:

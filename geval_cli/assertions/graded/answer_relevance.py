@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
 from geval_cli.assertions.graded.vectors import cosine, embed
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
@@ -18,7 +18,7 @@ from geval_cli.numbers import format_score_beside
 _QUESTIONS = 3
 
 
-class AnswerRelevanceSpec(ModelGradedSpec):
+class AnswerRelevanceAssertion(ModelGradedAssertion):
     """answer-relevance: how close questions that the output would answer are to the one that was asked."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
@@ -37,8 +37,8 @@ class AnswerRelevanceSpec(ModelGradedSpec):
             UnjudgeableError: there is no question to compare with.
         """
         question = Question("asked_question", (Block("Answer", subject.text),), {"answer": subject.text})
-        asking = Asking(self, subject, tools)
-        made_up = await asking.ask_several(question, _QUESTIONS, parse_plain)
+        judge = JudgeClient(self, subject, tools)
+        made_up = await judge.ask_several(question, _QUESTIONS, parse_plain)
         (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
@@ -47,4 +47,4 @@ class AnswerRelevanceSpec(ModelGradedSpec):
         outcome = Outcome.graded(
             score, reason, threshold, is_default=self.threshold is None, questions=list(made_up)
         )
-        return replace(outcome, latency_ms=asking.latency_ms + embedding_ms)
+        return replace(outcome, latency_ms=judge.latency_ms + embedding_ms)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.assertions.outcome import (
     CheckContext,
     JudgeDefaults,
@@ -27,7 +27,7 @@ from geval_cli.specs.base import Score
 DEFAULT_THRESHOLD = 1.0
 
 
-class ClassifierSpec(ModelGradedSpec):
+class ClassifierAssertion(ModelGradedAssertion):
     """classifier: how much a classification model finds that the output belongs to a class."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("classification",)

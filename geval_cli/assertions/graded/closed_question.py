@@ -6,8 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
@@ -22,7 +22,7 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-class ClosedQaSpec(ModelGradedSpec):
+class ClosedQaAssertion(ModelGradedAssertion):
     """model-graded-closedqa: whether the output meets one criterion, yes or no."""
 
     value_form = "text"
@@ -58,7 +58,7 @@ class ClosedQaSpec(ModelGradedSpec):
             },
             _SCHEMA,
         )
-        asking = Asking(self, subject, tools)
-        decision = await asking.ask(question, parse_yes_or_no)
+        judge = JudgeClient(self, subject, tools)
+        decision = await judge.ask(question, parse_yes_or_no)
         reason = decision.reason or f"the criterion is {'met' if decision.passed else 'not met'}: {criterion}"
-        return replace(Outcome.of(decision.passed, reason), latency_ms=asking.latency_ms)
+        return replace(Outcome.of(decision.passed, reason), latency_ms=judge.latency_ms)

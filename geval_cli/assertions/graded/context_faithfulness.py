@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import (
     DEFAULT_THRESHOLD,
-    ContextSpec,
+    ContextAssertion,
     check_context_is_there,
     needed_context,
     question_of,
@@ -45,7 +45,7 @@ _VERDICTS_SCHEMA: Mapping[str, Any] = {
 }
 
 
-class ContextFaithfulnessSpec(ContextSpec):
+class ContextFaithfulnessAssertion(ContextAssertion):
     """context-faithfulness: how much of what the output claims the retrieved context says."""
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -66,8 +66,8 @@ class ContextFaithfulnessSpec(ContextSpec):
             UnjudgeableError: the test has no context.
         """
         context, asked = "\n".join(needed_context(subject)), question_of(subject)
-        asking = Asking(self, subject, tools)
-        statements = await asking.ask(_statements_question(asked, subject.text), _parse_statements)
+        judge = JudgeClient(self, subject, tools)
+        statements = await judge.ask(_statements_question(asked, subject.text), _parse_statements)
         verdicts: tuple[bool, ...] = ()
         if statements:
             question = Question(
@@ -76,7 +76,7 @@ class ContextFaithfulnessSpec(ContextSpec):
                 {"context": context, "statements": list(statements)},
                 _VERDICTS_SCHEMA,
             )
-            verdicts = await asking.ask(question, lambda text: parse_verdict_list(text, len(statements)))
+            verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(statements)))
         score = sum(verdicts) / len(verdicts) if verdicts else 1.0
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         outcome = Outcome.graded(
@@ -87,7 +87,7 @@ class ContextFaithfulnessSpec(ContextSpec):
             statements=list(statements),
             verdicts=list(verdicts),
         )
-        return replace(outcome, latency_ms=asking.latency_ms)
+        return replace(outcome, latency_ms=judge.latency_ms)
 
 
 def _statements_question(asked: str, answer: str) -> Question:

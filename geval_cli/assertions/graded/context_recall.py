@@ -6,8 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
-from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, ContextSpec, context_of
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, ContextAssertion, context_of
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
@@ -32,7 +32,7 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-class ContextRecallSpec(ContextSpec):
+class ContextRecallAssertion(ContextAssertion):
     """context-recall: how much of what is known to be true the retrieved context says."""
 
     value_form = "text"
@@ -60,12 +60,12 @@ class ContextRecallSpec(ContextSpec):
             {"context": context, "groundTruth": truth},
             _SCHEMA,
         )
-        asking = Asking(self, subject, tools)
-        claims = await asking.ask(question, parse_attributions)
+        judge = JudgeClient(self, subject, tools)
+        claims = await judge.ask(question, parse_attributions)
         score = sum(claims) / len(claims)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         reason = f"{sum(claims)} of {len(claims)} sentences are found in the context; the threshold is {threshold:g}"
         outcome = Outcome.graded(
             score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
         )
-        return replace(outcome, latency_ms=asking.latency_ms)
+        return replace(outcome, latency_ms=judge.latency_ms)

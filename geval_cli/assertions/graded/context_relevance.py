@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.graded.retrieval import (
     DEFAULT_THRESHOLD,
-    ContextSpec,
+    ContextAssertion,
     check_context_is_there,
     needed_context,
     question_of,
@@ -29,7 +29,7 @@ _SCHEMA: Mapping[str, Any] = {
 _NOTHING = "insufficient information"
 
 
-class ContextRelevanceSpec(ContextSpec):
+class ContextRelevanceAssertion(ContextAssertion):
     """context-relevance: how much of the retrieved context the question needs."""
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -57,12 +57,12 @@ class ContextRelevanceSpec(ContextSpec):
         )
         is_own = own_prompt(self, subject.test) is not None
         read = partial(_quoted, passages) if is_own else partial(_numbered, len(passages))
-        asking = Asking(self, subject, tools)
-        needed = await asking.ask(question, read)
+        judge = JudgeClient(self, subject, tools)
+        needed = await judge.ask(question, read)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         reason = f"{needed} of {len(passages)} passages are needed; the threshold is {threshold:g}"
         outcome = Outcome.graded(needed / len(passages), reason, threshold, is_default=self.threshold is None)
-        return replace(outcome, latency_ms=asking.latency_ms)
+        return replace(outcome, latency_ms=judge.latency_ms)
 
 
 def _numbered(count: int, text: str) -> int:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem
@@ -37,7 +37,7 @@ class ConversationSettingsSpec(Spec):
     )
 
 
-class ConversationRelevanceSpec(ModelGradedSpec):
+class ConversationRelevanceAssertion(ModelGradedAssertion):
     """conversation-relevance: the share of a conversation's answers that fit what was said before them."""
 
     config: ConversationSettingsSpec = Field(
@@ -57,17 +57,17 @@ class ConversationRelevanceSpec(ModelGradedSpec):
             JudgeError, ProviderError: no verdict could be had.
         """
         turns = _turns(subject)
-        asking = Asking(self, subject, tools)
+        judge = JudgeClient(self, subject, tools)
         windows = [turns[max(0, end - self.config.window_size) : end] for end in range(1, len(turns) + 1)]
         decisions = await asyncio.gather(
-            *(asking.ask(_question(window), parse_yes_or_no) for window in windows)
+            *(judge.ask(_question(window), parse_yes_or_no) for window in windows)
         )
         fitting = sum(decision.passed for decision in decisions)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         outcome = Outcome.graded(
             fitting / len(decisions), _reason(decisions), threshold, is_default=self.threshold is None
         )
-        return replace(outcome, latency_ms=asking.latency_ms)
+        return replace(outcome, latency_ms=judge.latency_ms)
 
 
 def _turns(subject: Subject) -> list[tuple[str, str]]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.values import as_text, check_texts
@@ -32,7 +32,7 @@ _MEANINGS = {
 }
 
 
-class FactualitySpec(ModelGradedSpec):
+class FactualityAssertion(ModelGradedAssertion):
     """factuality: how the facts of the output relate to those of a reference answer."""
 
     value_form = "text"
@@ -68,8 +68,8 @@ class FactualitySpec(ModelGradedSpec):
             },
             _SCHEMA,
         )
-        asking = Asking(self, subject, tools)
-        category, reason = await asking.ask(question, parse_category)
+        judge = JudgeClient(self, subject, tools)
+        category, reason = await judge.ask(question, parse_category)
         score = _worth(category, weights_of(subject.test))
         passed = score > 0 if self.threshold is None else passes(score, self.threshold)
         return Outcome(
@@ -78,7 +78,7 @@ class FactualitySpec(ModelGradedSpec):
             reason or _MEANINGS[category],
             self.threshold,
             detail={"category": category, "meaning": _MEANINGS[category]},
-            latency_ms=asking.latency_ms,
+            latency_ms=judge.latency_ms,
         )
 
 

@@ -20,7 +20,7 @@ from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 
-class GEvalAssertionSpec(GEvalFields):
+class GEvalAssertion(GEvalFields):
     """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
 
     def check(self, context: CheckContext) -> list[Problem]:
@@ -46,7 +46,7 @@ class GEvalAssertionSpec(GEvalFields):
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """The requests for the judge's steps, which hold nothing of an output."""
-        return foresee_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return prefetch_case(self, judged_case(self, subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output.
@@ -57,7 +57,7 @@ class GEvalAssertionSpec(GEvalFields):
         return await judge_case(self, judged_case(self, subject, tools), subject.test, tools)
 
 
-def foresee_case(
+def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """What `judge_case` will ask for, as far as it does not depend on the output of `case`."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.specs.base import SampleCount, Scoring, Spec
 
 EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
@@ -18,7 +18,7 @@ class RubricBandSpec(Spec):
     description: str = Field(description="What earns it.")
 
 
-class GEvalFields(ModelGradedSpec):
+class GEvalFields(ModelGradedAssertion):
     """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
 
     dimension: str | None = Field(

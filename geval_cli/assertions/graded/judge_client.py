@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.values import render_deep
@@ -42,10 +42,10 @@ class Question(Struct, frozen=True):
     part: Part = "evaluate"
 
 
-class Asking:
+class JudgeClient:
     """Asks the judge of one assertion about one output, and adds up how long it took."""
 
-    def __init__(self, spec: ModelGradedSpec, subject: Subject, tools: Tools) -> None:
+    def __init__(self, spec: ModelGradedAssertion, subject: Subject, tools: Tools) -> None:
         self._spec = spec
         self._subject = subject
         self._tools = tools
@@ -91,7 +91,7 @@ class Asking:
         )
 
 
-def own_prompt(spec: ModelGradedSpec, test: TestCase, part: Part = "evaluate") -> str | None:
+def own_prompt(spec: ModelGradedAssertion, test: TestCase, part: Part = "evaluate") -> str | None:
     """The user's own prompt for a question, from the nearest level that has one."""
     owner = _owner(spec, test)
     written = None if owner is None else owner.rubric_prompt
@@ -121,7 +121,7 @@ def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools
 
 
 def check_own_prompt(
-    spec: ModelGradedSpec, context: CheckContext, names: Sequence[str], problems: list[Problem]
+    spec: ModelGradedAssertion, context: CheckContext, names: Sequence[str], problems: list[Problem]
 ) -> None:
     """Report what keeps the user's own prompt from being rendered; `names` are what it can name."""
     owner = _owner(spec, context.test)
@@ -136,7 +136,7 @@ def check_own_prompt(
             context.render(template, place, problems, variables=variables)
 
 
-def _owner(spec: ModelGradedSpec, test: TestCase) -> ModelGradedSpec | TestOptionsSpec | None:
+def _owner(spec: ModelGradedAssertion, test: TestCase) -> ModelGradedAssertion | TestOptionsSpec | None:
     levels = (spec, test.options, test.default_options)
     return next((level for level in levels if level.rubric_prompt is not None), None)
 

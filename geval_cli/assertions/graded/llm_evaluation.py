@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.geval import GEvalAssertionSpec, foresee_case, judge_case, judged_case
+from geval_cli.assertions.graded.geval import GEvalAssertion, judge_case, judged_case, prefetch_case
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, TemplateError
@@ -13,7 +13,7 @@ from geval_cli.records import ModelRequest
 from geval_cli.templating import Templates
 
 
-class LlmEvaluationSpec(GEvalAssertionSpec):
+class LlmEvaluation(GEvalAssertion):
     """evaluation-llm: what a prompt in the mode `llm` asks of every answer. Its place is that of the criteria."""
 
     def applies_to(self, test: TestCase, templates: Templates) -> bool:
@@ -31,7 +31,7 @@ class LlmEvaluationSpec(GEvalAssertionSpec):
         """The requests for the judge's steps, which hold nothing of an output."""
         if self.applies_to(subject.test, tools.templates):
             case = _with_prompt(judged_case(self, subject, tools), subject)
-            yield from foresee_case(self, case, subject.test, tools)
+            yield from prefetch_case(self, case, subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output, with prompt and input before its eyes; without criteria it is not asked.

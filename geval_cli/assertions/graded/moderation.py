@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.values import listed
 from geval_cli.errors import JudgeParseError, Problem, Severity
@@ -33,7 +33,7 @@ _OPENAI = (
 )
 
 
-class ModerationSpec(ModelGradedSpec):
+class ModerationAssertion(ModelGradedAssertion):
     """moderation: whether a moderator finds harm in the output."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("moderation",)
@@ -80,7 +80,7 @@ class ModerationSpec(ModelGradedSpec):
         return replace(Outcome.of(not counted, reason, flagged=flagged), latency_ms=response.latency_ms)
 
 
-def _counts(category: str, score: float | None, spec: ModerationSpec) -> bool:
+def _counts(category: str, score: float | None, spec: ModerationAssertion) -> bool:
     is_wanted = not spec.value or category in spec.value
     return is_wanted and (spec.threshold is None or score is None or score >= spec.threshold)
 

@@ -2,7 +2,7 @@
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.outcome import CheckContext, Subject
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, UnjudgeableError
@@ -12,7 +12,7 @@ DEFAULT_THRESHOLD = 0.5
 """The lowest score that passes where an assertion about retrieval names none."""
 
 
-class ContextSpec(ModelGradedSpec):
+class ContextAssertion(ModelGradedAssertion):
     """What the assertions about retrieved context have in common."""
 
     context_transform: str | None = Field(
@@ -56,7 +56,7 @@ def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line.strip() for line in passages[0].splitlines() if line.strip())
 
 
-def check_context_is_there(spec: AssertionSpec, context: CheckContext, problems: list[Problem]) -> None:
+def check_context_is_there(spec: Assertion, context: CheckContext, problems: list[Problem]) -> None:
     """Report a test that has no context."""
     if not context_of(context.test):
         where = context.where.removeprefix("in ")

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.values import render_deep
 from geval_cli.errors import Problem
@@ -29,7 +29,7 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-class LlmRubricSpec(ModelGradedSpec):
+class LlmRubricAssertion(ModelGradedAssertion):
     """llm-rubric: a judge says whether the output meets a rubric in your own words, and how well."""
 
     value_form = "data"
@@ -57,7 +57,7 @@ class LlmRubricSpec(ModelGradedSpec):
 
 
 async def judged_by_rubric(
-    spec: LlmRubricSpec,
+    spec: LlmRubricAssertion,
     subject: Subject,
     tools: Tools,
     *,
@@ -74,9 +74,9 @@ async def judged_by_rubric(
         {"rubric": rubric, "output": subject.text, "prompt": subject.rendered_prompt},
         schema,
     )
-    asking = Asking(spec, subject, tools)
-    decision = await asking.ask(question, parse_rubric_verdict)
-    return _outcome(decision, spec.threshold, asking.latency_ms)
+    judge = JudgeClient(spec, subject, tools)
+    decision = await judge.ask(question, parse_rubric_verdict)
+    return _outcome(decision, spec.threshold, judge.latency_ms)
 
 
 def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> Outcome:

@@ -2,14 +2,14 @@
 
 from typing import ClassVar
 
-from geval_cli.assertions.graded.rubric import LlmRubricSpec, judged_by_rubric
+from geval_cli.assertions.graded.rubric import LlmRubricAssertion, judged_by_rubric
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem
 from geval_cli.providers.judge_kinds import can_search
 from geval_cli.specs.promptfoo import JudgesSpec
 
 
-class SearchRubricSpec(LlmRubricSpec):
+class SearchRubricAssertion(LlmRubricAssertion):
     """search-rubric: as llm-rubric, by a judge that looks into the web first."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("search",)

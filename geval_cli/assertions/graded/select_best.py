@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedSpec
-from geval_cli.assertions.graded.judge_client import Asking, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.row import RowMember, check_is_comparable
 from geval_cli.assertions.values import check_texts
@@ -24,7 +24,7 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-class SelectBestSpec(ModelGradedSpec):
+class SelectBestAssertion(ModelGradedAssertion):
     """select-best: of all outputs of a test, a judge chooses the one that meets the criterion best."""
 
     value_form = "text"
@@ -68,12 +68,12 @@ class SelectBestSpec(ModelGradedSpec):
         )
         # Prompts in promptfoo's manner count outputs from 0.
         first = 0 if own_prompt(self, subject.test) is not None else 1
-        asking = Asking(self, subject, tools)
+        judge = JudgeClient(self, subject, tools)
         read = partial(parse_choice, count=len(outputs), first=first)
-        best, reason = await asking.ask(question, read)
+        best, reason = await judge.ask(question, read)
         why = f": {reason}" if reason else ""
         outcomes = [
             Outcome.of(place == best, f"{'chosen' if place == best else 'not chosen'} for {criterion!r}{why}")
             for place in range(len(outputs))
         ]
-        return [replace(outcome, latency_ms=asking.latency_ms) for outcome in outcomes]
+        return [replace(outcome, latency_ms=judge.latency_ms) for outcome in outcomes]

@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, ModelGradedSpec
+from geval_cli.assertions.base import Amount, ModelGradedAssertion
 from geval_cli.assertions.graded.vectors import Vector, cosine, distance, dot, embed
 from geval_cli.assertions.outcome import (
     CheckContext,
@@ -30,7 +30,7 @@ DEFAULT_THRESHOLD = 0.75
 _EUCLIDEAN = "similar:euclidean"
 
 
-class SimilarSpec(ModelGradedSpec):
+class SimilarAssertion(ModelGradedAssertion):
     """similar: how near the output is to a text in meaning, by embeddings; of several texts any may be near."""
 
     value_form = "texts"
@@ -77,7 +77,7 @@ class SimilarSpec(ModelGradedSpec):
         return replace(chosen, latency_ms=latency_ms)
 
 
-def _passed_over(spec: SimilarSpec, context: CheckContext) -> Iterator[Problem]:
+def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Problem]:
     own, asked = spec.provider, judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
     if own is None or isinstance(own, JudgesSpec) or asked.label == own.label:
         return
@@ -86,7 +86,7 @@ def _passed_over(spec: SimilarSpec, context: CheckContext) -> Iterator[Problem]:
     yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
 
 
-def _compared(spec: SimilarSpec, text: str, output: Vector, wanted: Vector) -> Outcome:
+def _compared(spec: SimilarAssertion, text: str, output: Vector, wanted: Vector) -> Outcome:
     is_default = spec.threshold is None
     threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
     shown = shortened(text, 60)

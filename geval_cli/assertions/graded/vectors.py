@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from geval_cli.assertions.base import ModelGradedSpec
+from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.assertions.outcome import Subject, Tools, judge_provider
 from geval_cli.errors import JudgeParseError, UnjudgeableError
 from geval_cli.judge.prompt import user_message
@@ -16,7 +16,7 @@ Vector = tuple[float, ...]
 
 
 async def embed(
-    texts: Sequence[str], spec: ModelGradedSpec, subject: Subject, tools: Tools
+    texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
 ) -> tuple[list[Vector], float]:
     """The vectors of `texts`, and how long the slowest took, in milliseconds; equal texts are asked for once.
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.programs.code_calls import (
     CodeRaisedError,
@@ -32,7 +32,7 @@ _NAMES = ("output", "context")
 _WORDS = {"true": True, "false": False}
 
 
-class CodeAssertionSpec(AssertionSpec):
+class CodeAssertion(Assertion):
     """javascript, python: code of yours judges; it sees `output` and `context`, and gives a verdict or a score."""
 
     runs_code = True
@@ -91,7 +91,7 @@ class CodeAssertionSpec(AssertionSpec):
         return outcome
 
 
-def _promptfoo_outcome(value: JsonValue, spec: CodeAssertionSpec) -> Outcome:
+def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
     """The verdict by promptfoo's rules: what is no verdict fails, also under `not-`, and `not-` turns no score round.
 
     A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
@@ -110,7 +110,7 @@ def _promptfoo_outcome(value: JsonValue, spec: CodeAssertionSpec) -> Outcome:
     return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
 
 
-def _failed(spec: CodeAssertionSpec, reason: str) -> Outcome:
+def _failed(spec: CodeAssertion, reason: str) -> Outcome:
     """A failure that stays one when `not-` turns the outcome round."""
     return Outcome.of(spec.is_negated, reason)
 

@@ -4,10 +4,10 @@ import json
 import math
 from collections.abc import Mapping
 
-from geval_cli.assertions.assert_set import AssertSetSpec
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.assert_set import AssertSet
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Subject, Tools
-from geval_cli.assertions.serialize import written_form
+from geval_cli.assertions.serialize import serialize
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError
 from geval_cli.records import JsonValue
@@ -136,7 +136,7 @@ def script_output(subject: Subject) -> JsonValue:
     return output
 
 
-def script_context(subject: Subject, spec: AssertionSpec | None = None) -> dict[str, JsonValue]:
+def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
     """What code finds as `context`, under the names that promptfoo gives it."""
     test, response, provider = subject.test, subject.response, subject.provider
     context: dict[str, JsonValue] = {
@@ -181,14 +181,14 @@ def test_shown(test: TestCase) -> dict[str, JsonValue]:
     }
 
 
-def written_assertion(spec: AssertionSpec) -> dict[str, JsonValue]:
+def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
     """An assertion as the config has it, for code to see; of a provider only its id, since its config may hold keys."""
-    shown = written_form(spec)
+    shown = serialize(spec)
     if "criteria" in shown:
         shown["value"] = shown.pop("criteria")
     provider = getattr(spec, "provider", None)
     if isinstance(provider, ProviderSpec):
         shown["provider"] = provider.public_id
-    if isinstance(spec, AssertSetSpec):
+    if isinstance(spec, AssertSet):
         shown["assert"] = [written_assertion(member) for member in spec.assertions]
     return shown

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.providers.network.client import HttpCall
@@ -49,7 +49,7 @@ async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> J
     return context.secrets.hide_in(answer)  # its words are shown, and it may say back its own address
 
 
-class WebhookAssertionSpec(AssertionSpec):
+class WebhookAssertion(Assertion):
     """webhook: a server of yours judges. It is sent output, prompt and vars, and answers {pass, score, reason}."""
 
     calls_server = True

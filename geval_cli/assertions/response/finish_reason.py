@@ -2,12 +2,12 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.errors import Problem
 
 
-class FinishReasonAssertionSpec(AssertionSpec):
+class FinishReasonAssertion(Assertion):
     """finish-reason: why the model stopped: stop, length, content_filter, tool_calls."""
 
     value_form = "text"

@@ -1,11 +1,11 @@
 """guardrails: whether the provider's own safety filter let prompt and answer pass."""
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
 from geval_cli.providers.wire.content_filter import STOPPED_BY_FILTER
 
 
-class GuardrailsAssertion(AssertionSpec):
+class GuardrailsAssertion(Assertion):
     """guardrails: the provider's own safety filter let prompt and answer pass."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

@@ -2,14 +2,14 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, AssertionSpec
+from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 from geval_cli.errors import UnjudgeableError
 from geval_cli.numbers import format_cost
 from geval_cli.records import ModelResponse
 
 
-class LimitAssertionSpec(AssertionSpec):
+class LimitAssertion(Assertion):
     """latency, cost: what the answer took, in milliseconds or US dollars, is at most `threshold`."""
 
     threshold_is_score = False

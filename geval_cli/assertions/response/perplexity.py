@@ -5,7 +5,7 @@ import math
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, AssertionSpec
+from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import ModelResponse
@@ -14,7 +14,7 @@ from geval_cli.specs.base import Score
 _LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that is no more than very large
 
 
-class PerplexityAssertionSpec(AssertionSpec):
+class PerplexityAssertion(Assertion):
     """perplexity: how unsure the model was of its own tokens; 1 is certain. Needs token probabilities."""
 
     threshold_is_score = False
@@ -37,7 +37,7 @@ class PerplexityAssertionSpec(AssertionSpec):
         return Outcome.of(passed, reason, perplexity=perplexity, limit=self.threshold)
 
 
-class PerplexityScoreAssertionSpec(AssertionSpec):
+class PerplexityScoreAssertion(Assertion):
     """perplexity-score: 1 / (1 + perplexity). Needs token probabilities."""
 
     needs_logprobs = True

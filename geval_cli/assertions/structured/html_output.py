@@ -3,7 +3,7 @@
 import re
 from html.parser import HTMLParser
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 
 _NAMES = (
@@ -76,7 +76,7 @@ class _Page(HTMLParser):
         self.has_known_element |= tag in _ELEMENTS or "-" in tag
 
 
-class HtmlAssertion(AssertionSpec):
+class HtmlAssertion(Assertion):
     """is-html, contains-html: the output is HTML, or holds some."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

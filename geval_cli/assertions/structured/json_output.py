@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems, schema_verdict
 from geval_cli.assertions.structured.json_text import every_json, parse_strict_json
@@ -65,7 +65,7 @@ def _read(written: str) -> JsonValue:
     return found if isinstance(found, dict | list) else None
 
 
-class IsJsonAssertionSpec(AssertionSpec):
+class IsJsonAssertion(Assertion):
     """is-json, contains-json: the output is, or holds, JSON and, with a `value`, is valid against that JSON Schema."""
 
     value_form = "schema"
@@ -133,6 +133,6 @@ def _found_reason(value: JsonValue, schema: Schema | None) -> str:
     return shortened(f"the output contains a JSON {kind}{fits}")
 
 
-def _schema_of(spec: IsJsonAssertionSpec) -> dict[str, JsonValue] | bool | str | None:
+def _schema_of(spec: IsJsonAssertion) -> dict[str, JsonValue] | bool | str | None:
     """The schema as written; blank text is none."""
     return unless_empty(spec.value) if isinstance(spec.value, str) else spec.value

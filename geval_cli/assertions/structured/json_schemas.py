@@ -24,7 +24,7 @@ from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.structured.written_schema import Schema, parse_schema
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import KeyPath, Place
+from geval_cli.source.source_map import KeyPath, SourcePath
 from geval_cli.specs.base import WrittenSchema
 
 _ERRORS_SHOWN = 20
@@ -41,7 +41,7 @@ class _Flaw(Struct, frozen=True):
     path: KeyPath = ()
 
 
-def schema_problems(written: WrittenSchema, name: str, place: Place) -> list[Problem]:
+def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
     """What keeps a schema from working: it is no schema, or it refers to what it does not hold.
 
     Args:

@@ -1,6 +1,6 @@
 """evaluation-schema: the evaluation mode `schema`, in which an output must fit the JSON Schema of its test."""
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.structured.json_schemas import schema_problems, schema_verdict
 from geval_cli.assertions.structured.json_text import FoundJson, find_json, parse_strict_json
@@ -9,7 +9,7 @@ from geval_cli.errors import Problem
 from geval_cli.specs.base import EvaluationParsing, WrittenSchema
 
 
-class SchemaEvaluationSpec(AssertionSpec):
+class SchemaEvaluationAssertion(Assertion):
     """evaluation-schema: what a test asks of an answer in the mode `schema`. Its place is that of the schema."""
 
     value: WrittenSchema | None = None

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, Field
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from geval_cli.assertions.base import AssertionSpec, ValueRules
+from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.patterns import is_whole
 from geval_cli.errors import Problem
@@ -75,7 +75,7 @@ _ACTIONS = (
 _EVERYTHING = "(.*)"
 
 
-class SqlRulesSpec(ValueRules):
+class SqlRules(ValueRules):
     """What an SQL output may use."""
 
     database_type: str = Field(
@@ -95,12 +95,12 @@ class SqlRulesSpec(ValueRules):
     )
 
 
-class SqlAssertionSpec(AssertionSpec):
+class SqlAssertion(Assertion):
     """is-sql, contains-sql: SQL that can be parsed and uses nothing but what is allowed."""
 
-    value_form = (SqlRulesSpec, "the rules of an SQL assertion")
+    value_form = (SqlRules, "the rules of an SQL assertion")
 
-    value: SqlRulesSpec | None = Field(None, description="Whose SQL it is, and what it may use.")
+    value: SqlRules | None = Field(None, description="Whose SQL it is, and what it may use.")
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Problems of the rules: an unknown kind of database, a pattern that does not compile."""
@@ -124,7 +124,7 @@ class SqlAssertionSpec(AssertionSpec):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Parse the output, or for contains-sql the SQL in its code fences; the reason says what is wrong with it."""
-        rules = self.value or SqlRulesSpec()
+        rules = self.value or SqlRules()
         texts = [subject.text]
         if self.base_type == "contains-sql":
             texts = _fenced(subject.text) or texts
@@ -140,7 +140,7 @@ def _fenced(text: str) -> list[str]:
     return [match["content"] for match in _FENCE.finditer(text) if match["language"].lower() in languages]
 
 
-def _problem(text: str, rules: SqlRulesSpec) -> str:
+def _problem(text: str, rules: SqlRules) -> str:
     """What is wrong with the SQL; empty when nothing is."""
     what = f"the output is not {rules.database_type} SQL"
     try:

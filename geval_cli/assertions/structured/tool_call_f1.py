@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.test_case import TestCase
@@ -24,7 +24,7 @@ _FLAT_CALLS = frozenset({"tool_use", "function_call"})
 _MOST_FAILURES = 1000  # each takes time in proportion to the text
 
 
-class ToolCallF1Spec(AssertionSpec):
+class ToolCallF1Spec(Assertion):
     """tool-call-f1: which tools the output calls, against those that it should."""
 
     value_form = "texts"

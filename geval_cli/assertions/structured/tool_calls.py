@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 
 _FUNCTIONS_KEY = {
     "is-valid-openai-tools-call": ("tools",),
@@ -18,7 +18,7 @@ _FUNCTIONS_KEY = {
 }
 
 
-class ToolCallAssertion(AssertionSpec):
+class ToolCallAssertion(Assertion):
     """is-valid-function-call and its like: the calls in the output fit the tools that the provider was given."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -121,7 +121,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
             hint=f"list them under {named} in the provider's config",
         )
     for name, schema in found.items():
-        problems = schema_problems(schema, f"the `parameters` of `{name}`", Place.nowhere())
+        problems = schema_problems(schema, f"the `parameters` of `{name}`", SourcePath.nowhere())
         if problems:
             raise UnjudgeableError(problems[0].message, hint="fix the function in the provider's config")
     return found

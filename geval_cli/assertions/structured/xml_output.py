@@ -12,7 +12,7 @@ from xml.parsers import expat
 from msgspec import Struct, field
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import AssertionSpec, ValueRules
+from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
@@ -64,7 +64,7 @@ class _Elements(Struct):
             raise _RefusedError(f"it has more than {self.most_tags} tags")
 
 
-class XmlRulesSpec(ValueRules):
+class XmlRules(ValueRules):
     """What an XML output must hold."""
 
     required_elements: tuple[str, ...] = Field(
@@ -73,12 +73,12 @@ class XmlRulesSpec(ValueRules):
     )
 
 
-class XmlAssertionSpec(AssertionSpec):
+class XmlAssertion(Assertion):
     """is-xml, contains-xml: well-formed XML that has certain elements."""
 
-    value_form = (XmlRulesSpec, "the rules of an XML assertion")
+    value_form = (XmlRules, "the rules of an XML assertion")
 
-    value: str | tuple[str, ...] | XmlRulesSpec | None = Field(
+    value: str | tuple[str, ...] | XmlRules | None = Field(
         None, description="Elements that must be there, each with its parents: root.child."
     )
 
@@ -110,14 +110,14 @@ class XmlAssertionSpec(AssertionSpec):
         )
 
 
-def _required(spec: XmlAssertionSpec, subject: Subject, tools: Tools) -> list[str]:
+def _required(spec: XmlAssertion, subject: Subject, tools: Tools) -> list[str]:
     if spec.value is None:
         return []
     return rendered_texts(_written(spec), subject.test, tools.templates, split=True)
 
 
-def _written(spec: XmlAssertionSpec) -> str | tuple[str, ...]:
-    if isinstance(spec.value, XmlRulesSpec):
+def _written(spec: XmlAssertion) -> str | tuple[str, ...]:
+    if isinstance(spec.value, XmlRules):
         return spec.value.required_elements
     return spec.value or ()
 

@@ -5,13 +5,13 @@ import asyncio
 from pydantic import Field
 from rapidfuzz.distance import Levenshtein
 
-from geval_cli.assertions.base import Amount, AssertionSpec
+from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.values import as_text
 from geval_cli.errors import Problem
 
 
-class LevenshteinAssertionSpec(AssertionSpec):
+class LevenshteinAssertion(Assertion):
     """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
 
     value_form = "text"

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import as_text, compact_json, render_deep
@@ -15,7 +15,7 @@ from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 
-class EqualsAssertionSpec(AssertionSpec):
+class EqualsAssertion(Assertion):
     """equals: the whole output is this text or, with a list or a mapping, this JSON value."""
 
     value_form = "data"

@@ -8,7 +8,7 @@ import regex
 from msgspec import Struct
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.values import as_text
@@ -93,7 +93,7 @@ def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
     return (letter if is_letter and letter not in _SAME else f"\\{letter}"), place + 1
 
 
-class Comparison(Struct, frozen=True):
+class TextComparison(Struct, frozen=True):
     """How a type compares (output, expected), and how its reason says that it holds or not."""
 
     holds: Callable[[str, str], bool]
@@ -101,20 +101,20 @@ class Comparison(Struct, frozen=True):
     does_not: str
 
 
-COMPARISONS: dict[str, Comparison] = {
-    "contains": Comparison(lambda text, value: value in text, "contains", "does not contain"),
-    "icontains": Comparison(
+COMPARISONS: dict[str, TextComparison] = {
+    "contains": TextComparison(lambda text, value: value in text, "contains", "does not contain"),
+    "icontains": TextComparison(
         lambda text, value: value.casefold() in text.casefold(),
         "contains, in any case,",
         "does not contain, in any case,",
     ),
-    "starts-with": Comparison(str.startswith, "starts with", "does not start with"),
-    "ends-with": Comparison(str.endswith, "ends with", "does not end with"),
-    "regex": Comparison(lambda text, value: is_found(value, text), "matches", "does not match"),
+    "starts-with": TextComparison(str.startswith, "starts with", "does not start with"),
+    "ends-with": TextComparison(str.endswith, "ends with", "does not end with"),
+    "regex": TextComparison(lambda text, value: is_found(value, text), "matches", "does not match"),
 }
 
 
-class TextAssertionSpec(AssertionSpec):
+class TextAssertion(Assertion):
     """contains, icontains, starts-with, ends-with, regex: the output against one text, itself a template."""
 
     value_form = "text"

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.values import check_texts, listed, rendered_texts
@@ -12,7 +12,7 @@ from geval_cli.templating import Templates
 Item = str | int | float | bool
 
 
-class TextListAssertionSpec(AssertionSpec):
+class TextListAssertion(Assertion):
     """contains-all, contains-any and their forms for any case: the output against several texts."""
 
     value_form = "texts"
@@ -48,5 +48,5 @@ class TextListAssertionSpec(AssertionSpec):
         return Outcome.of(False, f"the output contains{case} none of {listed(wanted)}")
 
 
-def _wanted(spec: TextListAssertionSpec, test: TestCase, templates: Templates) -> list[str]:
+def _wanted(spec: TextListAssertion, test: TestCase, templates: Templates) -> list[str]:
     return rendered_texts(spec.value, test, templates, split=True)

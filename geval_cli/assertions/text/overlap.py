@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, AssertionSpec
+from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
@@ -29,7 +29,7 @@ _ONE_AT_A_TIME = Lock()
 """Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
 
 
-class TextMetricAssertionSpec(AssertionSpec):
+class TextMetricAssertion(Assertion):
     """rouge-n, bleu, gleu: how much of the output's wording is that of a reference."""
 
     value_form = "texts"
@@ -70,7 +70,7 @@ class TextMetricAssertionSpec(AssertionSpec):
         return Outcome.graded(score, reason, threshold, is_default=is_default)
 
 
-class MeteorAssertionSpec(TextMetricAssertionSpec):
+class MeteorAssertion(TextMetricAssertion):
     """meteor: words and word stems that output and reference share, and whether they are in the same order."""
 
     alpha: Annotated[float, Field(ge=0, le=1)] = Field(0.9, description="How much recall counts.")
@@ -78,10 +78,10 @@ class MeteorAssertionSpec(TextMetricAssertionSpec):
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="The most that scatter costs.")
 
 
-def _score(spec: TextMetricAssertionSpec, output: str, references: Sequence[str]) -> float:
+def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) -> float:
     if not output.strip():
         return 0.0
-    if isinstance(spec, MeteorAssertionSpec):
+    if isinstance(spec, MeteorAssertion):
         return _meteor(spec, output, references)
     return _METRICS[spec.base_type](output, references)
 
@@ -114,7 +114,7 @@ def _gleu(output: str, references: Sequence[str]) -> float:
     return float(sentence_gleu(words, _bare_words(output)))
 
 
-def _meteor(spec: MeteorAssertionSpec, output: str, references: Sequence[str]) -> float:
+def _meteor(spec: MeteorAssertion, output: str, references: Sequence[str]) -> float:
     """METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched."""
     meteor_score = _library("nltk.translate.meteor_score").meteor_score
     words = [[word.rstrip(".") for word in reference.split()] for reference in references]

@@ -2,7 +2,7 @@
 
 import re
 
-from geval_cli.assertions.base import AssertionSpec
+from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 
 _LOOKED_AT = 600  # characters; a phrase far down in a long answer is rarely a refusal of the whole
@@ -34,7 +34,7 @@ _PHRASES = re.compile(
 _QUOTES = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 
 
-class RefusalAssertion(AssertionSpec):
+class RefusalAssertion(Assertion):
     """is-refusal: the output refuses to answer."""
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

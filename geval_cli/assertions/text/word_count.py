@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from geval_cli.assertions.base import AssertionSpec, ValueRules
+from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem
 
 
-class WordRangeSpec(ValueRules):
+class WordRange(ValueRules):
     """How many words there may be."""
 
     min: Annotated[int, Field(ge=0)] | None = Field(None, description="The fewest words that pass.")
@@ -26,12 +26,12 @@ class WordRangeSpec(ValueRules):
         return []
 
 
-class WordCountAssertionSpec(AssertionSpec):
+class WordCountAssertion(Assertion):
     """word-count: the output has exactly so many words, or as many as the range allows."""
 
-    value_form = (WordRangeSpec, "a range of words")
+    value_form = (WordRange, "a range of words")
 
-    value: Annotated[int, Field(ge=0)] | str | WordRangeSpec = Field(
+    value: Annotated[int, Field(ge=0)] | str | WordRange = Field(
         description="The number of words, or {min, max}."
     )
 
@@ -57,8 +57,8 @@ class WordCountAssertionSpec(AssertionSpec):
         return Outcome.of(passed, f"the output has {words}; wanted: {_wanted(low, high)}", words=count)
 
 
-def _range(spec: WordCountAssertionSpec, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:
-    if isinstance(spec.value, WordRangeSpec):
+def _range(spec: WordCountAssertion, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:
+    if isinstance(spec.value, WordRange):
         return spec.value.min, spec.value.max
     exactly = int(tools.templates.render(str(spec.value), subject.test.variables))
     return exactly, exactly

@@ -85,38 +85,38 @@ class YamlChanges:
         self._change(self._tree, old, wanted, _Spot())
         return self._cuts.apply()
 
-    def _change(self, node: Node, old: JsonValue, wanted: Wanted, spot: _Spot) -> None:
+    def _change(self, node: Node, old: JsonValue, wanted: Wanted, span: _Spot) -> None:
         if isinstance(wanted, Written):
-            self._put(node, wanted, spot)
+            self._put(node, wanted, span)
             return
         new = plain_value(wanted)
         if node.kind == "alias":
-            self._change_alias(node, old, new, spot)
+            self._change_alias(node, old, new, span)
             return
         is_same = same(old, new)
         if is_same and not self._moved and not self._gone and not isinstance(wanted, EditedList):
             return
         if id(node) in self._aliased and not is_same:
             self._moved[id(node)] = new
-        goes_deeper = is_same or spot.depth < self._depth
+        goes_deeper = is_same or span.depth < self._depth
         if goes_deeper and node.kind == "mapping" and isinstance(wanted, dict) and isinstance(old, dict):
-            self._change_mapping(node, old, wanted, spot)
+            self._change_mapping(node, old, wanted, span)
         elif goes_deeper and node.kind == "list" and isinstance(wanted, list | EditedList) and new:
-            self._change_list(node, old, wanted, spot)
+            self._change_list(node, old, wanted, span)
         elif not is_same:
-            self._put(node, wanted, spot)
+            self._put(node, wanted, span)
 
     def _forget(self, node: Node) -> None:
         """Note that a part is taken away: aliases of what was in it must be written out."""
         self._gone |= {id(part) for part in node.walk()} & self._aliased
 
-    def _change_alias(self, node: Node, old: JsonValue, new: JsonValue, spot: _Spot) -> None:
+    def _change_alias(self, node: Node, old: JsonValue, new: JsonValue, span: _Spot) -> None:
         current = self._moved.get(id(node.target), old)
         if id(node.target) in self._gone or not same(current, new):
-            self._put(node, new, spot)
+            self._put(node, new, span)
 
     def _change_mapping(
-        self, node: Node, old: dict[str, JsonValue], wanted: dict[str, Wanted], spot: _Spot
+        self, node: Node, old: dict[str, JsonValue], wanted: dict[str, Wanted], span: _Spot
     ) -> None:
         own = {entry.key for entry in node.entries}
         stays = [entry for entry in node.entries if entry.key in wanted or entry.key == MERGE_KEY]
@@ -124,10 +124,10 @@ class YamlChanges:
         staying = {entry.key for entry in stays}
         if not stays or any(key not in wanted for key in merged) or (merged and self._moved):
             if not same(old, plain_value(wanted)) or merged:
-                self._put(node, wanted, spot)
+                self._put(node, wanted, span)
             return
         column = self._cuts.column(node.entries[0].start)
-        below = _Spot(column + self._step, spot.depth + 1, in_flow=spot.in_flow or node.is_flow)
+        below = _Spot(column + self._step, span.depth + 1, in_flow=span.in_flow or node.is_flow)
         for entry in node.entries:
             if entry.key not in staying:
                 self._forget(entry.value)
@@ -168,17 +168,17 @@ class YamlChanges:
         return indented(entry_text(key, plain_value(value), self._step), column, first=False)
 
     def _change_list(
-        self, node: Node, old: JsonValue, wanted: Sequence[Wanted] | EditedList, spot: _Spot
+        self, node: Node, old: JsonValue, wanted: Sequence[Wanted] | EditedList, span: _Spot
     ) -> None:
         items = wanted.items if isinstance(wanted, EditedList) else _matched(old, wanted)
         kept = [item.origin for item in items if item.origin is not None and not item.is_copy]
         if not kept or kept != sorted(set(kept)):
-            self._put(node, wanted, spot)
+            self._put(node, wanted, span)
             return
-        in_flow = spot.in_flow or node.is_flow
+        in_flow = span.in_flow or node.is_flow
         staying = frozenset(kept)
         parts = self._list_parts(node, staying)
-        below = _Spot(self._cuts.column(parts[0].mark) + 2, spot.depth + 1, is_item=True, in_flow=in_flow)
+        below = _Spot(self._cuts.column(parts[0].mark) + 2, span.depth + 1, is_item=True, in_flow=in_flow)
         for index, child in enumerate(node.items):
             if index not in staying:
                 self._forget(child)
@@ -289,55 +289,55 @@ class YamlChanges:
             return flow_text(value)
         return json_text(value, indent=self._step if is_long else None)
 
-    def _put(self, node: Node, wanted: Wanted, spot: _Spot) -> None:
+    def _put(self, node: Node, wanted: Wanted, span: _Spot) -> None:
         """Write a part anew, in the style of what stood there; what is behind it in its line stays."""
         name = f"&{node.anchor} " if id(node) in self._aliased else ""
         self._forget(node)
         if name:
             self._gone.discard(id(node))
             self._moved[id(node)] = plain_value(wanted)
-        if spot.in_flow:
+        if span.in_flow:
             is_long = "\n" in self._cuts.text[node.start : node.end]
             text = self._flow(plain_value(wanted), is_long=is_long)
             column = self._cuts.indentation(node.start)
             text = self._apart(node, name) + indented(text, column, first=False)
             self._cuts.replace(node.start, node.end, text)
         elif isinstance(wanted, Written):
-            self._put_block(node, wanted.text, name, spot)
+            self._put_block(node, wanted.text, name, span)
         else:
             value = plain_value(wanted)
             text = block_text(value, node.style if node.kind == "scalar" else "")
             if isinstance(value, dict | list) and value:
-                self._put_block(node, text, name, spot)
+                self._put_block(node, text, name, span)
             else:
-                self._put_text(node, text, name, spot)
+                self._put_text(node, text, name, span)
 
-    def _put_text(self, node: Node, text: str, name: str, spot: _Spot) -> None:
+    def _put_text(self, node: Node, text: str, name: str, span: _Spot) -> None:
         """Write a scalar, or an empty collection, in the line of its key or dash where that is possible."""
-        lines = indented(text, max(0, spot.indent - 2), first=False)
+        lines = indented(text, max(0, span.indent - 2), first=False)
         before = self._cuts.behind_text(node.start, " \t\r\n")
-        if self._cuts.begins_line(node.start) and not spot.is_item:
+        if self._cuts.begins_line(node.start) and not span.is_item:
             if self._cuts.text.startswith(":", before - 1):
                 self._put_lines(node, f" {name}{lines}", start=before)
             else:  # a comment stands between
-                pad = max(0, spot.indent - self._cuts.column(node.start))
+                pad = max(0, span.indent - self._cuts.column(node.start))
                 self._put_lines(node, " " * pad + name + lines)
         else:
             self._put_lines(node, self._apart(node, name) + lines)
 
-    def _put_block(self, node: Node, text: str, name: str, spot: _Spot) -> None:
+    def _put_block(self, node: Node, text: str, name: str, span: _Spot) -> None:
         column = self._cuts.column(node.start)
         begins_line = self._cuts.begins_line(node.start)
-        if spot.is_item and not name and not begins_line:
+        if span.is_item and not name and not begins_line:
             apart = self._apart(node, "")
             self._put_lines(node, apart + indented(text, column + len(apart), first=False))
         elif begins_line and not name:
-            is_deep = column >= spot.indent or (node.kind == "list" and text.startswith("-"))
-            width = column if is_deep else spot.indent
+            is_deep = column >= span.indent or (node.kind == "list" and text.startswith("-"))
+            width = column if is_deep else span.indent
             self._put_lines(node, " " * (width - column) + indented(text, width, first=False))
         else:
             before = self._cuts.behind_text(node.start, " ")
-            lines = indented(text, spot.indent, first=True)
+            lines = indented(text, span.indent, first=True)
             self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=before)
 
     def _put_lines(self, node: Node, text: str, *, start: int | None = None) -> None:

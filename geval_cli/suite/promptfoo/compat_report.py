@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import AssertionSpec, ModelGradedSpec
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Location
 from geval_cli.suite.suite import Suite
@@ -35,7 +35,7 @@ def _all(suite: Suite) -> Iterator[Difference]:
     judged = False
     for test in suite.tests:
         for assertion in _every(test.assertions):
-            if isinstance(assertion, ModelGradedSpec) and not judged:
+            if isinstance(assertion, ModelGradedAssertion) and not judged:
                 judged = True
                 yield Difference(
                     "assertions that a judge decides",
@@ -62,7 +62,7 @@ def _of_test(test: TestCase) -> Iterator[Difference]:
                 "it stays the text that the config has",
                 test.place.value("vars", name),
             )
-    if test.directions.store_output_as:
+    if test.promptfoo.store_output_as:
         yield Difference(
             "`storeOutputAs`",
             "template expressions in the stored answer are rendered in later prompts",
@@ -77,7 +77,7 @@ def _of_warnings(suite: Suite) -> Iterator[Difference]:
         yield Difference(problem.message, "takes it as it is", f"warns{hint}", problem.location)
 
 
-def _every(assertions: tuple[AssertionSpec, ...]) -> Iterator[AssertionSpec]:
+def _every(assertions: tuple[Assertion, ...]) -> Iterator[Assertion]:
     for assertion in assertions:
         yield assertion
         yield from _every(assertion.members)

@@ -8,7 +8,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access, environment_problem
 from geval_cli.source.env import EnvValues
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.templating.js_text import js_string
 
 _QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
@@ -28,14 +28,14 @@ class PromptfooEnv(EnvValues):
         super().__init__(values, access=access)
         self._missed: set[str] = set()
 
-    def fill(self, value: JsonValue, place: Place, problems: list[Problem]) -> JsonValue:
+    def fill(self, value: JsonValue, place: SourcePath, problems: list[Problem]) -> JsonValue:
         if isinstance(value, str):
             return (
                 self._fill_expressions(value, place, problems) if _MARK in value and "{{" in value else value
             )
         return super().fill(value, place, problems)
 
-    def _fill_expressions(self, text: str, place: Place, problems: list[Problem]) -> str:
+    def _fill_expressions(self, text: str, place: SourcePath, problems: list[Problem]) -> str:
         def replacement(found: re.Match[str]) -> str:
             name = found["name"] or _unquoted(found["key"])
             if not self.access.reads_environment:
@@ -55,7 +55,7 @@ class PromptfooEnv(EnvValues):
 
         return _EXPRESSION.sub(replacement, text)
 
-    def _not_set(self, name: str, place: Place) -> Problem:
+    def _not_set(self, name: str, place: SourcePath) -> Problem:
         message = f"the environment variable `{name}` is not set, and nothing stands in its place"
         hint = "set it, or name it in a .env file"
         return Problem(message, place.value(), hint, severity=Severity.WARNING)
@@ -70,7 +70,7 @@ def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> di
     }
     for _ in range(2):
         filled = PromptfooEnv({**around, **values}, access)
-        values = {name: filled.fill(text, Place.nowhere(), []) for name, text in values.items()}
+        values = {name: filled.fill(text, SourcePath.nowhere(), []) for name, text in values.items()}
     return values
 
 

@@ -28,10 +28,10 @@ from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.promptfoo.tests import PromptfooTests, read_scenarios
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 
-def read_filters(part: ConfigPart | None, reading: Reading) -> tuple[TemplateFilter, ...]:
+def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
     """The filters that a config names; what is none becomes a problem."""
     found = []
     values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
@@ -45,7 +45,7 @@ def read_filters(part: ConfigPart | None, reading: Reading) -> tuple[TemplateFil
     return tuple(found)
 
 
-def _reference(name: str, written: JsonValue, part: ConfigPart, reading: Reading) -> str:
+def _reference(name: str, written: JsonValue, part: ConfigPart, reading: LoadContext) -> str:
     location = part.place.value(name)
     files = existing_files(str(written), part.folder, reading.files.access, location)
     if files[0].suffix not in JAVASCRIPT_SUFFIXES:
@@ -93,7 +93,7 @@ _MOST = 10_000
 _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
-def read_options(settings: dict[str, ConfigPart], reading: Reading) -> PromptfooOptions:
+def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> PromptfooOptions:
     """The options of a run; `commandLineOptions` win over `evaluateOptions`."""
     evaluate = settings_of(settings.get("evaluateOptions"), "evaluateOptions", reading)
     command = settings_of(settings.get("commandLineOptions"), "commandLineOptions", reading)
@@ -111,7 +111,7 @@ def read_options(settings: dict[str, ConfigPart], reading: Reading) -> Promptfoo
 
 
 def _built(
-    values: dict[str, JsonValue], settings: dict[str, ConfigPart], reading: Reading
+    values: dict[str, JsonValue], settings: dict[str, ConfigPart], reading: LoadContext
 ) -> PromptfooOptions:
     concurrency, repeats = values.get("maxConcurrency"), values.get("repeat")
     outputs = values.get("output")
@@ -179,14 +179,14 @@ def open_promptfoo_suite(
     for _, document in documents:
         values |= literal_env(document.value.get("env"), values, access)
     files = SourceFiles(base_dir, access)
-    reading = Reading(files, PromptfooEnv(values, access), dialect=Dialect.PROMPTFOO, scripts=scripts)
+    reading = LoadContext(files, PromptfooEnv(values, access), dialect=Dialect.PROMPTFOO, scripts=scripts)
     configs = [open_config(path, document, reading) for path, document in documents]
     sections = gather(configs, reading)
     return _suite(first, configs, sections, reading, overrides)
 
 
 def _suite(
-    path: Path, configs: list[ConfigFile], sections: Sections, reading: Reading, overrides: SuiteOverrides
+    path: Path, configs: list[ConfigFile], sections: Sections, reading: LoadContext, overrides: SuiteOverrides
 ) -> OpenedSuite:
     whole = configs[0].document.place
     tests = PromptfooTests(
@@ -232,11 +232,11 @@ def _suite(
     return OpenedSuite(suite, errors)
 
 
-def _derived_metrics(part: ConfigPart | None, reading: Reading) -> tuple[DerivedMetric, ...]:
+def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[DerivedMetric, ...]:
     return () if part is None else read_derived_metrics(part.value, part.place, reading)
 
 
-def _default_test(parts: list[ConfigPart], reading: Reading) -> ReadTest:
+def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
     """What every test has; of several configs the later one upon the earlier."""
     default = ReadTest()
     for part in parts:
@@ -252,7 +252,9 @@ def _snapshot(configs: list[ConfigFile]) -> JsonValue:
     return written[0] if len(written) == 1 else written
 
 
-def _digest_parts(configs: list[ConfigFile], reading: Reading, overrides: SuiteOverrides) -> dict[str, str]:
+def _digest_parts(
+    configs: list[ConfigFile], reading: LoadContext, overrides: SuiteOverrides
+) -> dict[str, str]:
     """What decides the results: every config, and every file that anything in them names, with or without file://."""
     joined = {
         (key if index == 0 else f"{key} ({config.path.name})"): value

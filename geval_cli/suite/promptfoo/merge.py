@@ -11,13 +11,13 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import is_file_reference, read_document
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.source_map import MAX_DEPTH, Document, Place
+from geval_cli.source.source_map import MAX_DEPTH, Document, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.env import PromptfooEnv
 from geval_cli.suite.promptfoo.paths import existing_files
 from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.promptfoo.tests import parts_of
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 _REF = "$ref"
 _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema", "inputSchema"})
@@ -39,7 +39,7 @@ class References(Struct):
         """The content of the document without references."""
         return self._walk(self.document.value, self.document.place, self.document, ())
 
-    def _walk(self, value: JsonValue, place: Place, home: Document, trail: tuple[str, ...]) -> JsonValue:
+    def _walk(self, value: JsonValue, place: SourcePath, home: Document, trail: tuple[str, ...]) -> JsonValue:
         if isinstance(value, list):
             return [self._walk(item, place.child(index), home, trail) for index, item in enumerate(value)]
         if not isinstance(value, dict):
@@ -58,7 +58,7 @@ class References(Struct):
         self,
         value: dict[str, JsonValue],
         reference: str,
-        place: Place,
+        place: SourcePath,
         home: Document,
         trail: tuple[str, ...],
     ) -> JsonValue:
@@ -162,7 +162,7 @@ class Sections(Struct):
     has_prompts: bool = False
 
 
-def open_config(path: Path, document: Document, reading: Reading) -> ConfigFile:
+def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigFile:
     """The content of a config with its references resolved and its env values filled in."""
     references = References(document, path.parent, reading.files.access, reading.problems)
     resolved = references.resolved()
@@ -177,7 +177,7 @@ def open_config(path: Path, document: Document, reading: Reading) -> ConfigFile:
     return ConfigFile(path, document, document.value, filled, frozenset(references.used))
 
 
-def gather(configs: list[ConfigFile], reading: Reading) -> Sections:
+def gather(configs: list[ConfigFile], reading: LoadContext) -> Sections:
     """The parts of all configs."""
     sections = Sections()
     for config in configs:
@@ -185,7 +185,7 @@ def gather(configs: list[ConfigFile], reading: Reading) -> Sections:
     return sections
 
 
-def _add(config: ConfigFile, sections: Sections, reading: Reading) -> None:
+def _add(config: ConfigFile, sections: Sections, reading: LoadContext) -> None:
     content, place = config.content, config.document.place
     _check_keys(config, reading)
     if isinstance(content.get("description"), str):
@@ -217,7 +217,7 @@ def _add(config: ConfigFile, sections: Sections, reading: Reading) -> None:
             sections.settings[name] = ConfigPart(content[name], place.child(name), config.path.parent)
 
 
-def _list(config: ConfigFile, key: str, reading: Reading) -> list[ConfigPart]:
+def _list(config: ConfigFile, key: str, reading: LoadContext) -> list[ConfigPart]:
     value, place = config.content.get(key), config.document.place.child(key)
     if key == "prompts" and isinstance(value, dict) and not {"raw", "id", "messages"} & value.keys():
         # The old form: a mapping of files to labels.
@@ -227,7 +227,7 @@ def _list(config: ConfigFile, key: str, reading: Reading) -> list[ConfigPart]:
     return list(parts_of(value, place, config.whole))
 
 
-def _of_file(part: ConfigPart, reading: Reading) -> list[ConfigPart]:
+def _of_file(part: ConfigPart, reading: LoadContext) -> list[ConfigPart]:
     """The entries of the YAML or JSON files that a part names."""
     found: list[ConfigPart] = []
     try:
@@ -246,7 +246,7 @@ def _of_file(part: ConfigPart, reading: Reading) -> list[ConfigPart]:
     return found
 
 
-def _check_keys(config: ConfigFile, reading: Reading) -> None:
+def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
     place = config.document.place
     if "targets" in config.content and "providers" in config.content:
         reading.warn(
@@ -259,7 +259,7 @@ def _check_keys(config: ConfigFile, reading: Reading) -> None:
     _refuse(config, reading)
 
 
-def _refuse(config: ConfigFile, reading: Reading) -> None:
+def _refuse(config: ConfigFile, reading: LoadContext) -> None:
     """What a run here would silently leave out is refused."""
     hints = {
         "extensions": ("extensions are not run", "prepare and clean up around `geval run` instead"),
@@ -276,7 +276,7 @@ def _refuse(config: ConfigFile, reading: Reading) -> None:
             reading.warn(f"`{key}` is not used: {message}", config.document.place.key(key), hint)
 
 
-def settings_of(part: ConfigPart | None, name: str, reading: Reading) -> dict[str, JsonValue]:
+def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dict[str, JsonValue]:
     """The mapping that a part is; a problem, and nothing, when it is none."""
     if part is None:
         return {}

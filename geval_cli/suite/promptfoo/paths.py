@@ -13,8 +13,8 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document, read_text
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.source_map import Place
-from geval_cli.suite.validation import Reading
+from geval_cli.source.source_map import SourcePath
+from geval_cli.suite.validation import LoadContext
 
 PYTHON_SUFFIXES = frozenset({".py"})
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".jsx", ".tsx"})
@@ -199,7 +199,7 @@ def file_keys(value: Mapping[str, JsonValue]) -> frozenset[str]:
     return frozenset(key for key, entry in value.items() if is_file_reference(entry))
 
 
-def with_file_contents(value: JsonValue, place: Place, folder: Path, reading: Reading) -> JsonValue:
+def with_file_contents(value: JsonValue, place: SourcePath, folder: Path, reading: LoadContext) -> JsonValue:
     """`value` with the contents of the files that its texts name: data of YAML and JSON files, the text of others.
 
     Names of programs stay, and so do names that templates make.

@@ -15,7 +15,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import FILE_PREFIX, read_document, read_text
 from geval_cli.source.json_source import read_json
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.specs.type_messages import describe_value
@@ -29,7 +29,7 @@ from geval_cli.suite.promptfoo.paths import (
     program_reference,
     with_file_contents,
 )
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 
 _SEPARATOR = "---"
@@ -170,7 +170,7 @@ class ConfigPart(Struct, frozen=True):
     """One entry of a list in one of the configs, and the folder to which its paths are relative."""
 
     value: JsonValue
-    place: Place
+    place: SourcePath
     folder: Path
 
 
@@ -181,7 +181,7 @@ class _Draft(Struct, frozen=True):
     """
 
     raw: str
-    place: Place
+    place: SourcePath
     label: str = ""
     shown: str = ""
     id: str = ""
@@ -193,7 +193,7 @@ class _Draft(Struct, frozen=True):
     file_params: frozenset[str] = frozenset()
 
 
-def read_promptfoo_prompts(parts: list[ConfigPart], reading: Reading) -> tuple[PromptSpec, ...]:
+def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tuple[PromptSpec, ...]:
     """The prompts of all `parts`, in their order; each has an id that no other has, and a label."""
     drafts: list[_Draft] = []
     for part in parts:
@@ -204,12 +204,12 @@ def read_promptfoo_prompts(parts: list[ConfigPart], reading: Reading) -> tuple[P
     return tuple(_named(drafts))
 
 
-def default_prompt(place: Place) -> PromptSpec:
+def default_prompt(place: SourcePath) -> PromptSpec:
     """What a config without `prompts` asks: the variable `prompt` of each test."""
     return PromptSpec(id="prompt-1", label=DEFAULT_PROMPT, raw=DEFAULT_PROMPT, place=place)
 
 
-def _drafts(part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
+def _drafts(part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     value, place = part.value, part.place
     if isinstance(value, str):
         yield from _of_text(value, part, reading)
@@ -230,7 +230,7 @@ def _drafts(part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
         )
 
 
-def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
+def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     label, name = value.get("label"), value.get("id")
     shown = label if isinstance(label, str) else ""
     _check_keys(value, part, reading)
@@ -254,14 +254,14 @@ def _of_mapping(value: dict[str, JsonValue], part: ConfigPart, reading: Reading)
         reading.report("this prompt has no text", part.place.value(), "add `raw`, or `id: file://prompt.txt`")
 
 
-def _check_keys(value: dict[str, JsonValue], part: ConfigPart, reading: Reading) -> None:
+def _check_keys(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> None:
     if not {"raw", "id", "messages"} & value.keys():
         return
     for key in value.keys() - {"id", "label", "raw", "messages", "display", "config"}:
         reading.warn(f"`{key}` of this prompt is not used", part.place.key(key))
 
 
-def _params(value: dict[str, JsonValue], part: ConfigPart, reading: Reading) -> dict[str, JsonValue]:
+def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:
     """The prompt's own parameters of the model, with the contents of the files that they name."""
     config, place = value.get("config"), part.place.child("config")
     if not {"raw", "id", "messages"} & value.keys() or config is None:
@@ -283,7 +283,7 @@ def _labelled(drafts: Iterator[_Draft], label: str) -> Iterator[_Draft]:
         yield replace(draft, label=label, shown=shown) if label else draft
 
 
-def _of_text(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
+def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     location = part.place.value()
     if text.startswith(_REMOTE):
         scheme = text.partition(":")[0]
@@ -327,7 +327,7 @@ def _of_text(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
             )
 
 
-def _of_program(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
+def _of_program(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     """Prompts whose text a program makes for each case; wildcards may name several."""
     location = part.place.value()
     if text.startswith(EXEC_PREFIX):
@@ -352,7 +352,7 @@ def _of_program(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draf
         )
 
 
-def _one(text: str, part: ConfigPart, reading: Reading) -> Iterator[_Draft]:
+def _one(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Draft]:
     if text.strip():
         yield _Draft(text, part.place)
     else:

@@ -8,7 +8,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, read_document
 from geval_cli.source.secrets import mask_text
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import (
     JUDGE_KINDS,
@@ -30,7 +30,7 @@ from geval_cli.suite.promptfoo.paths import (
     with_file_contents,
 )
 from geval_cli.suite.promptfoo.prompts import ConfigPart
-from geval_cli.suite.validation import Reading, build_spec, read_fields
+from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 from geval_cli.templating.js_text import js_string
 
 _OWN_KEYS = frozenset({"id", "label", "config", "prompts", "transform", "delay", "env", "inputs"})
@@ -42,7 +42,7 @@ _CALLBACK_KEYS = ("functionToolCallbacks",)
 _EXAMPLE = "write its id, for example openai:gpt-4.1"
 
 
-def read_promptfoo_providers(parts: list[ConfigPart], reading: Reading) -> tuple[ProviderSpec, ...]:
+def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> tuple[ProviderSpec, ...]:
     """The providers of all `parts`; those with problems are left out."""
     found: list[ProviderSpec] = []
     for part in parts:
@@ -60,7 +60,7 @@ def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
     return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
 
 
-def read_judge(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+def read_judge(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """Who judges: a provider in any form, or a map of kinds of judgement to providers."""
     part = ConfigPart(value, place, reading.files.base_dir)
     if isinstance(value, dict) and value and set(value) <= set(JUDGE_KINDS):
@@ -88,7 +88,7 @@ def read_judge(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec
     )
 
 
-def read_answerer(value: JsonValue, place: Place, reading: Reading) -> ProviderSpec | None:
+def read_answerer(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """Who answers one test: a provider in any form, with its transform."""
     try:
         return next(_providers(ConfigPart(value, place, reading.files.base_dir), reading), None)
@@ -97,7 +97,7 @@ def read_answerer(value: JsonValue, place: Place, reading: Reading) -> ProviderS
         return None
 
 
-def _providers(part: ConfigPart, reading: Reading) -> Iterator[FilteredProviderSpec]:
+def _providers(part: ConfigPart, reading: LoadContext) -> Iterator[FilteredProviderSpec]:
     value, place = part.value, part.place
     if isinstance(value, str):
         yield from _of_text(value, part, reading)
@@ -119,7 +119,7 @@ def _providers(part: ConfigPart, reading: Reading) -> Iterator[FilteredProviderS
 
 
 def _of_mapping(
-    value: dict[str, JsonValue], part: ConfigPart, reading: Reading
+    value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext
 ) -> Iterator[FilteredProviderSpec]:
     name = value.get("id")
     if isinstance(name, str) and is_file_reference(name) and _is_structured(name):
@@ -129,7 +129,7 @@ def _of_mapping(
     yield from _built(value, part.place, part.folder, reading)
 
 
-def _of_text(name: str, part: ConfigPart, reading: Reading) -> Iterator[FilteredProviderSpec]:
+def _of_text(name: str, part: ConfigPart, reading: LoadContext) -> Iterator[FilteredProviderSpec]:
     if not (is_file_reference(name) and _is_structured(name)):
         if not name.strip():
             reading.report("a provider's id is empty", part.place.value(), _EXAMPLE)
@@ -149,7 +149,7 @@ def _of_text(name: str, part: ConfigPart, reading: Reading) -> Iterator[Filtered
 
 
 def _built(
-    value: dict[str, JsonValue], place: Place, folder: Path, reading: Reading
+    value: dict[str, JsonValue], place: SourcePath, folder: Path, reading: LoadContext
 ) -> Iterator[FilteredProviderSpec]:
     known: dict[str, Any] = {
         key: entry for key, entry in value.items() if key not in {"inputs", "delay", "file_params"}
@@ -176,7 +176,7 @@ def _built(
         yield spec
 
 
-def _with_path(name: str, folder: Path, place: Place, reading: Reading) -> str:
+def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext) -> str:
     """The id as geval writes it; a program in a language that is not run is a problem."""
     path, function = split_part(
         name.removeprefix("python:").removeprefix("javascript:").removeprefix(FILE_PREFIX)
@@ -196,7 +196,7 @@ def _with_path(name: str, folder: Path, place: Place, reading: Reading) -> str:
 
 
 def _provider_config(
-    config: dict[str, JsonValue], place: Place, folder: Path, reading: Reading
+    config: dict[str, JsonValue], place: SourcePath, folder: Path, reading: LoadContext
 ) -> dict[str, JsonValue]:
     """`config` with the contents of the files that its texts name, and without what geval never does."""
     for key in _CALLBACK_KEYS:
@@ -207,7 +207,7 @@ def _provider_config(
     return {key: with_file_contents(entry, place.child(key), folder, reading) for key, entry in kept.items()}
 
 
-def _own_env(value: JsonValue, place: Place, reading: Reading) -> dict[str, str]:
+def _own_env(value: JsonValue, place: SourcePath, reading: LoadContext) -> dict[str, str]:
     """Environment values that only one provider sees."""
     if isinstance(value, dict):
         return literal_env(value, reading.env.values, reading.files.access)

@@ -10,7 +10,7 @@ from geval_cli.errors import Location
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 
 _CELL = compile_later(
     r"(?P<type>(?:not-)?[a-z][a-z0-9-]*[a-z0-9])(?:\((?P<threshold>\d+(?:\.\d+)?)\))?(?::(?P<value>.*))?",
@@ -108,7 +108,7 @@ class TableColumns(Struct):
 
     header: list[str]
     place: Location | None
-    reading: Reading
+    reading: LoadContext
     known_types: Collection[str]
     _expected: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""One test of a promptfoo config: what it shares with geval's own tests, and its directions."""
+"""One test of a promptfoo config: what it shares with geval's own tests, and its promptfoo."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +9,16 @@ from msgspec import Struct, field
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec, spellings
-from geval_cli.specs.promptfoo import TestDirections
+from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import file_keys, find_files, with_file_contents
 from geval_cli.suite.promptfoo.providers import read_answerer
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.tests import read_test
-from geval_cli.suite.validation import Reading, read_spec
+from geval_cli.suite.validation import LoadContext, read_spec
 from geval_cli.templating.js_text import js_number
 
 _ON_TEXT = frozenset(
@@ -64,7 +64,7 @@ _ASSERTION_KEYS = ("contextTransform",)
 _HINT = "write the assertions for the output as it comes"
 
 
-def report_assertions(value: JsonValue, place: Place, reading: Reading) -> None:
+def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
     """Problems for keys of assertions that change the verdict, where their type does not know them."""
     if not isinstance(value, list):
         return
@@ -84,10 +84,10 @@ _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
 
 class ReadTest(Struct, frozen=True):
-    """A test as specs: what geval's own dialect has too, and the directions that only promptfoo's has."""
+    """A test as specs: what geval's own dialect has too, and the promptfoo that only promptfoo's has."""
 
     spec: TestSpec = field(default_factory=TestSpec)
-    directions: TestDirections = field(default_factory=TestDirections)
+    promptfoo: PromptfooTestOptions = field(default_factory=PromptfooTestOptions)
 
     def over(self, below: "ReadTest") -> "ReadTest":
         """This test upon another: vars, metadata and options are merged, assertions of the lower one come first."""
@@ -102,10 +102,10 @@ class ReadTest(Struct, frozen=True):
                 "place": self.spec.place,
             }
         )
-        return ReadTest(merged, self.directions.over(below.directions))
+        return ReadTest(merged, self.promptfoo.over(below.promptfoo))
 
 
-def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
+def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
     """The specs of one row, with a problem for each mistake; None when nothing sensible is left.
 
     Args:
@@ -123,19 +123,19 @@ def read_row(row: TestRow, what: str, reading: Reading) -> ReadTest | None:
     if row.number and not value.get("description"):
         value["description"] = f"Row #{row.number}"
     answerer = _take_provider(value, row.place, what, reading)
-    directions = _take_directions(value, row.place, reading)
+    promptfoo = _take_directions(value, row.place, reading)
     report_assertions(value.get("assert"), row.place.child("assert"), reading)
     if "assert" in value:
         value["assert"] = with_written_numbers(value["assert"])
     spec = read_test(value, row.place, what, reading)
-    if spec is None or directions is None:
+    if spec is None or promptfoo is None:
         return None
     own = {} if answerer is None else {"provider": answerer}
-    return ReadTest(spec.model_copy(update={"vars": variables, **own}), directions)
+    return ReadTest(spec.model_copy(update={"vars": variables, **own}), promptfoo)
 
 
 def _take_provider(
-    value: dict[str, JsonValue], place: Place, what: str, reading: Reading
+    value: dict[str, JsonValue], place: SourcePath, what: str, reading: LoadContext
 ) -> ProviderSpec | None:
     """Who answers the test, if it says so. `provider` of defaultTest is a judge, below that of its options."""
     if value.get("provider") is None:
@@ -150,12 +150,14 @@ def _take_provider(
     return read_answerer(provider, place.child("provider"), reading)
 
 
-def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading) -> TestDirections | None:
-    """The directions, taken out of `value`; options that nobody knows are parameters of the model's requests."""
+def _take_directions(
+    value: dict[str, JsonValue], place: SourcePath, reading: LoadContext
+) -> PromptfooTestOptions | None:
+    """The promptfoo, taken out of `value`; options that nobody knows are parameters of the model's requests."""
     found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
-        judged, known = spellings(TestOptionsSpec), spellings(TestDirections).keys() - _FOUND_OUT
+        judged, known = spellings(TestOptionsSpec), spellings(PromptfooTestOptions).keys() - _FOUND_OUT
         options = _with_new_names(options)
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
@@ -173,7 +175,7 @@ def _take_directions(value: dict[str, JsonValue], place: Place, reading: Reading
         if isinstance(found.get(key), str):
             found[key] = [found[key]]
     at = place.child("options") if isinstance(options, dict) else place
-    return read_spec(TestDirections, found, at, "the options of a test", reading)
+    return read_spec(PromptfooTestOptions, found, at, "the options of a test", reading)
 
 
 def _with_new_names(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -182,7 +184,7 @@ def _with_new_names(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return {"transform": options["postprocess"], **renamed} if "postprocess" in options else renamed
 
 
-def _variables(value: JsonValue, row: TestRow, reading: Reading) -> dict[str, JsonValue]:
+def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str, JsonValue]:
     place = row.place.child("vars")
     if value is None:
         return {}
@@ -197,7 +199,9 @@ def _variables(value: JsonValue, row: TestRow, reading: Reading) -> dict[str, Js
     return dict(value)
 
 
-def _variables_of_files(value: str | list[JsonValue], row: TestRow, reading: Reading) -> dict[str, JsonValue]:
+def _variables_of_files(
+    value: str | list[JsonValue], row: TestRow, reading: LoadContext
+) -> dict[str, JsonValue]:
     """The variables of YAML or JSON files, later ones winning; wildcards may fit none."""
     variables: dict[str, JsonValue] = {}
     location = row.place.value("vars")
@@ -216,7 +220,7 @@ def _variables_of_files(value: str | list[JsonValue], row: TestRow, reading: Rea
     return variables
 
 
-def _mapping_in(path: Path, row: TestRow, reading: Reading) -> Mapping[str, JsonValue]:
+def _mapping_in(path: Path, row: TestRow, reading: LoadContext) -> Mapping[str, JsonValue]:
     location = row.place.value("vars")
     try:
         content = reading.files.document_at(path, location).value

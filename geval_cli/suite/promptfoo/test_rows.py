@@ -15,7 +15,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import MAX_TEXT_BYTES, open_problem
 from geval_cli.source.safe_open import open_regular
-from geval_cli.source.source_map import Place, Positions
+from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import (
     CODE_SUFFIXES,
@@ -27,7 +27,7 @@ from geval_cli.suite.promptfoo.paths import (
 from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.promptfoo.table_rows import TableColumns, not_empty
 from geval_cli.suite.tests import JsonLinesRows
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
 from geval_cli.version import install_hint
 
@@ -149,12 +149,12 @@ class TestRow(Struct, frozen=True):
     __test__ = False
 
     value: JsonValue
-    place: Place
+    place: SourcePath
     folder: Path
     number: int = 0
 
 
-def iterate_rows(parts: tuple[ConfigPart, ...], reading: Reading) -> Iterator[TestRow]:
+def iterate_rows(parts: tuple[ConfigPart, ...], reading: LoadContext) -> Iterator[TestRow]:
     """Every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
     for part in parts:
         try:
@@ -163,7 +163,7 @@ def iterate_rows(parts: tuple[ConfigPart, ...], reading: Reading) -> Iterator[Te
             reading.problems.extend(error.problems)
 
 
-def _rows(part: ConfigPart, reading: Reading) -> Iterator[TestRow]:
+def _rows(part: ConfigPart, reading: LoadContext) -> Iterator[TestRow]:
     value = part.value
     if isinstance(value, str):
         yield from _of_reference(value, part, reading)
@@ -178,7 +178,7 @@ def _rows(part: ConfigPart, reading: Reading) -> Iterator[TestRow]:
         reading.report(message, part.place.value())
 
 
-def _of_reference(reference: str, part: ConfigPart, reading: Reading) -> Iterator[TestRow]:
+def _of_reference(reference: str, part: ConfigPart, reading: LoadContext) -> Iterator[TestRow]:
     location = part.place.value()
     refusal = next((why for start, why in _REMOTE.items() if reference.startswith(start)), None)
     if refusal:
@@ -189,7 +189,7 @@ def _of_reference(reference: str, part: ConfigPart, reading: Reading) -> Iterato
 
 
 def _of_file(
-    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: Reading
+    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: LoadContext
 ) -> Iterator[TestRow]:
     folder = file.path.parent
     if file.suffix in _DOCUMENTS:
@@ -220,7 +220,7 @@ def _of_file(
         reading.problems.append(Problem(f"`{file.path.name}` is no file of tests", asked_at, hint))
 
 
-def _of_document(path: Path, asked_at: Location | None, reading: Reading) -> Iterator[TestRow]:
+def _of_document(path: Path, asked_at: Location | None, reading: LoadContext) -> Iterator[TestRow]:
     document = reading.files.document_at(path, asked_at)
     is_json = path.suffix.lower() == ".json"
     items = document.value if isinstance(document.value, list) else [document.value]
@@ -234,7 +234,7 @@ def _of_document(path: Path, asked_at: Location | None, reading: Reading) -> Ite
 
 
 def _of_function(
-    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: Reading
+    file: NamedFile, asked_at: Location | None, part: ConfigPart, reading: LoadContext
 ) -> Iterator[TestRow]:
     """The tests that a function returns; `config` of the entry is its argument. JavaScript may export it unnamed."""
     assert reading.scripts is not None
@@ -250,7 +250,7 @@ def _of_function(
         yield TestRow(item, part.place, file.path.parent)
 
 
-def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: Reading) -> Iterator[TestRow]:
+def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: LoadContext) -> Iterator[TestRow]:
     filled = not_empty(rows)
     first = next(filled, None)
     if first is None:
@@ -260,7 +260,7 @@ def _of_table(path: Path, rows: Rows, asked_at: Location | None, reading: Readin
     columns = TableColumns(header, _line(path, first[0]), reading, PROMPTFOO_TYPES | ASSERTION_TYPES.keys())
     for number, (line, cells) in enumerate(filled, start=1):
         where = _line(path, line)
-        place = Place(Positions(str(path), values={(): where}))
+        place = SourcePath(Positions(str(path), values={(): where}))
         yield TestRow(columns.test_of(cells, where), place, path.parent, number)
 
 

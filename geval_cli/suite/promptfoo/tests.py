@@ -15,7 +15,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.safe_open import open_regular
-from geval_cli.source.source_map import Place
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import (
     CODE_SUFFIXES,
@@ -29,7 +29,7 @@ from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow, iterate_rows
 from geval_cli.suite.tests import MAX_PROBLEMS, merge_test
-from geval_cli.suite.validation import Reading
+from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json
 
 _DOCUMENTS = frozenset({".yaml", ".yml"})
@@ -39,7 +39,7 @@ MAX_COMBINATIONS = 100_000
 
 
 def expanded(
-    variables: Mapping[str, JsonValue], place: Place, reading: Reading, *, expands: bool
+    variables: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext, *, expands: bool
 ) -> Iterator[dict[str, JsonValue]]:
     """The variables of each test that one entry of `tests` stands for, files loaded.
 
@@ -67,13 +67,15 @@ def expanded(
         yield dict(zip(loaded, combination, strict=True))
 
 
-def _choices(value: JsonValue, name: str, place: Place, reading: Reading, expands: bool) -> list[JsonValue]:
+def _choices(
+    value: JsonValue, name: str, place: SourcePath, reading: LoadContext, expands: bool
+) -> list[JsonValue]:
     if expands and isinstance(value, list) and value and isinstance(value[0], str):
         return [item for entry in value for item in _files_of(entry, name, place, reading)]
     return _files_of(value, name, place, reading) if expands else [value]
 
 
-def _files_of(value: JsonValue, name: str, place: Place, reading: Reading) -> list[JsonValue]:
+def _files_of(value: JsonValue, name: str, place: SourcePath, reading: LoadContext) -> list[JsonValue]:
     """`value`, or a reference to each file that fits its wildcards."""
     if not is_file_reference(value) or not is_wildcard(value) or "{{" in value:
         return [value]
@@ -85,7 +87,7 @@ def _files_of(value: JsonValue, name: str, place: Place, reading: Reading) -> li
     return [f"file://{file.path.absolute()}" for file in files]
 
 
-def _loaded(value: JsonValue, name: str, place: Place, reading: Reading) -> JsonValue:
+def _loaded(value: JsonValue, name: str, place: SourcePath, reading: LoadContext) -> JsonValue:
     if not is_file_reference(value) or "{{" in value:
         return value
     try:
@@ -95,11 +97,11 @@ def _loaded(value: JsonValue, name: str, place: Place, reading: Reading) -> Json
         return None
 
 
-def _existing(value: str, name: str, place: Place, reading: Reading) -> list[NamedFile]:
+def _existing(value: str, name: str, place: SourcePath, reading: LoadContext) -> list[NamedFile]:
     return existing_files(value, reading.files.base_dir, reading.files.access, _location(place, name))
 
 
-def _content(file: NamedFile, asked_at: Location | None, reading: Reading) -> JsonValue:
+def _content(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> JsonValue:
     if file.suffix in CODE_SUFFIXES:
         return program_reference(file, asked_at)
     if file.suffix in _DOCUMENTS:
@@ -118,7 +120,7 @@ def names_program(value: JsonValue) -> bool:
     return Path(path).suffix.lower() in CODE_SUFFIXES and Path(path).is_absolute()
 
 
-def _encoded(path: Path, kind: str, asked_at: Location | None, reading: Reading) -> str:
+def _encoded(path: Path, kind: str, asked_at: Location | None, reading: LoadContext) -> str:
     """Images as a data URL, sound and film in base64 alone, as promptfoo puts them into prompts."""
     try:
         with open_regular(path, reading.files.access) as stream:
@@ -131,7 +133,7 @@ def _encoded(path: Path, kind: str, asked_at: Location | None, reading: Reading)
     return f"data:{kind};base64,{text}" if kind.startswith("image/") else text
 
 
-def _location(place: Place, name: str) -> Location | None:
+def _location(place: SourcePath, name: str) -> Location | None:
     return place.value("vars", name)
 
 
@@ -144,7 +146,7 @@ class Scenario(Struct, frozen=True):
 
     settings: tuple[ConfigPart, ...]
     tests: tuple[ConfigPart, ...]
-    place: Place
+    place: SourcePath
     index: int
 
 
@@ -154,9 +156,9 @@ class PromptfooTests(Struct, frozen=True):
     tests: tuple[ConfigPart, ...]
     scenarios: tuple[Scenario, ...]
     default: ReadTest
-    reading: Reading
+    reading: LoadContext
     overrides: Mapping[str, JsonValue]
-    whole: Place
+    whole: SourcePath
     expands: bool = True
 
     def __iter__(self) -> Iterator[TestCase]:
@@ -173,7 +175,7 @@ class PromptfooTests(Struct, frozen=True):
             pass
         return [reading.env.hide(problem) for problem in reading.problems]
 
-    def _cases(self, reading: Reading) -> Iterator[TestCase]:
+    def _cases(self, reading: LoadContext) -> Iterator[TestCase]:
         index = 0
         for test in self._read_tests(reading):
             for case in self._of_test(test, reading):
@@ -183,7 +185,7 @@ class PromptfooTests(Struct, frozen=True):
                 reading.report(f"more than {MAX_PROBLEMS:,} problems: nothing is checked behind them", None)
                 return
 
-    def _read_tests(self, reading: Reading) -> Iterator[ReadTest]:
+    def _read_tests(self, reading: LoadContext) -> Iterator[ReadTest]:
         is_empty = True
         for row in iterate_rows(self.tests, reading):
             is_empty = False
@@ -199,25 +201,25 @@ class PromptfooTests(Struct, frozen=True):
                 None, [read_row(TestRow({}, self.whole, reading.files.base_dir), "a test", reading)]
             )
 
-    def _of_test(self, test: ReadTest, reading: Reading) -> Iterator[TestCase]:
-        default, directions = self.default.spec, test.directions.over(self.default.directions)
-        if test.directions.disable_default_asserts:
+    def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[TestCase]:
+        default, promptfoo = self.default.spec, test.promptfoo.over(self.default.promptfoo)
+        if test.promptfoo.disable_default_asserts:
             default = default.model_copy(update={"assertions": ()})
         merged = merge_test(0, test.spec, default, self.overrides_below(test))
         if merged.has_output:
-            directions = directions.model_copy(update={"output_replaces_answer": True})
-        expands = self.expands and not directions.disable_var_expansion
+            promptfoo = promptfoo.model_copy(update={"output_replaces_answer": True})
+        expands = self.expands and not promptfoo.disable_var_expansion
         for variables in expanded(merged.vars, merged.place, reading, expands=expands):
             made = {name: str(value) for name, value in variables.items() if names_program(value)}
-            own = directions.model_copy(update={"made_vars": made}) if made else directions
-            yield replace(merged, vars=variables, directions=own)
+            own = promptfoo.model_copy(update={"made_vars": made}) if made else promptfoo
+            yield replace(merged, vars=variables, promptfoo=own)
 
     def overrides_below(self, test: ReadTest) -> dict[str, JsonValue]:
         """Variables of the command line, which are defaults here: what a test says itself wins."""
         return {name: value for name, value in self.overrides.items() if name not in test.spec.vars}
 
 
-def read_scenarios(parts: list[ConfigPart], reading: Reading) -> tuple[Scenario, ...]:
+def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scenario, ...]:
     """The scenarios of a config, their files not yet read."""
     found = []
     for index, part in enumerate(parts):
@@ -236,7 +238,7 @@ def read_scenarios(parts: list[ConfigPart], reading: Reading) -> tuple[Scenario,
     return tuple(found)
 
 
-def parts_of(value: JsonValue, place: Place, around: ConfigPart) -> tuple[ConfigPart, ...]:
+def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[ConfigPart, ...]:
     """The entries of a list, or the one thing that stands where a list may stand."""
     if value is None:
         return ()
@@ -245,7 +247,7 @@ def parts_of(value: JsonValue, place: Place, around: ConfigPart) -> tuple[Config
     return (ConfigPart(value, place, around.folder),)
 
 
-def _scenario_tests(scenario: Scenario, reading: Reading) -> Iterator[ReadTest]:
+def _scenario_tests(scenario: Scenario, reading: LoadContext) -> Iterator[ReadTest]:
     for setting in iterate_rows(scenario.settings, reading):
         below = read_row(setting, "an entry of a scenario's config", reading)
         for row in iterate_rows(scenario.tests, reading):

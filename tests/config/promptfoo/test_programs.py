@@ -66,7 +66,7 @@ def test_a_text_that_only_mentions_a_program_is_none(tmp_path: Path) -> None:
     (test,) = load(
         tmp_path, {**ECHO, "tests": [{"vars": {"x": "see make.py", "y": "make.py"}}]}, files=FILES
     ).tests
-    assert test.directions.made_vars == {}
+    assert test.promptfoo.made_vars == {}
 
 
 def test_environment_values_of_one_provider_stay_with_it(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def test_the_columns_of_a_table(tmp_path: Path) -> None:
     assert [(item.type, item.metric) for item in case.assertions] == [("contains", "m"), ("levenshtein", "m")]
     assert getattr(case.assertions[1], "threshold") == 7  # noqa: B009 - the base class has none
     assert (case.threshold, case.output) == (0.5, "out")
-    assert (case.directions.prefix, case.directions.suffix) == ("P", "S")
+    assert (case.promptfoo.prefix, case.promptfoo.suffix) == ("P", "S")
     assert dict(case.metadata) == {"area": "zoo", "tags": ["a", "b,c"]}
-    assert case.directions.output_replaces_answer
+    assert case.promptfoo.output_replaces_answer
 
 
 def test_every_column_of_expectations_counts_and_spaces_belong_to_texts(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_every_column_of_expectations_counts_and_spaces_belong_to_texts(tmp_path
     assert dict(first.vars) == {"x": " a ", "__own": "c"}
     assert [item.type for item in first.assertions] == ["contains", "levenshtein", "equals"]
     assert getattr(first.assertions[1], "threshold") == 4  # noqa: B009 - the base class has none
-    assert first.directions.prefix == "P "
+    assert first.promptfoo.prefix == "P "
     # The number counts the expectations that the row has.
     assert getattr(second.assertions[0], "threshold") == 0.75  # noqa: B009
 
@@ -293,7 +293,7 @@ def test_assert_inside_vars_is_warned_about(tmp_path: Path) -> None:
 def test_an_unknown_option_goes_to_the_model_and_is_warned_about(tmp_path: Path) -> None:
     suite = load(tmp_path, {**BASE, "tests": [{"options": {"temperature": 0.5}}]})
     (case,) = suite.tests
-    assert case.directions.params == {"temperature": 0.5}
+    assert case.promptfoo.params == {"temperature": 0.5}
     assert any("`temperature` goes to the model" in problem.message for problem in suite.warnings)
 
 
