@@ -124,7 +124,7 @@ class UsageError(GevalError):
 
     @classmethod
     def of(cls, what: str, problems: Sequence[Problem]) -> "UsageError":
-        """An error that lists all of at least one `problems` that `what` has, hints included."""
+        """Return an error that lists all of at least one `problems` that `what` has, hints included."""
         lines = [f"{item.message} ({item.hint})" if item.hint else item.message for item in problems]
         text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
         return cls(f"{what}:{text}", problems=problems)

@@ -184,7 +184,7 @@ def _measured(
 def with_members(
     assertions: Iterable[AssertionResult], weight: float = 1.0
 ) -> Iterator[tuple[AssertionResult, float]]:
-    """Every assertion with its weight, each set followed by its members."""
+    """Yield every assertion with its weight, each set followed by its members."""
     for result in assertions:
         yield result, weight * result.weight
         yield from with_members(result.assertions, weight * result.weight)

@@ -12,7 +12,7 @@ _MOST_ON_SCALES, _HUNDRED = 10, 100
 
 
 def format_score(score: float) -> str:
-    """A score with two decimals, or with more where two would make it look like a full 1 or a plain 0."""
+    """Return a score with two decimals, or with more where two would make it look like a full 1 or a plain 0."""
     value = round(score, _DIGITS_MAX)
     for digits in range(_DIGITS, _DIGITS_MAX + 1):
         rounded = round(value, digits)
@@ -29,7 +29,7 @@ def format_comparison(score: float, threshold: float) -> str:
 
 
 def format_score_beside(score: float, other: float) -> str:
-    """A score with as many decimals as it takes to see on which side of `other` it is."""
+    """Return a score with as many decimals as it takes to see on which side of `other` it is."""
     return _compared(score, other)[0]
 
 
@@ -46,7 +46,7 @@ def _compared(score: float, threshold: float) -> tuple[str, str]:
 
 
 def share_of_percentage(text: str) -> float | None:
-    """The share, from 0 to 1, that a text such as `70%` or `70 %` says; None when it is no percentage."""
+    """Return the share, from 0 to 1, that a text such as `70%` or `70 %` says; None when it is no percentage."""
     number, sign, rest = text.strip().partition("%")
     try:
         share = round(float(number) / 100, _DIGITS_MAX)
@@ -56,7 +56,7 @@ def share_of_percentage(text: str) -> float | None:
 
 
 def percent_hint(value: float) -> str:
-    """What to write in place of a number up to 100 that was meant in per cent, or "".
+    """Return what to write in place of a number up to 100 that was meant in per cent, or "".
 
     Up to 10 it was rather meant on a scale of ratings.
     """
@@ -72,7 +72,7 @@ def format_cost(cost_usd: float) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """A number with so many decimals, and no minus before a plain 0."""
+    """Return a number with so many decimals, and no minus before a plain 0."""
     text = f"{value:.{digits}f}"
     return text[1:] if float(text) == 0 and text.startswith("-") else text
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 
 def compile_later(text: str, flags: int = 0) -> re.Pattern[str]:
-    """What `re.compile` gives, except that a mistake in `text` shows at the first use.
+    """Return what `re.compile` gives, except that a mistake in `text` shows at the first use.
 
     It is for constants of modules, of which a run uses few.
     """

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
-    """A `CaseResult` from what `to_json` made of it, in this geval or in another one.
+    """Return a `CaseResult` from what `to_json` made of it, in this geval or in another one.
 
     Keys and roles that this geval does not know are passed over.
 
@@ -22,12 +22,12 @@ def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
 
 
 def run_record_from_json(data: Mapping[str, JsonValue]) -> RunRecord:
-    """A `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
+    """Return a `RunRecord` from what `to_json` made of it; as `case_result_from_json`."""
     return _record(data, RunRecord)
 
 
 def run_summary_from_json(data: Mapping[str, JsonValue]) -> RunSummary:
-    """A `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
+    """Return a `RunSummary` from what `to_json` made of it; as `case_result_from_json`."""
     return _record(data, RunSummary)
 
 

@@ -164,7 +164,7 @@ class ModelResponse(Struct, frozen=True):
 
     @property
     def is_from_cache(self) -> bool:
-        """Whether the run has not bought it."""
+        """Return whether the run has not bought it."""
         return self.cached and not self.shared
 
     @property
@@ -189,7 +189,7 @@ class ErrorInfo(Struct, frozen=True):
 
     @property
     def is_bug(self) -> bool:
-        """Whether geval itself broke, and not the model, the judge or the config."""
+        """Return whether geval itself broke, and not the model, the judge or the config."""
         return self.type == INTERNAL_ERROR
 
 
@@ -359,7 +359,7 @@ class RunSummary(Struct, frozen=True):
 
 
 def to_json(value: Any) -> JsonValue:
-    """The JSON form of any record: field names become keys, tuples lists, enums their text."""
+    """Return the JSON form of any record: field names become keys, tuples lists, enums their text."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, StrEnum):

@@ -40,14 +40,14 @@ class MaxScoreAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Whether there are other assertions whose scores can be compared."""
+        """Return whether there are other assertions whose scores can be compared."""
         if any(not other.compares_outputs for other in context.test.assertions):
             return []
         message = "max-score compares the scores of other assertions, and there are none"
         return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """A single output has nothing to be compared with.
+        """Return a single output has nothing to be compared with.
 
         Raises:
             UnjudgeableError: always.
@@ -74,7 +74,7 @@ class MaxScoreAssertion(Assertion):
 
 
 def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> float:
-    """The weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
+    """Return the weighted mean, or sum, of the scores; types without a weight of their own weigh 1."""
     weighed = [
         (rules.weights.get(result.type, 1.0), result.score or 0.0)
         for result in assertions

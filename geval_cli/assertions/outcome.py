@@ -171,14 +171,14 @@ class Outcome(Struct, frozen=True):
 
     @classmethod
     def of(cls, passed: bool, reason: str, **detail: JsonValue) -> "Outcome":
-        """A yes-or-no verdict: score 1 or 0."""
+        """Return a yes-or-no verdict: score 1 or 0."""
         return cls(Status.PASSED if passed else Status.FAILED, float(passed), reason, detail=detail)
 
     @classmethod
     def graded(
         cls, score: float, reason: str, threshold: float, *, is_default: bool = False, **detail: JsonValue
     ) -> "Outcome":
-        """A score on 0..1 against the threshold that it must reach."""
+        """Return a score on 0..1 against the threshold that it must reach."""
         status = Status.PASSED if passes(score, threshold) else Status.FAILED
         return cls(status, score, reason, threshold, is_default, detail)
 
@@ -192,7 +192,7 @@ _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """The outcome under `not-`: pass flips and the score is turned round. What was not judged stays so."""
+    """Return the outcome under `not-`: pass flips and the score is turned round. What was not judged stays so."""
     return replace(
         outcome,
         status=_OPPOSITE.get(outcome.status, outcome.status),
@@ -215,7 +215,7 @@ def location_of(spec: Assertion) -> str | None:
 def judge_provider(
     spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
-    """Who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
+    """Return who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
 
     `kind` is what it must answer with (`providers.judge_kinds`).
 
@@ -243,7 +243,7 @@ def find_judge(
 
 
 def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
-    """Every provider that an assertion asks for its verdict."""
+    """Yield every provider that an assertion asks for its verdict."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)
         if found is not None:
@@ -251,7 +251,7 @@ def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefault
 
 
 def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
-    """An assertion's own provider, which need not say its kind where there can be no doubt."""
+    """Return an assertion's own provider, which need not say its kind where there can be no doubt."""
     if isinstance(provider, JudgesSpec):
         return _of_kind(provider, kind)
     if kind == CLASSIFICATION:

@@ -10,7 +10,7 @@ REGEX_TIMEOUT_S = 2.0
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Whether `pattern` matches somewhere in `text`. Other threads go on meanwhile.
+    """Return whether `pattern` matches somewhere in `text`. Other threads go on meanwhile.
 
     Raises:
         CheckTimeoutError: it takes too long to say; some patterns need exponential time on some texts.
@@ -19,7 +19,7 @@ def is_found(pattern: str, text: str) -> bool:
 
 
 def is_whole(pattern: str, text: str) -> bool:
-    """Whether `pattern` matches all of `text`, in capitals or not. Raises as `is_found`."""
+    """Return whether `pattern` matches all of `text`, in capitals or not. Raises as `is_found`."""
     return _is_match(regex.fullmatch, pattern, text, regex.IGNORECASE)
 
 

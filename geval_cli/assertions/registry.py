@@ -141,7 +141,7 @@ _UNSUPPORTED_FAMILIES: dict[str, str] = {
 
 
 def advice_on(kind: str) -> str | None:
-    """What to do instead of `kind`, a type without `not-`; None for a type that is simply unknown."""
+    """Return what to do instead of `kind`, a type without `not-`; None for a type that is simply unknown."""
     if kind in _UNSUPPORTED:
         return _UNSUPPORTED[kind]
     families = (advice for prefix, advice in _UNSUPPORTED_FAMILIES.items() if kind.startswith(prefix))

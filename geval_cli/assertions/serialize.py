@@ -8,7 +8,7 @@ from geval_cli.specs.base import ProviderSpec, Spec, spellings
 
 
 def serialize(spec: Spec) -> dict[str, JsonValue]:
-    """The mapping that reads as an equal spec; keys that were not given are left out."""
+    """Return the mapping that reads as an equal spec; keys that were not given are left out."""
     if isinstance(spec, RubricBandSpec):
         return _band_form(spec)
     given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "place"]

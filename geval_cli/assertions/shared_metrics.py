@@ -19,7 +19,7 @@ class SharedMetrics(Struct):
     def find(
         self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Metric]
     ) -> Metric:
-        """The metric of these very `sources` with these `texts`; what `make` gives when there is none yet."""
+        """Return the metric of these very `sources` with these `texts`; what `make` gives when there is none yet."""
         key = (*map(id, sources), texts)
         kept = self._kept.get(key)
         if kept is not None:

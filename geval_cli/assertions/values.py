@@ -15,7 +15,7 @@ _SHOWN = 60  # characters of one of several texts
 
 
 def as_text(value: JsonValue) -> str:
-    """A value as text; YAML's `true` is written as in YAML."""
+    """Return a value as text; YAML's `true` is written as in YAML."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -63,6 +63,6 @@ def split_at_commas(text: str) -> list[str]:
 
 
 def listed(texts: Sequence[str], limit: int = 5) -> str:
-    """Some texts for use inside a reason."""
+    """Return some texts for use inside a reason."""
     shown = ", ".join(f'"{shortened(text, _SHOWN)}"' for text in texts[:limit])
     return f"{shown} and {len(texts) - limit} more" if len(texts) > limit else shown

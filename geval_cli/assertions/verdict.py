@@ -17,7 +17,7 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -> Verdict:
-    """One verdict from all assertions; with a `threshold` the weighted score decides instead of all-must-pass.
+    """Return one verdict from all assertions; with a `threshold` the weighted score decides instead of all-must-pass.
 
     An assertion with weight 0 is there for its metric: whether it passes decides nothing. That it could not be judged
     does, as ever.

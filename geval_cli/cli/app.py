@@ -172,7 +172,7 @@ def _against_strangers(
     is_strict: bool,
     keeps_state: bool = True,
 ) -> "tuple[Wall | None, Path | None]":
-    """The wall around a stranger's configs, None for the user's own, and where state goes."""
+    """Return the wall around a stranger's configs, None for the user's own, and where state goes."""
     from geval_cli.runs.requests import UNTRUSTED_VARIABLE
     from geval_cli.runs.requests import is_untrusted as says_untrusted
 
@@ -409,7 +409,7 @@ def pull(
 
 
 def names_of_commands() -> list[str]:
-    """What may stand after `geval`."""
+    """Return what may stand after `geval`."""
     names = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
     return [*names, *(str(group.name) for group in app.registered_groups)]
 

@@ -57,7 +57,7 @@ def parse_dialect(text: str | None) -> Dialect | None:
 
 
 def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
-    """The configs that were named, else the one in the current folder.
+    """Return the configs that were named, else the one in the current folder.
 
     Raises:
         UsageError: none was named, and there is none.
@@ -74,7 +74,7 @@ def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
 
 
 def config_groups(configs: Sequence[Path], *, merge: bool) -> list[tuple[Path, ...]]:
-    """The configs that are one suite each: a wildcard or, with `merge`, all configs together are one.
+    """Return the configs that are one suite each: a wildcard or, with `merge`, all configs together are one.
 
     A folder stands for the config in it.
 
@@ -97,7 +97,7 @@ def _files_of(config: Path) -> tuple[Path, ...]:
 
 
 def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget | None:
-    """A budget; None when nothing bounds what may be spent.
+    """Return a budget; None when nothing bounds what may be spent.
 
     Raises:
         UsageError: a bound is no amount.
@@ -111,7 +111,7 @@ def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget
 
 
 def parse_share(option: str, text: str | None) -> float | None:
-    """A share from 0 to 1, written as one or in per cent; None when none was given.
+    """Return a share from 0 to 1, written as one or in per cent; None when none was given.
 
     Raises:
         UsageError: the text is no share.
@@ -133,7 +133,7 @@ def parse_share(option: str, text: str | None) -> float | None:
 
 
 def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
-    """A way of scoring; None when none was given.
+    """Return a way of scoring; None when none was given.
 
     Raises:
         UsageError: there is no such way, or it is at odds with a number of samples.
@@ -147,7 +147,7 @@ def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
 
 
 def parse_age(option: str, text: str) -> float:
-    """An age in seconds, from a text such as `30d`.
+    """Return an age in seconds, from a text such as `30d`.
 
     Raises:
         UsageError: the text is no age.
@@ -162,7 +162,7 @@ def parse_age(option: str, text: str) -> float:
 def parse_cache_choice(
     folder: Path | None, ttl: str | None, *, is_offline: bool, reads_cache: bool
 ) -> CacheChoice:
-    """Which cache to use, and how.
+    """Return which cache to use, and how.
 
     Raises:
         UsageError: the options are at odds, or the time limit is no age.
@@ -178,7 +178,7 @@ def parse_cache_choice(
 
 
 def parse_resumption(resume: bool, resume_from: str | None, retry_errors: bool) -> Resumption | None:
-    """Which earlier run to go on with; None for a new run.
+    """Return which earlier run to go on with; None for a new run.
 
     Raises:
         UsageError: two runs are asked for.

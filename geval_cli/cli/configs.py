@@ -102,7 +102,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
 
 
 def _access_of(config: Path) -> Access:
-    """What may be read for a config that is passed on: these commands know --untrusted by its variable alone."""
+    """Return what may be read for a config that is passed on: these commands know --untrusted by its variable alone."""
     return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 

@@ -65,7 +65,7 @@ class LandlockError(Exception):
 
 
 def landlock_version() -> int:
-    """Which version of Landlock the kernel has; 0 for none."""
+    """Return which version of Landlock the kernel has; 0 for none."""
     if sys.platform != "linux":
         return 0
     return max(0, _call(_CREATE_RULESET, None, 0, _ASK_VERSION))
@@ -163,7 +163,7 @@ def _checked(code: int) -> int:
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """The C library; where there is no Linux, nobody asks for it."""
+    """Return the C library; where there is no Linux, nobody asks for it."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -23,7 +23,7 @@ _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
 def geval() -> "NoReturn":
-    """The `geval` command as a process of its own, which it ends."""
+    """Return the `geval` command as a process of its own, which it ends."""
     stop_at_once()
     code: int | str | None
     try:
@@ -39,7 +39,7 @@ def geval() -> "NoReturn":
 
 
 def main() -> "NoReturn":
-    """The `geval` command within a process that goes on.
+    """Return the `geval` command within a process that goes on.
 
     Raises:
         SystemExit: always; its code is the exit code.

@@ -69,7 +69,7 @@ def show_plans(
 
 
 def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
-    """The run that would be gone on with, if any; it says so."""
+    """Return the run that would be gone on with, if any; it says so."""
     if prepared.request.resume is None:
         return None
     with open_runs(home, os.environ) as runs:

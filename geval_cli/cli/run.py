@@ -106,13 +106,13 @@ def run_configs(
 
 
 def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
-    """The folders that geval keeps something in."""
+    """Return the folders that geval keeps something in."""
     own = home_folder(home, env=os.environ, cwd=Path.cwd())
     return [own, *([cache.folder] if cache.folder else [])]
 
 
 def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
-    """The folders, made as far as they can be; what is wrong with them is told when they are opened."""
+    """Return the folders, made as far as they can be; what is wrong with them is told when they are opened."""
     own, *shared = folders
     with suppress(StoreError):
         make_folder(own)
@@ -134,12 +134,12 @@ def check_resumption(requests: Sequence[RunRequest]) -> None:
 
 
 def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
-    """A run that is gone on with, in words: its id, and how much of it is done."""
+    """Return a run that is gone on with, in words: its id, and how much of it is done."""
     return f"run {resumed.run.id}: {len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
 
 
 def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
-    """What a run writes besides its results and the databases."""
+    """Return what a run writes besides its results and the databases."""
     folder = home_folder(home, env=os.environ, cwd=current_folder())
     return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
 
@@ -178,7 +178,7 @@ def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
 
 
 def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> list[ResultsFile]:
-    """The log of requests, if there is to be one, open until the end of the block."""
+    """Return the log of requests, if there is to be one, open until the end of the block."""
     if path is None:
         return []
     if path.resolve() in {config.resolve() for config in configs}:
@@ -193,7 +193,7 @@ def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> l
 
 
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
-    """The earlier run that is to be gone on with, if any; it says so."""
+    """Return the earlier run that is to be gone on with, if any; it says so."""
     if prepared.request.resume is None:
         return None
     if not state.keeps_runs:
@@ -226,7 +226,7 @@ def _run_one(
 
 
 def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
-    """The results on stdout; only their sums, with a problem, when the store cannot be read any more."""
+    """Return the results on stdout; only their sums, with a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
     from geval_cli.report.summary import print_summary
     from geval_cli.report.terminal import print_report

@@ -32,7 +32,7 @@ class FilterOptions(Struct, frozen=True):
 
 
 def parse_selection(options: FilterOptions, home: Path | None) -> Selection:
-    """What to take of every config.
+    """Return what to take of every config.
 
     Raises:
         UsageError: a pattern does not compile, or there is no such run or file.

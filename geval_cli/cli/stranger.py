@@ -80,7 +80,7 @@ class Wall(Struct):
     def state_folder(
         self, home: Path | None, configs: Iterable[Path], environ: Mapping[str, str]
     ) -> Path | None:
-        """Where the state of a run lives: never where the stranger may have left some, unless the user says so.
+        """Return where the state of a run lives: never where the stranger may have left some, unless the user says so.
 
         `home` is what the user named.
         """
@@ -171,14 +171,14 @@ def drop_keys(environ: "os._Environ[str]", needed: Iterable[str]) -> None:
 
 
 def is_harmless(name: str) -> bool:
-    """Whether a variable says how programs behave and look, and holds no secret."""
+    """Return whether a variable says how programs behave and look, and holds no secret."""
     upper = name.upper()
     is_known = upper in _HARMLESS or upper.startswith(_HARMLESS_BEGINNINGS) or upper.endswith("_PROXY")
     return is_known and not is_secret_name(name)
 
 
 def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
-    """The TCP ports that the runs' providers and proxies listen on; None where a local model takes any."""
+    """Return the TCP ports that the runs' providers and proxies listen on; None where a local model takes any."""
     ports = {_DNS_PORT}
     for run in prepared:
         if run.ports is None:
@@ -189,7 +189,7 @@ def ports_of(prepared: Iterable[PreparedRun]) -> frozenset[int] | None:
 
 
 def _own_temporary_folder() -> Path:
-    """A temporary folder that holds nobody else's files; it goes with the process."""
+    """Return a temporary folder that holds nobody else's files; it goes with the process."""
     folder = Path(tempfile.mkdtemp(prefix="geval-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     tempfile.tempdir = str(folder)
@@ -212,7 +212,7 @@ def _has_own_program(request: RunRequest) -> bool:
 
 
 def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
-    """What the configs may read, and what the user named."""
+    """Yield what the configs may read, and what the user named."""
     for request in requests:
         yield from request.access.folders or ()
         if request.env_file is not None:
@@ -232,7 +232,7 @@ def _own_files() -> Iterable[Path]:
 
 
 def _may_be_planted(state: Path, folder: Path) -> bool:
-    """Whether what is in `state` may have come together with a config in `folder`."""
+    """Return whether what is in `state` may have come together with a config in `folder`."""
     around = [folder, *([repository] if (repository := _repository_of(folder)) else [])]
     return any(state.is_relative_to(place) for place in around) or folder.is_relative_to(state.parent)
 

@@ -22,7 +22,7 @@ _INSTEAD = {
 
 
 def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """The words after `geval` with an alias written out: `eval -c FILE` is `run FILE`.
+    """Return the words after `geval` with an alias written out: `eval -c FILE` is `run FILE`.
 
     Raises:
         UsageError: there is no such command.
@@ -42,7 +42,7 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 
 def _without_config_option(words: Sequence[str]) -> Iterator[str]:
-    """The words without `-c` and `--config`, whose values `geval run` takes as they are."""
+    """Yield the words without `-c` and `--config`, whose values `geval run` takes as they are."""
     for word in words:
         name, equals, value = word.partition("=")
         if equals and name in _CONFIG_OPTIONS:

@@ -72,7 +72,7 @@ def watch(
 
 
 def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) -> Stamps:
-    """The stamps of all files below `folders`, hidden and generated folders left out."""
+    """Return the stamps of all files below `folders`, hidden and generated folders left out."""
     found: Stamps = {}
     pending = list(folders)
     skipped = set(ignored)
@@ -94,12 +94,12 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
 
 
 def _is_passing(name: str) -> bool:
-    """Whether nobody writes such a file by hand: a half-written one, or one of geval's own databases."""
+    """Return whether nobody writes such a file by hand: a half-written one, or one of geval's own databases."""
     return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE))
 
 
 def _own_streams() -> set[tuple[int, int]]:
-    """The files that stdout and stderr are written to (`geval run --watch > FILE`), by device and number."""
+    """Return the files that stdout and stderr are written to (`geval run --watch > FILE`), by device and number."""
     found = set()
     for number in (1, 2):
         with suppress(OSError):

@@ -40,7 +40,7 @@ class Tally(Struct):
             self._errors[metric] = self._errors.get(metric, 0) + errored
 
     def summary(self) -> RunSummary:
-        """The sums so far."""
+        """Return the sums so far."""
         passed, failed = self.counts[Status.PASSED], self.counts[Status.FAILED]
         return RunSummary(
             total=sum(self.counts.values()),

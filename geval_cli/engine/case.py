@@ -93,7 +93,7 @@ class PendingResult(Struct, frozen=True):
 
 
 async def run_job(job: Job, context: JobContext) -> CaseResult:
-    """The result of one job. What goes wrong is in the result.
+    """Return the result of one job. What goes wrong is in the result.
 
     Raises:
         BudgetError: the run may spend no more, and the job stays undone.
@@ -102,7 +102,7 @@ async def run_job(job: Job, context: JobContext) -> CaseResult:
 
 
 async def begin_job(job: Job, context: JobContext) -> PendingResult:
-    """How one job stands, but for the assertions that compare its output with others.
+    """Return how one job stands, but for the assertions that compare its output with others.
 
     Raises:
         BudgetError: as in `run_job`.
@@ -222,7 +222,7 @@ def _output_of(choice: Choice) -> JsonValue:
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:
-    """What promptfoo tells a program about where a request comes from."""
+    """Return what promptfoo tells a program about where a request comes from."""
     raw = job.prompt.raw or ""
     prompt = {"raw": raw, "label": job.prompt.label, "config": prompt_params(job.prompt), "template": raw}
     shown = {
@@ -304,7 +304,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
 async def compare_outputs(
     spec: Assertion, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
-    """The results of an assertion that compares the outputs of a row, errors as results too.
+    """Return the results of an assertion that compares the outputs of a row, errors as results too.
 
     Raises:
         BudgetError: the run may spend no more.
@@ -336,7 +336,7 @@ def _error_result(
 
 
 def error_info(error: GevalError) -> ErrorInfo:
-    """An error as a value, with an excerpt of what came back instead of an answer."""
+    """Return an error as a value, with an excerpt of what came back instead of an answer."""
     raw = None
     if isinstance(error, JudgeError):
         raw = error.raw_text

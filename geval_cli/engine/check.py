@@ -178,7 +178,7 @@ def check_plan(
 
 
 def describe_test(test: TestCase) -> str:
-    """How messages name a test: its number, counted from 1, and its description."""
+    """Return how messages name a test: its number, counted from 1, and its description."""
     return f"test {test.index + 1}" + (f" ({test.description})" if test.description else "")
 
 
@@ -251,7 +251,7 @@ def _written(specs: Iterable[Assertion]) -> list[dict[str, object]]:
 
 
 def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
-    """Texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
+    """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
     if suite.dialect is Dialect.PROMPTFOO:
         return
     own = {"input": test.input, "output": test.output, "expected_output": test.expected_output}
@@ -294,7 +294,7 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
 
 
 def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
-    """Whether there will be an output to judge, and whether one that the test brings is left unused."""
+    """Yield whether there will be an output to judge, and whether one that the test brings is left unused."""
     answering = [plan.answering(test, provider) for provider in plan.providers]
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)
     judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)

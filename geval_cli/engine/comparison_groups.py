@@ -29,7 +29,7 @@ class ComparisonGroups(Struct):
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
-        """The results that are final now: of the job, of the whole row, or none.
+        """Return the results that are final now: of the job, of the whole row, or none.
 
         Raises:
             BudgetError: the run may spend no more.
@@ -47,7 +47,7 @@ class ComparisonGroups(Struct):
 
 
 async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[CaseResult]:
-    """The final results of a whole row. Cases without an output are not compared and stay errors.
+    """Return the final results of a whole row. Cases without an output are not compared and stay errors.
 
     Raises:
         BudgetError: the run may spend no more.
@@ -67,7 +67,7 @@ async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[
 async def _compared(
     spec: Assertion, answered: Sequence[PendingResult], context: JobContext
 ) -> list[tuple[int, AssertionResult]]:
-    """The result of one comparison for each case that takes part; what it cost is in the first."""
+    """Return the result of one comparison for each case that takes part; what it cost is in the first."""
     # Where scores are compared, a case whose assertions could not be judged has none.
     needs_scores = spec.base_type == "max-score"
     part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
@@ -99,7 +99,7 @@ def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> Cas
 
 
 def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
-    """The verdict of a case whose output was compared: one that loses fails with 0, one that wins keeps its own.
+    """Return the verdict of a case whose output was compared: one that loses fails with 0, one that wins keeps its own.
 
     `is_alone` says that nothing but comparisons is asserted; then the winner has 1.
     """
@@ -114,7 +114,7 @@ def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: 
 def _in_order(
     job: Job, own: Iterable[AssertionResult], compared: Iterable[AssertionResult]
 ) -> Iterator[AssertionResult]:
-    """The results in the order of the config."""
+    """Yield the results in the order of the config."""
     rest, comparisons = iter(own), iter(compared)
     for spec in assertions_of(job.prompt, job.test):
         result = next(comparisons if spec.compares_outputs else rest, None)

@@ -16,14 +16,14 @@ CONVERSATION = "_conversation"
 
 
 def uses_conversation(prompt: PromptSpec) -> bool:
-    """Whether a prompt asks for former turns."""
+    """Return whether a prompt asks for former turns."""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
         return prompt.sees_conversation
     return CONVERSATION in (prompt.raw or "")
 
 
 def is_order_bound(test: TestCase) -> bool:
-    """Whether later tests may depend on this one."""
+    """Return whether later tests may depend on this one."""
     return test.promptfoo.store_output_as is not None
 
 
@@ -34,7 +34,7 @@ class ConversationState(Struct):
     _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
 
     def variables_for(self, job: Job) -> dict[str, JsonValue]:
-        """What is added to the variables of a job's test. All of it came from models, and is never rendered."""
+        """Return what is added to the variables of a job's test. All of it came from models, and is never rendered."""
         found = dict(self._outputs)
         if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
             found[CONVERSATION] = list(self._turns.get(_talk_of(job), ()))

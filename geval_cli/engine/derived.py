@@ -43,7 +43,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
-    """The value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
+    """Return the value of each derived metric; None when it cannot be computed: no score yet, a division by zero."""
     sums = {
         name: scored.mean * scored.n for name, scored in summary.metrics.items() if scored.mean is not None
     }
@@ -53,7 +53,7 @@ def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, f
 def derive_by_column(
     metrics: Sequence[DerivedMetric], results: Iterable[CaseResult], *, columns: int
 ) -> dict[str, tuple[float | None, ...]]:
-    """The value of each derived metric for the cases of each column alone, by the column's index."""
+    """Return the value of each derived metric for the cases of each column alone, by the column's index."""
     if not metrics:
         return {}
     counts: Counter[int] = Counter()
@@ -81,7 +81,7 @@ def _derived(
 
 
 def check_formulas(metrics: Iterable[DerivedMetric]) -> Iterator[Problem]:
-    """What keeps formulas from being computed, whatever the metrics will be."""
+    """Yield what keeps formulas from being computed, whatever the metrics will be."""
     for metric in metrics:
         why = _formula_problem(metric.value)
         if why:

@@ -18,7 +18,7 @@ def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[Assertion, ...]:
 
 
 def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
-    """What the prompt's mode asks of an answer; None when the prompt has no mode."""
+    """Return what the prompt's mode asks of an answer; None when the prompt has no mode."""
     mode = prompt.effective_mode
     if mode == "llm":
         is_written = "evaluation_criteria" in prompt.model_fields_set
@@ -38,7 +38,7 @@ def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
 
 
 def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
-    """The schema that shapes the answer to a checked prompt, where the provider can; None when there is none."""
+    """Return the schema that shapes the answer to a checked prompt, where the provider can; None when there is none."""
     if prompt.expected_schema is None:
         return None
     written = unless_empty(prompt.expected_schema)
@@ -47,7 +47,7 @@ def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
 
 
 def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """What is wrong with the evaluation keys of prompts, whatever the test."""
+    """Yield what is wrong with the evaluation keys of prompts, whatever the test."""
     for prompt in prompts:
         yield from _check_expected_schema(prompt)
         if prompt.effective_mode == "schema" and (prompt.evaluation_criteria or "").strip():
@@ -57,7 +57,7 @@ def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
 
 
 def check_unused_schema(test: TestCase, prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """A warning about a schema that no prompt has a use for."""
+    """Yield a warning about a schema that no prompt has a use for."""
     if unless_empty(test.evaluation_schema) is None:
         return
     modes = {prompt.effective_mode for prompt in prompts}

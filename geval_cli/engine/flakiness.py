@@ -46,7 +46,7 @@ class _Repeats(Struct):
 
 
 def flaky_tests(results: Iterable[CaseResult]) -> tuple[tuple[FlakyTest, ...], int]:
-    """The first hundred tests that both passed and failed, and how many there are in all.
+    """Return the first hundred tests that both passed and failed, and how many there are in all.
 
     `results` come test by test, as the store gives them; of one test at a time, its repeats are held.
     """

@@ -128,7 +128,7 @@ class ForecastTally(Struct):
         found.tokens += tokens
 
     def forecast(self) -> Forecast:
-        """The sums so far: generation first, then judges, in the order of their first request."""
+        """Return the sums so far: generation first, then judges, in the order of their first request."""
         rows = [_row(key, found) for key, found in self._sums.items() if found.most or found.cached]
         order = {purpose: number for number, purpose in enumerate(Purpose)}
         rows.sort(key=lambda row: (row.role is Role.JUDGE, row.provider, order[row.purpose]))

@@ -31,7 +31,7 @@ ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
 def judge_gates(
     gates: Sequence[Gate], results: Iterable[CaseResult], *, max_errors: int | None
 ) -> tuple[GateResult, ...]:
-    """How each gate stands, and last whether there were more errors than `max_errors` allows (None: not asked).
+    """Return how each gate stands, and last whether there were more errors than `max_errors` allows (None: not asked).
 
     A gate that nothing could be counted for is an error, never passed. Too many errors are an error too: nothing was
     found to be bad, but not all was judged.
@@ -102,7 +102,7 @@ class _Sums(Struct):
             self.finished.add(result.test_index, has_passed)
 
     def result(self) -> GateResult:
-        """How the gate stands."""
+        """Return how the gate stands."""
         actual, note = self._actual()
         if actual is None:
             return GateResult(self.gate.text, Status.ERROR, None, self._nothing())
@@ -122,7 +122,7 @@ class _Sums(Struct):
         return "no answer was timed" if self.gate.statistic in _LATENCIES else "there is nothing to count"
 
     def _actual(self) -> tuple[float | None, str]:
-        """What is compared with the limit, and a note on how sure it is."""
+        """Return what is compared with the limit, and a note on how sure it is."""
         match self.gate.statistic:
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
@@ -181,7 +181,7 @@ class GateSubjects(Struct):
             self.note_metrics(member, test, templates)
 
     def problems(self) -> Iterator[Problem]:
-        """One for each gate for which nothing can be counted, whatever models answer."""
+        """Yield one for each gate for which nothing can be counted, whatever models answer."""
         for index, gate in enumerate(self.gates):
             if gate.metric is not None and gate.metric not in self.metrics and not self.names_may_come:
                 near = did_you_mean(gate.metric, self.metrics)
@@ -208,12 +208,12 @@ class GateSubjects(Struct):
 
 
 def errors_are_gated(gates: Iterable[Gate]) -> bool:
-    """Whether one of the gates says how many errors of the whole run are allowed."""
+    """Return whether one of the gates says how many errors of the whole run are allowed."""
     return any(item.statistic is Statistic.ERRORS and not item.metric and not item.tags for item in gates)
 
 
 def passed_gate(share: float) -> Gate:
-    """The gate that `--fail-under SHARE` stands for; errors count as not passed."""
+    """Return the gate that `--fail-under SHARE` stands for; errors count as not passed."""
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 

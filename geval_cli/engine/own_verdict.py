@@ -23,7 +23,7 @@ async def own_verdict(
     subject: Subject,
     tools: Tools,
 ) -> Verdict:
-    """The verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
+    """Return the verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
 
     Raises:
         CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.

@@ -16,13 +16,13 @@ _ANY = "*"
 
 
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Whether a provider is asked a prompt at all; one that chooses nothing is asked every prompt."""
+    """Return whether a provider is asked a prompt at all; one that chooses nothing is asked every prompt."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
     return chosen is None or _is_chosen(prompt_names(prompt), chosen)
 
 
 def runs_with(test: TestCase, provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Whether a test is run with a provider and a prompt."""
+    """Return whether a test is run with a provider and a prompt."""
     promptfoo = test.promptfoo
     return (promptfoo.prompts is None or _is_chosen(prompt_names(prompt), promptfoo.prompts)) and (
         promptfoo.providers is None
@@ -31,13 +31,13 @@ def runs_with(test: TestCase, provider: ProviderSpec, prompt: PromptSpec) -> boo
 
 
 def prompt_names(prompt: PromptSpec) -> tuple[str, ...]:
-    """All names by which a config may choose a prompt."""
+    """Return all names by which a config may choose a prompt."""
     own = prompt.names if isinstance(prompt, NamedPromptSpec) else ()
     return (prompt.id, prompt.label, *own)
 
 
 def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
-    """Whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
+    """Return whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
     known = [name for name in names if name]
     return any(
         name == wanted
@@ -81,7 +81,7 @@ class Job(Struct, frozen=True):
 
     @property
     def generates(self) -> bool:
-        """Whether a model is asked for the output, or the test's own output is judged."""
+        """Return whether a model is asked for the output, or the test's own output is judged."""
         return self.provider.id != NO_PROVIDER.id and not self.test.promptfoo.output_replaces_answer
 
 
@@ -119,7 +119,7 @@ class Plan(Struct, frozen=True, dict=True):
         )
 
     def cases_of(self, test: TestCase) -> int:
-        """How many jobs a test makes, repeats counted once."""
+        """Return how many jobs a test makes, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
     @property
@@ -154,12 +154,12 @@ class Plan(Struct, frozen=True, dict=True):
                         yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
 
     def _label(self, provider: ProviderSpec) -> str:
-        """The column's label, by which promptfoo names a row's provider whoever answers it."""
+        """Return the column's label, by which promptfoo names a row's provider whoever answers it."""
         is_named = self.suite.dialect is Dialect.PROMPTFOO and provider.id != NO_PROVIDER.id
         return provider.title if is_named else ""
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:
-    """Whether the config wrote nothing but an id, which may be the name of a provider that stands elsewhere."""
+    """Return whether the config wrote nothing but an id, which may be the name of a provider that stands elsewhere."""
     has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
     return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}

@@ -32,7 +32,7 @@ class PrefetchedAnswers(Struct):
         self._questions.append(_PendingAnswer(judge, request, asyncio.ensure_future(judge.complete(request))))
 
     def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
-        """The answer to `request` on its way, if it was asked for and nobody took it yet."""
+        """Return the answer to `request` on its way, if it was asked for and nobody took it yet."""
         for question in self._questions:
             if question.judge == judge and question.request == request:
                 self._questions.remove(question)

@@ -33,7 +33,7 @@ _PROMPT_FORMS = "return the text, or a list of chat messages"
 
 
 async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValue]) -> Job:
-    """The job with the variables and the prompt that programs make; the job itself where none does.
+    """Return the job with the variables and the prompt that programs make; the job itself where none does.
 
     The prompt's program comes last: it sees what `transformVars` gives.
 
@@ -59,7 +59,7 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
 
 
 def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]:
-    """What keeps the programs of prompts from being run: no such program or function, a syntax error."""
+    """Yield what keeps the programs of prompts from being run: no such program or function, a syntax error."""
     for prompt in suite.prompts:
         if not isinstance(prompt, NamedPromptSpec) or not prompt.made_by:
             continue
@@ -70,7 +70,7 @@ def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]
 
 
 def check_made_variables(context: CheckContext) -> Iterator[Problem]:
-    """The same for the programs of a test's variables."""
+    """Yield the same for the programs of a test's variables."""
     for name, written in context.test.promptfoo.made_vars.items():
         location = context.test.place.value("vars", name)
         yield from code_problems(written, location, context, default_function=_VARIABLE_FUNCTION)
@@ -149,7 +149,7 @@ async def _printed(prompt: NamedPromptSpec, context: JsonValue, scripts: Scripts
 
 
 def _command(prompt: NamedPromptSpec, access: Access) -> list[str]:
-    """The program and its arguments. A Python file is a program too when no function of it is named.
+    """Return the program and its arguments. A Python file is a program too when no function of it is named.
 
     Raises:
         ValueError: quotes in the command do not match.
@@ -178,7 +178,7 @@ def _command_problems(prompt: NamedPromptSpec, suite: Suite) -> Iterator[Problem
 
 
 def _is_whole_file(made_by: str, access: Access) -> bool:
-    """Whether a Python file is to be run as it is, instead of one of its functions."""
+    """Return whether a Python file is to be run as it is, instead of one of its functions."""
     try:
         code = find_code(made_by, Path(), Language.PYTHON, access)
     except CodeError:

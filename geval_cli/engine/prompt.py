@@ -58,7 +58,7 @@ def resolved_variables(
 def render_text(
     raw: str, variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str] = ()
 ) -> str:
-    """The text that is sent for a prompt.
+    """Return the text that is sent for a prompt.
 
     In a prompt that is JSON each text is rendered by itself, so that quotes and line breaks of variables cannot
     break it, and the whole is written with one entry a line.
@@ -100,7 +100,7 @@ def rendered_params(
 
 
 def as_sent(text: str) -> str:
-    """A text without templates as it is sent: JSON with one entry a line, any other text as it is."""
+    """Return a text without templates as it is sent: JSON with one entry a line, any other text as it is."""
     try:
         return js_json(json.loads(text, parse_constant=_refuse), 2)
     except (ValueError, RecursionError):
@@ -118,7 +118,7 @@ def shown_text(text: str) -> str:
 
 
 def chat_messages(text: str) -> tuple[Message, ...]:
-    """The messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
+    """Return the messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
     found: JsonValue = None
     if text.strip().startswith(_YAML_CHAT):
         try:
@@ -189,7 +189,7 @@ def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> boo
 def _rendered_values(
     variables: Mapping[str, JsonValue], templates: Templates, opaque: Collection[str]
 ) -> dict[str, JsonValue]:
-    """Texts rendered once more; one that is no template, or names what is no variable, stays as it is."""
+    """Return texts rendered once more; one that is no template, or names what is no variable, stays as it is."""
     rendered = {}
     for name, value in variables.items():
         rendered[name] = value
@@ -296,14 +296,14 @@ def render_prompt(
 
 
 def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
-    """The parameters that a prompt brings for the model."""
+    """Return the parameters that a prompt brings for the model."""
     return prompt.params if isinstance(prompt, NamedPromptSpec) else {}
 
 
 def seen_by_templates(
     test: TestCase, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
 ) -> TestCase:
-    """The test with the variables that templates see: in promptfoo's dialect variables may name others.
+    """Return the test with the variables that templates see: in promptfoo's dialect variables may name others.
 
     `earlier` are variables that models made in earlier jobs; they are never rendered.
     """

@@ -33,7 +33,7 @@ class StopReason(StrEnum):
 
     @property
     def is_signal(self) -> bool:
-        """Whether somebody outside asks for it: by a signal to the process, or by a request to the server."""
+        """Return whether somebody outside asks for it: by a signal to the process, or by a request to the server."""
         return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
 
 

@@ -41,7 +41,7 @@ class Selection(Struct, frozen=True):
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is left out."""
+        """Return whether nothing is left out."""
         return self == Selection(seed=self.seed)
 
     @property
@@ -61,7 +61,7 @@ class Selection(Struct, frozen=True):
         return {name: value for name, value in options.items() if value is not None}
 
     def apply(self, suite: Suite) -> Suite:
-        """The suite with what is selected of it. Tests keep their numbers."""
+        """Return the suite with what is selected of it. Tests keep their numbers."""
         if self.takes_all:
             return suite
         return replace(
@@ -72,7 +72,7 @@ class Selection(Struct, frozen=True):
         )
 
     def takes(self, test: TestCase) -> bool:
-        """Whether a test is one of those that `first` and `sample` choose among."""
+        """Return whether a test is one of those that `first` and `sample` choose among."""
         return (
             (self.pattern is None or _is_found(self.pattern, test.description or ""))
             and all(_fits(test.metadata.get(name), value) for name, value in self.metadata)
@@ -129,7 +129,7 @@ def _draw(tests: Iterable[TestCase], count: int, seed: int) -> frozenset[int]:
 
 
 def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
-    """The fingerprints of the tests that failed, or could not be judged, in any column of an earlier run."""
+    """Return the fingerprints of the tests that failed, or could not be judged, in any column of an earlier run."""
     return frozenset(
         _fingerprint(result.description, result.vars, result.test_index)
         for result in results
@@ -138,7 +138,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def fingerprint(test: TestCase) -> str:
-    """What a test is recognised by in another run: its description and vars; without both, its number."""
+    """Return what a test is recognised by in another run: its description and vars; without both, its number."""
     return _fingerprint(test.description, test.vars, test.index)
 
 

@@ -31,7 +31,7 @@ _OUTPUT_FUNCTION = "get_transform"
 
 
 async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
-    """The test with what its `transformVars` gives among its variables. Nothing is run without `tools.scripts`.
+    """Return the test with what its `transformVars` gives among its variables. Nothing is run without `tools.scripts`.
 
     Raises:
         CodeFailedError: the code fails, or gives no mapping.
@@ -50,7 +50,7 @@ async def with_transformed_variables(test: TestCase, tools: Tools) -> TestCase:
 async def transformed_output(
     subject: Subject, provider: ProviderSpec, prompt: PromptSpec, tools: Tools
 ) -> JsonValue:
-    """The output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
+    """Return the output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
 
     By promptfoo's rules an answer that was asked for by a JSON Schema is data, before any transform sees it.
 
@@ -68,7 +68,7 @@ async def transformed_output(
 
 
 def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -> bool:
-    """Whether promptfoo makes data of the answer: where it looks for a JSON Schema of it, there is one.
+    """Return whether promptfoo makes data of the answer: where it looks for a JSON Schema of it, there is one.
 
     The test's word counts before the prompt's, and that before the provider's. In a file the schema is found for the
     Responses API and Anthropic's, and overlooked for chat APIs.
@@ -101,7 +101,7 @@ def _with_structured_output(subject: Subject) -> Subject:
 
 
 async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> Subject:
-    """The subject with the output as the assertion's own `transform` gives it, and its context from the output.
+    """Return the subject with the output as the assertion's own `transform` gives it, and its context from the output.
 
     Raises:
         CodeFailedError: the code fails, or gives nothing.
@@ -117,14 +117,14 @@ async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> 
 
 
 def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:
-    """Problems of the code that belongs to no test: transforms of providers."""
+    """Yield problems of the code that belongs to no test: transforms of providers."""
     for provider in suite.providers:
         if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
             yield from code_problems(provider.transform, provider.place.value("transform"), context)
 
 
 def check_test_code(test: TestCase, context: CheckContext) -> Iterator[Problem]:
-    """Problems of a test's transforms and of those of its assertions."""
+    """Yield problems of a test's transforms and of those of its assertions."""
     promptfoo = test.promptfoo
     if isinstance(test.provider, FilteredProviderSpec) and test.provider.transform is not None:
         yield from code_problems(test.provider.transform, test.provider.place.value("transform"), context)

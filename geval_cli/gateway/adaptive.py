@@ -48,7 +48,7 @@ class AdaptiveSlots:
         return ticket
 
     def take(self) -> int | None:
-        """A slot, if there is one for which nobody waits; as `acquire`, which would wait."""
+        """Return a slot, if there is one for which nobody waits; as `acquire`, which would wait."""
         if self._line or not self._has_room:
             return None
         self._taken += 1

@@ -61,7 +61,7 @@ class Budget(Struct):
         self.requests += 1
 
     def leaves_room_beside(self, reserved_usd: float) -> bool:
-        """Whether there is money left when what is under way costs `reserved_usd`."""
+        """Return whether there is money left when what is under way costs `reserved_usd`."""
         # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
         spent_usd = self.cost_usd + reserved_usd
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
@@ -129,7 +129,7 @@ class _Price(Struct):
         self.characters += characters * answers
 
     def expected_usd(self, *, answers: int, characters: int) -> float:
-        """The mean, or more for a question that is longer than the mean one."""
+        """Return the mean, or more for a question that is longer than the mean one."""
         each_usd, usual = self.cost_usd / self.answers, self.characters / self.answers
         return each_usd * answers * max(1.0, characters / max(usual, 1.0))
 

@@ -37,7 +37,7 @@ class Memory:
         self._weight = 0
 
     def get(self, keys: Sequence[str]) -> dict[str, StoredChoice]:
-        """Those of `keys` that are there."""
+        """Return those of `keys` that are there."""
         found = {key: self._choices.pop(key) for key in keys if key in self._choices}
         self._choices.update(found)
         return found
@@ -91,7 +91,7 @@ class Answers:
         return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))
 
     def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
-        """What is known, by sample, as a response; what the run has used before does not count again."""
+        """Return what is known, by sample, as a response; what the run has used before does not count again."""
         new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
@@ -103,7 +103,7 @@ class Answers:
                 self._used.add(key)
 
     async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
-        """What is known of the samples of `call`, by key."""
+        """Return what is known of the samples of `call`, by key."""
         found = self._memory.get(call.keys)
         missing = [key for key in call.keys if key not in found]
         if missing and call.outlives_run and self._store is not None:
@@ -192,7 +192,7 @@ class CacheWrite:
 
 
 def _weight(stored: StoredChoice) -> int:
-    """The room that a choice takes, in token probabilities."""
+    """Return the room that a choice takes, in token probabilities."""
     tokens = stored.choice.token_logprobs
     weight = _ENTRY_WEIGHT + len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
     return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)

@@ -33,7 +33,7 @@ class ModelCall(Struct, frozen=True):
     attempt: int = 1
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
-        """The same call for some of its samples only."""
+        """Return the same call for some of its samples only."""
         if sample_indexes == self.request.sample_indexes:
             return self
         key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
@@ -72,5 +72,5 @@ class Runtime(Struct, frozen=True):
     now: Callable[[], float] = time.time
 
     def time_of_day(self, moment: float) -> str:
-        """A moment of `clock` as a wall clock shows it here: 11:42."""
+        """Return a moment of `clock` as a wall clock shows it here: 11:42."""
         return f"{datetime.fromtimestamp(self.now() + moment - self.clock()).astimezone():%H:%M}"

@@ -51,7 +51,7 @@ class Circuit:
             )
 
     async def send(self, call: ModelCall) -> ModelResponse:
-        """One request to the provider. The choices are aligned with the request's samples."""
+        """Return one request to the provider. The choices are aligned with the request's samples."""
         provider = call.provider
         self.check(provider)
         broken = self._broken.get(id(provider))

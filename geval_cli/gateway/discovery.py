@@ -36,7 +36,7 @@ class Discovery:
         return frozenset()
 
     def unknown(self, features: AbstractSet[str]) -> AbstractSet[str]:
-        """Those of `features` that nobody has found out about."""
+        """Return those of `features` that nobody has found out about."""
         return features - self._known
 
     def settle(self, claimed: AbstractSet[str], *, known: AbstractSet[str]) -> None:

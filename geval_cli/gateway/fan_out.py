@@ -100,7 +100,7 @@ class FanOut:
                 raise answer
 
     async def _send(self, call: ModelCall, width: _Width) -> ModelResponse | None:
-        """The answer, or None when the server refuses to give several choices at once."""
+        """Return the answer, or None when the server refuses to give several choices at once."""
         asked = len(call.request.sample_indexes)
         try:
             response = await self._following(call)

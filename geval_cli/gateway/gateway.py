@@ -147,7 +147,7 @@ class Gateway:
         await self._stack.aclose()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
-        """The call of `request`; the steps of a criterion are one object for all tests, and hashed once."""
+        """Return the call of `request`; the steps of a criterion are one object for all tests, and hashed once."""
         known = self._repeated.get(id(request))
         if known is not None and known.request is request and known.provider is provider:
             return replace(known, number=next(self._numbers))
@@ -185,7 +185,7 @@ class BoundModel(Struct, frozen=True):
 
 
 def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
-    """A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
+    """Return a judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()

@@ -11,7 +11,7 @@ _VERSION = 1
 
 
 def choice_keys(identity: ProviderIdentity, request: ModelRequest) -> tuple[str, ...]:
-    """The keys of all samples of `request`, in the order of its `sample_indexes`.
+    """Return the keys of all samples of `request`, in the order of its `sample_indexes`.
 
     Each is 64 hexadecimal digits, the same on every machine and in every process. How many samples are asked for
     together does not change them, nor on whose behalf they are asked for.

@@ -48,7 +48,7 @@ class Window:
         self._total = 0.0
 
     def wait_s(self, amount: float, now: float) -> float:
-        """How long from `now` until `amount` may be taken, in seconds; 0 when it may be at once."""
+        """Return how long from `now` until `amount` may be taken, in seconds; 0 when it may be at once."""
         while self._taken and self._taken[0].at + self._span_s <= now:
             left = self._taken.popleft()
             left.has_left = True
@@ -82,7 +82,7 @@ class _Slots(Struct):
     overall: AdaptiveSlots | None
 
     async def acquire(self) -> int:
-        """Both slots, the server's own first; returns what `release` needs."""
+        """Return both slots, the server's own first; returns what `release` needs."""
         ticket = await self.own.acquire()
         if self.overall is not None:
             try:
@@ -93,7 +93,7 @@ class _Slots(Struct):
         return ticket
 
     def take(self) -> int | None:
-        """Both slots, if nobody waits for one of them and both are there; as `acquire`, which would wait."""
+        """Return both slots, if nobody waits for one of them and both are there; as `acquire`, which would wait."""
         ticket = self.own.take()
         if ticket is not None and self.overall is not None and self.overall.take() is None:
             self.own.release(ticket)
@@ -129,7 +129,7 @@ class _Weights(Struct):
 
     @property
     def is_being_found_out(self) -> bool:
-        """Whether the first request is under way, before which nobody can say how many fit into a minute."""
+        """Return whether the first request is under way, before which nobody can say how many fit into a minute."""
         return not self.answers and self.under_way > 0
 
 
@@ -288,13 +288,13 @@ def _window(per_minute: float | None) -> Window | None:
 
 
 def _is_overload(error: ProviderError) -> bool:
-    """Whether the server says that it is asked too much, and not that it is broken."""
+    """Return whether the server says that it is asked too much, and not that it is broken."""
     if isinstance(error, ProviderUnavailableError):
         return error.status in _OVERLOADED or bool(error.retry_after_s)
     return isinstance(error, ProviderRateLimitError)
 
 
 def _estimated_tokens(request: ModelRequest) -> float:
-    """What the messages may weigh, until the server says it: about four characters a token."""
+    """Return what the messages may weigh, until the server says it: about four characters a token."""
     characters = sum(len(str(message.content)) for message in request.messages)
     return characters / _CHARACTERS_PER_TOKEN

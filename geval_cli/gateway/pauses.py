@@ -65,7 +65,7 @@ class Pauses:
         return pace.own_pause_s
 
     def limited_since(self, server: ServerKey) -> float | None:
-        """The moment since which `server` has answered nothing but that it is asked too often."""
+        """Return the moment since which `server` has answered nothing but that it is asked too often."""
         pace = self._paces.get(server)
         return None if pace is None else pace.limited_since
 
@@ -94,6 +94,6 @@ class Pauses:
         self._paces[server].gap_s = 0.0
 
     def remaining_s(self, server: ServerKey) -> float:
-        """How long the next call to `server` has to wait, 0 when it has not."""
+        """Return how long the next call to `server` has to wait, 0 when it has not."""
         pace = self._paces.get(server)
         return 0.0 if pace is None else max(0.0, max(pace.until, pace.next_call_at) - self._clock())

@@ -76,7 +76,7 @@ class Retry:
                 await self._runtime.sleep(delay_s)
 
     def _delay_s(self, call: ModelCall, error: ProviderError, trouble: _RetryState) -> float | None:
-        """How long to wait before the next attempt, in seconds; None when there is to be none."""
+        """Return how long to wait before the next attempt, in seconds; None when there is to be none."""
         limits = call.provider.limits
         if not error.is_retryable or not limits.max_retries:
             return None
@@ -148,5 +148,5 @@ def _tell_what_was_tried(error: ProviderError, trouble: _RetryState) -> None:
 
 
 def _named_delay_s(error: ProviderError) -> float | None:
-    """What the server asks for; asking for none at all is no answer."""
+    """Return what the server asks for; asking for none at all is no answer."""
     return (error.retry_after_s or None) if isinstance(error, ProviderUnavailableError) else None

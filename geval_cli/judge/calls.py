@@ -34,7 +34,7 @@ class JudgeCalls:
         self.latency_ms = 0.0
 
     def params(self, *, temperature: int, max_tokens: int | None = None) -> dict[str, JsonValue]:
-        """The request's own wire parameters; whatever the judge's config sets itself is left to it."""
+        """Return the request's own wire parameters; whatever the judge's config sets itself is left to it."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
         if max_tokens is not None and not self._has_room(own):
@@ -45,7 +45,7 @@ class JudgeCalls:
         return self.memory.needs_room(self.judge) or not _ROOM_KEYS.isdisjoint(own)
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The judge's answer, its cost added to this judgement's."""
+        """Return the judge's answer, its cost added to this judgement's."""
         response = await self.judge.complete(_of_judge(request))
         self.usage += response.usage
         self.latency_ms += response.latency_ms
@@ -56,7 +56,7 @@ class JudgeCalls:
         return await self.memory.ask_with_logprobs(self.judge, lambda: self.ask(request))
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
-        """What `read` makes of the answer; after a JudgeError it is asked for once more, in other words.
+        """Return what `read` makes of the answer; after a JudgeError it is asked for once more, in other words.
 
         Raises:
             JudgeError: the second answer cannot be read either.
@@ -64,7 +64,7 @@ class JudgeCalls:
         return await self.read_again(request, (await self.ask(request)).choices[0], read)
 
     async def read_again(self, request: ModelRequest, choice: Choice, read: Callable[[Choice], Read]) -> Read:
-        """What `read` makes of `choice`, the first answer to `request`, or of a second one."""
+        """Return what `read` makes of `choice`, the first answer to `request`, or of a second one."""
         try:
             return read(choice)
         except JudgeError as error:
@@ -105,7 +105,7 @@ def _of_judge(request: ModelRequest) -> ModelRequest:
 
 
 def is_cut_off(choice: Choice) -> bool:
-    """Whether a reply ends because a token limit was reached."""
+    """Return whether a reply ends because a token limit was reached."""
     return choice.finish_reason in _CUT_OFF
 
 

@@ -23,7 +23,7 @@ class Dimension(Struct, frozen=True):
 
     @property
     def definition(self) -> str:
-        """What to reward and what to penalise, in one paragraph."""
+        """Return what to reward and what to penalise, in one paragraph."""
         return " ".join(read_prompt(f"dimensions/{self.name}").split())
 
 
@@ -47,7 +47,7 @@ DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
 
 
 def find_dimension(name: str) -> Dimension:
-    """The dimension of this name.
+    """Return the dimension of this name.
 
     Raises:
         UsageError: there is none.

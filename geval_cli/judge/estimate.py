@@ -33,7 +33,7 @@ class RatingQuestion(Struct, frozen=True):
     response_schema: Mapping[str, JsonValue] | None = None
 
     def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:
-        """The request for one rating at temperature 0."""
+        """Return the request for one rating at temperature 0."""
         return ModelRequest(
             messages=self.messages,
             params=calls.params(temperature=0, max_tokens=self._max_tokens()),
@@ -45,7 +45,7 @@ class RatingQuestion(Struct, frozen=True):
         )
 
     def samples_request(self, calls: JudgeCalls, count: int) -> ModelRequest:
-        """The request for `count` ratings at temperature 1."""
+        """Return the request for `count` ratings at temperature 1."""
         params = calls.params(temperature=1, max_tokens=self._max_tokens())
         return replace(self.request(calls), params=params, sample_indexes=tuple(range(count)))
 
@@ -53,7 +53,7 @@ class RatingQuestion(Struct, frozen=True):
         return FORM_MAX_TOKENS if self.criterion.is_form else None
 
     def read(self, choice: Choice) -> ParsedReply:
-        """The verdict of a reply.
+        """Return the verdict of a reply.
 
         Raises:
             JudgeError: there is none, there are different ones, or it lies outside the range.
@@ -67,7 +67,7 @@ class RatingQuestion(Struct, frozen=True):
 
 @cache
 def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
-    """Every rating as it may be written; none when they are too many to be listed."""
+    """Return every rating as it may be written; none when they are too many to be listed."""
     scale = Scale.of(score_range, score_step).spellings
     return tuple(spelling for spelling, _ in scale) if len(scale) <= _MOST_LISTED else ()
 
@@ -200,7 +200,7 @@ async def _by_samples(question: RatingQuestion, metric: Metric, calls: JudgeCall
 def _read_all(
     question: RatingQuestion, response: ModelResponse
 ) -> tuple[list[ParsedReply], dict[int, JudgeError]]:
-    """The samples that can be read, and what is wrong with the others, by their place in the response."""
+    """Return the samples that can be read, and what is wrong with the others, by their place in the response."""
     replies: list[ParsedReply] = []
     problems: dict[int, JudgeError] = {}
     for place, choice in enumerate(response.choices):
@@ -213,7 +213,7 @@ def _read_all(
 
 
 def _without_readable(request: ModelRequest, response: ModelResponse, unread: Iterable[int]) -> ModelRequest:
-    """The request for the samples that cannot be read alone: what could be read is paid for and stays."""
+    """Return the request for the samples that cannot be read alone: what could be read is paid for and stays."""
     indexes = response.sample_indexes
     if len(indexes) != len(response.choices):
         return request
@@ -252,7 +252,7 @@ def _weighted(weighed: _Weighed) -> Estimate:
 
 
 def describe(estimate: Estimate, score_range: ScoreRange) -> str:
-    """The distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
+    """Return the distribution in words: `4.3 on a scale of 1 to 5 (from token probabilities: 4 70%, 5 30%)`."""
     low, high = (format_number(end) for end in score_range)
     rating = f"{format_number(round(estimate.rating, 2))} on a scale of {low} to {high}"
     shares = sorted(estimate.distribution.shares.items(), key=lambda item: (-item[1], item[0]))

@@ -38,7 +38,7 @@ STEPS_STAND_IN = '{"steps": ["Read all of it.", "Compare it with the criteria.",
 
 
 def further_answers(metric: Metric, after: Purpose) -> Iterator[FurtherAnswers]:
-    """What `grade` may ask for once it has asked for an answer of the purpose `after` (GEVAL.md, section 2).
+    """Yield what `grade` may ask for once it has asked for an answer of the purpose `after` (GEVAL.md, section 2).
 
     Asking once more after an unreadable reply is not counted: it is no way that anybody plans for.
     """

@@ -285,7 +285,7 @@ def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue
 
 
 def _shared_steps_request(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> ModelRequest:
-    """The request that all tests with these criteria share; it is the same object for them, too."""
+    """Return the request that all tests with these criteria share; it is the same object for them, too."""
     return _worded_steps_request(criteria, labels, tuple(calls.params(temperature=0).items()))
 
 
@@ -304,7 +304,7 @@ _parsed_steps = lru_cache(maxsize=_STEPS_KEPT)(parse_steps)
 
 
 def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
-    """The grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail."""
+    """Return the grade of a list of criteria: the mean of the scores, one threshold, the parts in the detail."""
     score = math.fsum(part.score for part in parts) / len(parts)
     estimators = {part.estimator for part in parts}
     result = Grade(
@@ -350,5 +350,5 @@ def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, 
 
 
 def _with_values(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The JSON form of a detail, without what does not apply."""
+    """Return the JSON form of a detail, without what does not apply."""
     return {name: to_json(value) for name, value in detail.items() if value is not None}

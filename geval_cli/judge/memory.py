@@ -28,7 +28,7 @@ class JudgeMemory:
     async def ask_with_logprobs(
         self, judge: Judge, ask: Callable[[], Awaitable[ModelResponse]]
     ) -> ModelResponse | None:
-        """The answer of `ask`, or None without asking when the judge is known to give no token probabilities.
+        """Return the answer of `ask`, or None without asking when the judge is known to give no token probabilities.
 
         The first caller asks while others with the same judge wait for what it finds, but not longer than they must.
         """
@@ -48,7 +48,7 @@ class JudgeMemory:
             discovery.settle(claimed, known=known)
 
     def needs_room(self, judge: Judge) -> bool:
-        """Whether the small token limit of scores-only forms is known to cut this judge's replies off."""
+        """Return whether the small token limit of scores-only forms is known to cut this judge's replies off."""
         return judge in self._needs_room
 
     def note_needs_room(self, judge: Judge) -> None:

@@ -197,7 +197,7 @@ def default_step(score_range: ScoreRange) -> float:
 
 
 def format_number(value: float) -> str:
-    """A rating as people write it: `8`, not `8.0`; at most ten significant digits when it is not whole."""
+    """Return a rating as people write it: `8`, not `8.0`; at most ten significant digits when it is not whole."""
     if value == int(value):
         return str(int(value))
     return f"{value:.10g}"

@@ -28,7 +28,7 @@ def fence(label: str, text: str) -> str:
 
 
 def marker_code(text: str) -> str:
-    """The code of a text: a piece of its hash that does not occur in it."""
+    """Return the code of a text: a piece of its hash that does not occur in it."""
     code = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
     while code in text:
         code = hashlib.sha256(f"{code}{text}".encode("utf-8", "surrogatepass")).hexdigest()[:_CODE_LENGTH]
@@ -68,13 +68,13 @@ class Block(Struct, frozen=True):
 
 @cache
 def read_prompt(name: str) -> str:
-    """The text of `prompts/<name>.md`."""
+    """Return the text of `prompts/<name>.md`."""
     return files(_PROMPT_FOLDER).joinpath(f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
 def prompt_version() -> str:
-    """A digest of all prompt files: it changes whenever a judge is asked in other words."""
+    """Return a digest of all prompt files: it changes whenever a judge is asked in other words."""
     digest = hashlib.sha256()
     folder = files(_PROMPT_FOLDER)
     entries = [*folder.iterdir(), *folder.joinpath("dimensions").iterdir()]
@@ -90,7 +90,7 @@ def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
 
 
 def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block]) -> str:
-    """The request for a rating: JSON in the criteria form, the number alone in the dimension form."""
+    """Return the request for a rating: JSON in the criteria form, the number alone in the dimension form."""
     kind = "form" if criterion.is_form else "evaluate"
     name = f"{kind}_strict" if criterion.is_strict else kind
     before, after = _around_blocks(name, criterion, tuple(steps), tuple(block.label for block in blocks))
@@ -100,23 +100,23 @@ def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[B
 def explain_text(
     criterion: Criterion, steps: Sequence[str], blocks: Sequence[Block], *, rating: float
 ) -> str:
-    """The request for a rationale of a rating that was given without one."""
+    """Return the request for a rationale of a rating that was given without one."""
     values = _shared_values(criterion, steps)
     return _fill("explain", **values, blocks=_fenced(blocks), rating=format_number(round(rating, 2)))
 
 
 def question_text(name: str, blocks: Sequence[Block]) -> str:
-    """The question in `prompts/<name>.md` about the texts of a test case."""
+    """Return the question in `prompts/<name>.md` about the texts of a test case."""
     return _fill(name, data_rule=read_prompt("data_rule").rstrip("\n"), blocks=_fenced(blocks))
 
 
 def reread_text(problem: str) -> str:
-    """What is added to a request whose first reply could not be read."""
+    """Return what is added to a request whose first reply could not be read."""
     return _fill("reread", problem=problem)
 
 
 def numbered(steps: Sequence[str]) -> str:
-    """The steps as a numbered list, one a line."""
+    """Return the steps as a numbered list, one a line."""
     return "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
@@ -126,7 +126,7 @@ def join_labels(labels: Sequence[str]) -> str:
 
 
 def label_params(params: Sequence[str]) -> tuple[str, ...]:
-    """The names that a judge sees for evaluation parameters."""
+    """Return the names that a judge sees for evaluation parameters."""
     return tuple(PARAM_LABELS[name] for name in params)
 
 
@@ -134,14 +134,14 @@ def label_params(params: Sequence[str]) -> tuple[str, ...]:
 
 
 def uses_steps(template: str) -> bool:
-    """Whether a rubric prompt names `steps` in a tag, so that they must be bought."""
+    """Return whether a rubric prompt names `steps` in a tag, so that they must be bought."""
     return any(re.search(r"\bsteps\b", match[1]) for match in _TAG.finditer(template))
 
 
 def rubric_prompt_variables(
     criterion: Criterion, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
-    """What a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
+    """Return what a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
 
     `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
     """
@@ -169,7 +169,7 @@ def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> 
 def render_messages(
     template: str, variables: Mapping[str, JsonValue], render: Render | None
 ) -> tuple[Message, ...]:
-    """A rubric prompt as messages: one from the user, or the chat that its JSON spells.
+    """Return a rubric prompt as messages: one from the user, or the chat that its JSON spells.
 
     Raises:
         UsageError: there is no renderer.
@@ -182,12 +182,12 @@ def render_messages(
 
 
 def user_message(text: str) -> tuple[Message, ...]:
-    """A conversation of one message."""
+    """Return a conversation of one message."""
     return (Message("user", text),)
 
 
 def _chat_messages(text: str) -> tuple[Message, ...]:
-    """The messages of a JSON list of {role, content}; empty when `text` is anything else."""
+    """Return the messages of a JSON list of {role, content}; empty when `text` is anything else."""
     if not text.lstrip().startswith("["):
         return ()
     try:
@@ -203,7 +203,7 @@ def _chat_messages(text: str) -> tuple[Message, ...]:
 
 
 def _fill(name: str, **values: str) -> str:
-    """One pass over our own text: what is put in is never looked at again."""
+    """Return one pass over our own text: what is put in is never looked at again."""
     return Template(read_prompt(name).rstrip("\n")).substitute(values)
 
 
@@ -211,7 +211,7 @@ def _fill(name: str, **values: str) -> str:
 def _around_blocks(
     name: str, criterion: Criterion, steps: tuple[str, ...], labels: tuple[str, ...]
 ) -> tuple[str, str]:
-    """What stands before and after the texts of a test case; mostly the same for all tests."""
+    """Return what stands before and after the texts of a test case; mostly the same for all tests."""
     values = {**_shared_values(criterion, steps), "params": join_labels(labels)}
     before, _, after = read_prompt(name).rstrip("\n").partition("$blocks")
     return Template(before).substitute(values), Template(after).substitute(values)
@@ -263,13 +263,13 @@ def _kind_of_number(criterion: Criterion) -> str:
 
 
 def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
-    """Whether every rating of the scale is a whole number."""
+    """Return whether every rating of the scale is a whole number."""
     low, high = score_range
     return float(low).is_integer() and float(high).is_integer() and float(score_step).is_integer()
 
 
 def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Criterion, ...]:
-    """One criterion for each definition: of the dimension, or of each criterion."""
+    """Return one criterion for each definition: of the dimension, or of each criterion."""
     return tuple(
         Criterion(
             label=label,

@@ -30,7 +30,7 @@ class Distribution(Struct, frozen=True):
         return {rating: self.masses[rating] / self.coverage for rating in sorted(self.masses)}
 
     def mean(self) -> float:
-        """The expected rating, sum of p * rating over what is covered (Liu et al. 2023, section 2, equation 1).
+        """Return the expected rating, sum of p * rating over what is covered (Liu et al. 2023, section 2, equation 1).
 
         Raises:
             ValueError: nothing is covered.
@@ -42,7 +42,7 @@ class Distribution(Struct, frozen=True):
 
 
 def distribution_of(ratings: Sequence[float]) -> Distribution:
-    """Each rating by how often it was given."""
+    """Return each rating by how often it was given."""
     counts = Counter(ratings)
     return Distribution(
         {rating: count / len(ratings) for rating, count in counts.items()}, 1.0 if ratings else 0.0
@@ -50,12 +50,12 @@ def distribution_of(ratings: Sequence[float]) -> Distribution:
 
 
 def mean_of_samples(ratings: Sequence[float]) -> float:
-    """The plain mean; `ratings` must not be empty."""
+    """Return the plain mean; `ratings` must not be empty."""
     return math.fsum(ratings) / len(ratings)
 
 
 def nearest_to(ratings: Sequence[float], mean: float) -> int:
-    """The index of the rating nearest to `mean`; the first of several."""
+    """Return the index of the rating nearest to `mean`; the first of several."""
     return min(range(len(ratings)), key=lambda index: abs(ratings[index] - mean))
 
 
@@ -75,7 +75,7 @@ def normalise_rating(rating: float, score_range: ScoreRange) -> float:
 
 
 def passes(score: float, threshold: float) -> bool:
-    """Whether `score` reaches `threshold`; equal passes, and differences below 1e-9 never decide."""
+    """Return whether `score` reaches `threshold`; equal passes, and differences below 1e-9 never decide."""
     return score >= threshold or round(score, _DECIDING_DIGITS) >= round(threshold, _DECIDING_DIGITS)
 
 

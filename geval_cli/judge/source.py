@@ -36,7 +36,7 @@ class Source(Struct, frozen=True):
 
 
 def as_text(value: JsonValue) -> str:
-    """A value as a judge is shown it: text as it is, several texts numbered, anything else as JSON."""
+    """Return a value as a judge is shown it: text as it is, several texts numbered, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
@@ -49,7 +49,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def resolve_input(case: JudgedCase) -> str:
-    """The test's input, else vars.input, else the rendered prompt; empty when there is none."""
+    """Return the test's input, else vars.input, else the rendered prompt; empty when there is none."""
     for value in (case.input, case.vars.get("input"), case.rendered_prompt):
         if not _is_blank(value):
             return as_text(value)
@@ -57,7 +57,7 @@ def resolve_input(case: JudgedCase) -> str:
 
 
 def resolve_source(case: JudgedCase) -> Source:
-    """The source of a dimension, by the order of GEVAL.md, section 1, and the knowledge besides it."""
+    """Return the source of a dimension, by the order of GEVAL.md, section 1, and the knowledge besides it."""
     texts = [(name, as_text(value)) for name, value in _source_candidates(case) if not _is_blank(value)]
     found_in, text = texts[0] if texts else ("prompt", "")
     context = [
@@ -77,7 +77,7 @@ def present_texts(case: JudgedCase) -> dict[str, str]:
 
 
 def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str, ...]:
-    """Those of the named parameters that the case lacks; none when None is named."""
+    """Return those of the named parameters that the case lacks; none when None is named."""
     if params is None:
         return ()
     present = present_texts(case)
@@ -85,7 +85,7 @@ def missing_params(params: Sequence[str] | None, case: JudgedCase) -> tuple[str,
 
 
 def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, str]:
-    """The parameters to show with their texts, in the judge's order: the named ones, else all that the case has.
+    """Return the parameters to show with their texts, in the judge's order: the named ones, else all that the case has.
 
     Raises:
         MissingParamsError: the case lacks a named one.
@@ -99,7 +99,7 @@ def chosen_texts(params: Sequence[str] | None, case: JudgedCase) -> dict[str, st
 
 
 def param_text(name: str, case: JudgedCase) -> str:
-    """The text of an evaluation parameter; empty when the case lacks it."""
+    """Return the text of an evaluation parameter; empty when the case lacks it."""
     if name == "input":
         return resolve_input(case)
     value = getattr(case, name)

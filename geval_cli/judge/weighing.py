@@ -32,12 +32,12 @@ class PlacedToken(Struct, frozen=True):
 
 
 def plain_text(token: str) -> str:
-    """A token as text: the space and line break marks that some servers leave in are put back."""
+    """Return a token as text: the space and line break marks that some servers leave in are put back."""
     return token.replace("▁", " ").replace("Ġ", " ").replace("Ċ", "\n")
 
 
 def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken, ...]:
-    """The tokens that can be found in `text`, in order.
+    """Return the tokens that can be found in `text`, in order.
 
     Tokens that cannot be matched are left out: pieces of a multi-byte character, marks such as an end-of-turn token,
     white space that the server stripped. Matching resumes behind them.
@@ -61,7 +61,7 @@ def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken
 
 
 def _match(token: str, text: str, position: int) -> int | None:
-    """Where `token` ends in `text` if it stands at `position`, or None; empty tokens match nothing.
+    """Return where `token` ends in `text` if it stands at `position`, or None; empty tokens match nothing.
 
     The white space before its characters may differ: servers strip it, and mark it in their own way.
     """
@@ -74,7 +74,7 @@ def _match(token: str, text: str, position: int) -> int | None:
 
 
 def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[int, int]) -> int | None:
-    """Where the token at `index` stands, `lost` being the last sure position and the tokens unmatched since.
+    """Return where the token at `index` stands, `lost` being the last sure position and the tokens unmatched since.
 
     The next few tokens must follow one another there; a single character would match anywhere.
     """
@@ -114,7 +114,7 @@ class Scale(Struct, frozen=True):
         return cls(tuple((_spell(rating), float(rating)) for rating in ratings))
 
     def rating(self, value: float) -> float | None:
-        """The rating of this scale that `value` is, or None."""
+        """Return the rating of this scale that `value` is, or None."""
         for _, rating in self.spellings:
             if abs(rating - value) <= _SAME_RATING:
                 return rating
@@ -134,7 +134,7 @@ def weigh_by_logprobs(
     score_range: ScoreRange,
     score_step: float,
 ) -> Distribution:
-    """The masses of the ratings that can be told apart at the place of the score.
+    """Return the masses of the ratings that can be told apart at the place of the score.
 
     Args:
         tokens: of the reply, with their alternatives.
@@ -165,7 +165,7 @@ def weigh_by_logprobs(
 
 
 def _is_connected(path: Sequence[PlacedToken], start: int, end: int) -> bool:
-    """Whether the tokens stand side by side from the score's first character to its last."""
+    """Return whether the tokens stand side by side from the score's first character to its last."""
     if not path or path[0].start > start:
         return False
     position = path[0].end
@@ -215,7 +215,7 @@ class _Walk:
             self.masses.setdefault(rating, []).append(mass)
 
     def _has_ended(self) -> bool:
-        """Whether more than the chosen score is spelled, so that it stands whole, be it between two steps."""
+        """Return whether more than the chosen score is spelled, so that it stands whole, be it between two steps."""
         behind = self._spelled[len(self.spelling) :]
         return self._spelled.startswith(self.spelling) and _ends_number(behind, self.spelling)
 
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _resolve(text: str, scale: Scale) -> float | None:
-    """The one rating that a reply can mean whose score begins with `text`, or None."""
+    """Return the one rating that a reply can mean whose score begins with `text`, or None."""
     match = _NUMBER_START.match(text)
     assert match is not None
     number, behind = match[0].replace("\u2212", "-").removeprefix("+"), text[match.end() :]
@@ -282,7 +282,7 @@ def _as_float(number: str) -> float | None:
 
 
 def _step_of(spelling: str) -> float:
-    """The value of the last digit of a spelled number: 0.1 for 7.5."""
+    """Return the value of the last digit of a spelled number: 0.1 for 7.5."""
     _, _, decimals = spelling.replace(",", ".").partition(".")
     return float(10 ** -len(decimals))
 
@@ -293,7 +293,7 @@ def _spell(rating: float) -> str:
 
 
 def _can_become(start: str, spelling: str) -> bool:
-    """Whether writing on behind `start` can give `spelling`, with any number of zeros after the decimals."""
+    """Return whether writing on behind `start` can give `spelling`, with any number of zeros after the decimals."""
     if spelling.startswith(start):
         return True
     if not start.startswith(spelling):

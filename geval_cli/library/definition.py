@@ -42,7 +42,7 @@ class Definition:
 
 
 def define(arguments: Mapping[str, Any]) -> Definition:
-    """What the arguments of `GEval`, by name, make.
+    """Return what the arguments of `GEval`, by name, make.
 
     Raises:
         UsageError: naming everything that is wrong with them.
@@ -59,7 +59,7 @@ def define(arguments: Mapping[str, Any]) -> Definition:
 
 
 def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | ClientModel | Judge:
-    """Who judges, by the `model` and `adapter` of a single evaluation.
+    """Return who judges, by the `model` and `adapter` of a single evaluation.
 
     Raises:
         UsageError: they name no judge.

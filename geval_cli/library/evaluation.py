@@ -24,7 +24,7 @@ class Evaluation:
 
 
 async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
-    """The verdict on one test case.
+    """Return the verdict on one test case.
 
     Raises:
         MissingParamsError: the case lacks a named parameter; nothing was asked.
@@ -120,7 +120,7 @@ def _result(metric: Metric, grade: Grade, *, latency_ms: float) -> Result:
 
 
 def _metadata(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A grade's detail in the library's words."""
+    """Return a grade's detail in the library's words."""
     rest = {name: value for name, value in detail.items() if name not in {"rating", "latency_ms"}}
     found: dict[str, JsonValue] = {"raw_score": detail["rating"], **rest}
     found["score_range"] = tuple(detail["score_range"])

@@ -79,13 +79,13 @@ class GEval:
         object.__setattr__(self, "_session", Session())
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
-        """A copy starts anew: it shares neither connections nor steps with this metric."""
+        """Return a copy starts anew: it shares neither connections nor steps with this metric."""
         return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
 
     def evaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
     ) -> Result:
-        """The verdict on `test_case`. Blocks until it is there, inside a running event loop too.
+        """Return the verdict on `test_case`. Blocks until it is there, inside a running event loop too.
 
         Args:
             test_case: what to judge.

@@ -56,7 +56,7 @@ class SchemaEvaluation:
             raise UsageError.of("this schema cannot be used", problems)
 
     def evaluate(self, actual_output: Any) -> SchemaResult:
-        """The verdict on an output: text, or data as JSON would have it.
+        """Return the verdict on an output: text, or data as JSON would have it.
 
         Raises:
             GevalError: a pattern of the schema takes too long on this output.

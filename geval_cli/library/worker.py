@@ -38,11 +38,11 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether work can be submitted; False in a forked process."""
+        """Return whether work can be submitted; False in a forked process."""
         return self._thread.is_alive()
 
     def submit(self, work: Callable[[Judges], Coroutine[Any, Any, T]]) -> Future[T]:
-        """The future result of `work`; cancelling it cancels the work."""
+        """Return the future result of `work`; cancelling it cancels the work."""
         return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ class Provider(Protocol):
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether an equal request may be answered from the cache.
+        """Return whether an equal request may be answered from the cache.
 
         False where answers are free (echo) or code may change unseen. Within a run a judge is asked once either way.
         """

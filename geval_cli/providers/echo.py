@@ -39,12 +39,12 @@ class EchoProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the limits of an echo; it has no other settings."""
+    """Return what is wrong with the limits of an echo; it has no other settings."""
     return check_settings(source, LIMIT_KEYS)
 
 
 def build(source: ProviderSource) -> EchoProvider:
-    """The provider that `source` describes."""
+    """Return the provider that `source` describes."""
     limits = limits_of(own_settings(source.spec.config, LIMIT_KEYS))
     finish_reason = None if source.is_promptfoo else "stop"
     return EchoProvider(provider_id=source.id, label=source.label, limits=limits, finish_reason=finish_reason)

@@ -10,7 +10,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def try_lock(file: BinaryIO) -> bool:
-        """Whether this open file now holds the lock."""
+        """Return whether this open file now holds the lock."""
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -20,7 +20,7 @@ else:
     import fcntl
 
     def try_lock(file: BinaryIO) -> bool:
-        """Whether this open file now holds the lock. Raises OSError where the file system knows no locks."""
+        """Return whether this open file now holds the lock. Raises OSError where the file system knows no locks."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,7 +15,7 @@ PathStep = str | int
 
 
 def parse_path(path: str) -> tuple[PathStep, ...]:
-    """The keys and indexes of `path`. A leading `json` or `$` stands for the whole document.
+    """Return the keys and indexes of `path`. A leading `json` or `$` stands for the whole document.
 
     Raises:
         ValueError: it is not such a path.
@@ -33,7 +33,7 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
 
 
 def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
-    """What stands at the end of the path in `value`.
+    """Return what stands at the end of the path in `value`.
 
     Raises:
         LookupError: the path leads nowhere; the text names the step.
@@ -52,7 +52,7 @@ def _has_step(value: Any, step: PathStep) -> bool:
 
 
 def is_path(written: str) -> bool:
-    """Whether `written` is a path, which needs no engine."""
+    """Return whether `written` is a path, which needs no engine."""
     try:
         return bool(parse_path(written))
     except ValueError:
@@ -60,6 +60,6 @@ def is_path(written: str) -> bool:
 
 
 def has_response_code(config: Mapping[str, Any]) -> bool:
-    """Whether an HTTP provider takes the answer out of what comes back by code of the config's own."""
+    """Return whether an HTTP provider takes the answer out of what comes back by code of the config's own."""
     written = [config.get(key) for key in RESPONSE_KEYS]
     return any(isinstance(item, str) and item != "" and not is_path(item) for item in written)

@@ -36,7 +36,7 @@ _SEARCH_TOOLS = frozenset(
 
 
 def kind_of(provider_id: str) -> str:
-    """What the model that an id names answers with."""
+    """Return what the model that an id names answers with."""
     vendor, _, rest = provider_id.partition(":")
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)
@@ -45,17 +45,17 @@ def kind_of(provider_id: str) -> str:
 
 
 def is_embedding(provider_id: str) -> bool:
-    """Whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
+    """Return whether an id names a model that turns texts into vectors (`openai:embedding:MODEL`)."""
     return kind_of(provider_id) == EMBEDDING
 
 
 def is_program(provider: ProviderSpec) -> bool:
-    """Whether a provider is a program or a function of the user's own."""
+    """Return whether a provider is a program or a function of the user's own."""
     return provider.id.partition(":")[0].lower() in _PROGRAMS
 
 
 def takes_text(provider: ProviderSpec) -> bool:
-    """Whether a provider gets a prompt as the text that it is, be it a chat or not."""
+    """Return whether a provider gets a prompt as the text that it is, be it a chat or not."""
     return provider.id.partition(":")[0].lower() in _OTHER_NAMES | {"echo"}
 
 
@@ -68,13 +68,13 @@ def structured_output_key(provider_id: str) -> str | None:
 
 
 def overlooks_schema_files(provider_id: str) -> bool:
-    """Whether promptfoo leaves an answer as text when its format stands in a file: so with chat APIs."""
+    """Return whether promptfoo leaves an answer as text when its format stands in a file: so with chat APIs."""
     vendor, _, rest = provider_id.partition(":")
     return vendor.lower() != "anthropic" and not rest.startswith("responses:")
 
 
 def can_search(provider: ProviderSpec) -> bool:
-    """Whether a model looks into the web: by its nature, by its config; an application of the user's own may."""
+    """Return whether a model looks into the web: by its nature, by its config; an application of the user's own may."""
     vendor = provider.id.partition(":")[0]
     if vendor in _SEARCHING_VENDORS | _OTHER_NAMES or any(name in provider.id for name in _SEARCHING_MODELS):
         return True

@@ -25,29 +25,29 @@ class OwnKey(Struct, frozen=True):
 
 
 def is_text(value: Any) -> bool:
-    """Whether `value` is a text that is not empty."""
+    """Return whether `value` is a text that is not empty."""
     return isinstance(value, str) and value != ""
 
 
 def is_positive(value: Any) -> bool:
-    """Whether `value` is a number above 0."""
+    """Return whether `value` is a number above 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def is_count(value: Any) -> bool:
-    """Whether `value` is a whole number from 1."""
+    """Return whether `value` is a whole number from 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def is_text_mapping(value: Any) -> bool:
-    """Whether `value` maps names to texts or numbers."""
+    """Return whether `value` maps names to texts or numbers."""
     return isinstance(value, dict) and all(
         isinstance(name, str) and isinstance(item, str | int | float) for name, item in value.items()
     )
 
 
 def is_price(value: Any) -> bool:
-    """Whether `value` maps `input` and `output`, and perhaps `cached_input`, to amounts from 0."""
+    """Return whether `value` maps `input` and `output`, and perhaps `cached_input`, to amounts from 0."""
     return (
         isinstance(value, dict)
         and set(value) - {"cached_input"} == {"input", "output"}
@@ -134,13 +134,13 @@ _HEADER_KEYS = ("api_key", "organization", "api_version")
 
 
 def is_routing_header(name: str) -> bool:
-    """Whether proxies and servers may decide by a header where a request goes, or whose it is."""
+    """Return whether proxies and servers may decide by a header where a request goes, or whose it is."""
     name = name.strip().lower()
     return name in _ROUTING_HEADERS or name.startswith(_ROUTING_BEGINNINGS)
 
 
 def header_problems(source: ProviderSource, settings: Mapping[str, Any]) -> list[Problem]:
-    """A problem for each header that would end before its text does, or that only the HTTP client can write."""
+    """Return a problem for each header that would end before its text does, or that only the HTTP client can write."""
     headers = settings.get("headers")
     problems = []
     for name, value in (headers or {}).items() if is_text_mapping(headers) else ():
@@ -164,7 +164,7 @@ def _is_cut(text: str) -> bool:
 
 
 def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """The values of our own `keys` in `config` that are there and not null, by their first spelling."""
+    """Return the values of our own `keys` in `config` that are there and not null, by their first spelling."""
     settings: dict[str, Any] = {}
     for key in keys:
         for spelling in key.spellings:
@@ -174,14 +174,14 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """What of `config` goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
+    """Return what of `config` goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
     ours = {spelling for key in keys for spelling in key.spellings} | set(_SET_BY_GEVAL)
     wire = {name: value for name, value in config.items() if name not in ours and value is not None}
     return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire
 
 
 def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
-    """The limits that `settings` name, over `defaults`, over those of `ProviderLimits`."""
+    """Return the limits that `settings` name, over `defaults`, over those of `ProviderLimits`."""
     named = {name: settings[name] for name in ProviderLimits.__struct_fields__ if name in settings}
     return ProviderLimits(**{**defaults, **named})
 
@@ -201,7 +201,7 @@ def check_settings(
     *,
     further: Collection[str] = (),
 ) -> list[Problem]:
-    """Every problem of the keys: wrong types, keys written twice, near-misses; one warning names unknown ones.
+    """Return every problem of the keys: wrong types, keys written twice, near-misses; one warning names unknown ones.
 
     Args:
         source: the provider.

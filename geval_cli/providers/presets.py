@@ -62,17 +62,17 @@ _NOT_SPOKEN = {
 
 
 def preset_of(source: ProviderSource) -> Preset:
-    """The preset that the id of `source` begins with; KeyError when there is none."""
+    """Return the preset that the id of `source` begins with; KeyError when there is none."""
     return PRESETS[KIND_ALIASES.get(source.kind, source.kind)]
 
 
 def speaks_responses(source: ProviderSource) -> bool:
-    """Whether an id names OpenAI's Responses API instead of its chat API."""
+    """Return whether an id names OpenAI's Responses API instead of its chat API."""
     return source.name.startswith("responses:")
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the config of a provider that a preset describes."""
+    """Return what is wrong with the config of a provider that a preset describes."""
     problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
@@ -104,7 +104,7 @@ def _mode_problems(source: ProviderSource) -> Iterator[Problem]:
 
 
 def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
-    """Whether geval knows how the vendor is asked for answers of that kind."""
+    """Return whether geval knows how the vendor is asked for answers of that kind."""
     if kind == CLASSIFICATION:
         return source.kind == "huggingface"
     if kind == MODERATION:
@@ -113,7 +113,7 @@ def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """What is missing before the provider can be asked: its key, or its address."""
+    """Return what is missing before the provider can be asked: its key, or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
     if not _base_url(source, settings) and "api_endpoint" not in settings:
@@ -140,7 +140,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def endpoint_of(source: ProviderSource) -> Endpoint:
-    """The endpoint that `source` describes. It is assumed to be checked; a missing key is no error here."""
+    """Return the endpoint that `source` describes. It is assumed to be checked; a missing key is no error here."""
     preset = preset_of(source)
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     base_url = _base_url(source, settings)
@@ -215,7 +215,7 @@ def _base_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
-    """The address of a vendor that has one for each account; empty when no account is named."""
+    """Return the address of a vendor that has one for each account; empty when no account is named."""
     preset = preset_of(source)
     found = (source.env[name] for name in preset.account_envs if source.env.get(name))
     account = settings.get("account_id") or next(found, "")
@@ -223,7 +223,7 @@ def _account_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _find_key(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The key, and in words where it came from."""
+    """Return the key, and in words where it came from."""
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")

@@ -87,7 +87,7 @@ class Priced(Protocol):
 
 
 def known_price(provider: object) -> Price | None:
-    """What `provider` takes for tokens, if that can be told before an answer comes; else None.
+    """Return what `provider` takes for tokens, if that can be told before an answer comes; else None.
 
     Of a deployment whose model only its answers name, it cannot.
     """
@@ -151,7 +151,7 @@ class ListPrice(Struct, frozen=True):
 
 
 def price_of(settings: Mapping[str, Any], *, url: str = "", model: str = "") -> Price | None:
-    """The `price` in the config's own `settings`, else the list price at the host of `url`; None when unknown.
+    """Return the `price` in the config's own `settings`, else the list price at the host of `url`; None when unknown.
 
     Whoever owns the host sends the bill: a gateway in front of a vendor has prices of its own. With `price: list` the
     caller gives the vendor's own `url`, whatever host is asked.

@@ -51,7 +51,7 @@ class Secrets:
         return value
 
     def excerpt(self, text: str) -> str:
-        """The redacted beginning of `text`, at most `EXCERPT_CHARS` long."""
+        """Return the redacted beginning of `text`, at most `EXCERPT_CHARS` long."""
         redacted = self.redact(text)
         if len(redacted) <= EXCERPT_CHARS:
             return redacted

@@ -150,7 +150,7 @@ _OWN_WIRE = {"anthropic": "anthropic", "google": "google"}
 
 
 def provider_kinds() -> dict[str, ProviderKind]:
-    """All kinds by the word that an id begins with."""
+    """Return all kinds by the word that an id begins with."""
     presets = {
         name: ProviderKind(
             f"{_HERE}.presets",
@@ -168,7 +168,7 @@ def provider_kinds() -> dict[str, ProviderKind]:
 def check_provider(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
 ) -> list[Problem]:
-    """What is wrong with a provider's id and config; nothing is sent and no key is needed."""
+    """Return what is wrong with a provider's id and config; nothing is sent and no key is needed."""
     source = _source(spec, env, base_dir, access)
     if spec.id == NONE_PROVIDER:
         return []
@@ -201,7 +201,7 @@ def _load(modules: Sequence[str]) -> None:
 def check_ready(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
 ) -> list[Problem]:
-    """What a valid provider lacks before it can answer: a key, an extra package, a model file."""
+    """Return what a valid provider lacks before it can answer: a key, an extra package, a model file."""
     source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
     check: Any = getattr(import_module(kind.checks), "check_ready", None) if kind else None
@@ -233,7 +233,7 @@ def needs_of(
 def build_provider(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
 ) -> Provider:
-    """The provider that `spec` describes. It opens nothing before its first request.
+    """Return the provider that `spec` describes. It opens nothing before its first request.
 
     Raises:
         ConfigError: the kind is unknown, a file that the provider needs is broken, or `access` does not allow it.

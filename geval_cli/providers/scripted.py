@@ -52,7 +52,7 @@ class ScriptEntry(Struct, frozen=True):
     latency_ms: float = 0.0
 
     def fits(self, prompt: str) -> bool:
-        """Whether `match` occurs in the prompt, as it is written or as a regular expression."""
+        """Return whether `match` occurs in the prompt, as it is written or as a regular expression."""
         if self.match in prompt:
             return True
         try:
@@ -62,7 +62,7 @@ class ScriptEntry(Struct, frozen=True):
 
 
 def read_script(path: Path, access: Access, *, shown_as: str) -> tuple[ScriptEntry, ...]:
-    """The entries of the file in their order, those that fit every prompt last.
+    """Return the entries of the file in their order, those that fit every prompt last.
 
     Raises:
         ConfigError: the file cannot be read, or with every problem in it.
@@ -256,7 +256,7 @@ class ScriptedProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the provider's config and with its file of replies."""
+    """Return what is wrong with the provider's config and with its file of replies."""
     problems = check_settings(source, LIMIT_KEYS)
     if not source.name:
         hint = "write its path after the colon: `scripted:replies.yaml`"
@@ -271,7 +271,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def build(source: ProviderSource) -> ScriptedProvider:
-    """The provider that `source` describes.
+    """Return the provider that `source` describes.
 
     Raises:
         ConfigError: the file of replies is missing or broken.

@@ -24,17 +24,17 @@ class ProviderSource:
 
     @property
     def kind(self) -> str:
-        """What stands before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
+        """Return what stands before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
         return self.spec.id.partition(":")[0].lower()
 
     @property
     def name(self) -> str:
-        """What stands after the first colon of the id: a model, a path, a command."""
+        """Return what stands after the first colon of the id: a model, a path, a command."""
         return self.spec.id.partition(":")[2]
 
     @property
     def is_promptfoo(self) -> bool:
-        """Whether a config of promptfoo's dialect names the provider, so that it behaves as there."""
+        """Return whether a config of promptfoo's dialect names the provider, so that it behaves as there."""
         return isinstance(self.spec, EnvProviderSpec)
 
     @property
@@ -58,13 +58,13 @@ class ProviderSource:
 
     @property
     def is_of_promptfoo(self) -> bool:
-        """Whether it stands in a config of promptfoo's dialect."""
+        """Return whether it stands in a config of promptfoo's dialect."""
         return isinstance(self.spec, EnvProviderSpec)
 
     def key_problem(
         self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR
     ) -> Problem:
-        """A problem with a key of the config itself, not with its value."""
+        """Return a problem with a key of the config itself, not with its value."""
         return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
 
     def problem(
@@ -76,7 +76,7 @@ class ProviderSource:
         notes: tuple[str, ...] = (),
         severity: Severity = Severity.ERROR,
     ) -> Problem:
-        """A problem with this provider, pointing at `key` of its config, or else at the provider itself."""
+        """Return a problem with this provider, pointing at `key` of its config, or else at the provider itself."""
         place = self.spec.place
         location = place.value("id") if key is None else place.value("config", key)
         return Problem(message, location, hint, notes, severity)

@@ -33,7 +33,7 @@ _WITH_FILES = frozenset({"scripted", "local"})
 
 
 def runs_program(spec: ProviderSpec) -> bool:
-    """Whether a provider is code of the config's own, or hands its answers to such code."""
+    """Return whether a provider is code of the config's own, or hands its answers to such code."""
     return _kind(spec) in _PROGRAMS or (_kind(spec) in _ADDRESSES and has_response_code(spec.config))
 
 
@@ -93,7 +93,7 @@ def _is_own_address(url: object, preset: Preset) -> bool:
 
 
 def _header_problem(spec: ProviderSpec) -> Problem | None:
-    """A header of the config's own that may lead a request elsewhere than its address does."""
+    """Return a header of the config's own that may lead a request elsewhere than its address does."""
     headers = spec.config.get("headers")
     for name in headers if isinstance(headers, Mapping) else ():
         if is_routing_header(str(name)):
@@ -103,7 +103,7 @@ def _header_problem(spec: ProviderSpec) -> Problem | None:
 
 
 def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
-    """The second look: at the address itself to which requests would go, whatever it was made from."""
+    """Return the second look: at the address itself to which requests would go, whatever it was made from."""
     try:
         url = vertex_endpoint(source).url if _kind(source.spec) == "vertex" else endpoint_of(source).url
     except (KeyError, ValueError, TypeError):
@@ -114,7 +114,7 @@ def _reach_problem(source: ProviderSource, preset: Preset) -> Problem | None:
 
 
 def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
-    """Where a vendor's requests may go: where it lives, and where the user's environment says."""
+    """Return where a vendor's requests may go: where it lives, and where the user's environment says."""
     urls = [preset.base_url, CLASSIFIERS_URL, preset.account_url.replace("{account}", "a")]
     urls += [source.env.get(name, "") for name in preset.base_url_envs]
     origins = {_origin(url if "://" in url else f"https://{url}") for url in urls if url}
@@ -128,7 +128,7 @@ def own_origins(source: ProviderSource, preset: Preset) -> set[Origin]:
 
 
 def variables_of(source: ProviderSource) -> frozenset[str]:
-    """The environment variables that a vendor's provider may look at."""
+    """Return the environment variables that a vendor's provider may look at."""
     if _kind(source.spec) == "vertex":
         return frozenset({*VERTEX.key_envs, *PROJECT_VARIABLES, *REGION_VARIABLES})
     preset = PRESETS.get(_kind(source.spec))
@@ -138,7 +138,7 @@ def variables_of(source: ProviderSource) -> frozenset[str]:
 
 
 def ports_of(source: ProviderSource) -> frozenset[int] | None:
-    """The TCP ports that a provider is asked at; None where any may be, as a local model's."""
+    """Return the TCP ports that a provider is asked at; None where any may be, as a local model's."""
     kind = _kind(source.spec)
     if kind == "local" or runs_program(source.spec) or kind in _ADDRESSES:
         return None if kind == "local" or source.access.reaches_any_host else frozenset()
@@ -147,7 +147,7 @@ def ports_of(source: ProviderSource) -> frozenset[int] | None:
 
 
 def port_of(url: str) -> int:
-    """The port that `url` names, or its scheme does; 0 for none."""
+    """Return the port that `url` names, or its scheme does; 0 for none."""
     return _origin(url if "://" in url else f"http://{url}")[2]
 
 

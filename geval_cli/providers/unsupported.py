@@ -42,7 +42,7 @@ _CAP = compile_later(
 
 
 def find_unsupported_parameter(body: str, sent: Collection[str]) -> str | None:
-    """The one of the `sent` parameters that a 4xx `body` refuses; None when it complains of other things."""
+    """Return the one of the `sent` parameters that a 4xx `body` refuses; None when it complains of other things."""
     candidates = [name for name in sent if name not in _NEVER_OPTIONAL]
     for named, code, text in _complaints(body):
         parameter = named if named in candidates else None
@@ -56,7 +56,7 @@ def find_unsupported_parameter(body: str, sent: Collection[str]) -> str | None:
 
 
 def find_cap(body: str) -> int | None:
-    """The largest value that a refusal says would be taken ("must be between 0 and 5"), if it says one."""
+    """Return the largest value that a refusal says would be taken ("must be between 0 and 5"), if it says one."""
     for _, _, text in _complaints(body):
         caps = [int(number) for number in _CAP.findall(text)]
         if caps:
@@ -65,7 +65,7 @@ def find_cap(body: str) -> int | None:
 
 
 def error_message(body: str) -> str:
-    """The server's own sentence out of an error body of any common form, else the body itself."""
+    """Return the server's own sentence out of an error body of any common form, else the body itself."""
     texts = [text for _, _, text in _complaints(body)]
     return "; ".join(texts) if texts else body.strip()
 

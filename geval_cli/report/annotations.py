@@ -26,7 +26,7 @@ _TITLES = {Status.FAILED: "geval: failed", Status.ERROR: "geval: could not be ju
 
 
 def wants_annotations(environ: Mapping[str, str]) -> bool:
-    """Whether a GitHub workflow reads what we print."""
+    """Return whether a GitHub workflow reads what we print."""
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
@@ -93,7 +93,7 @@ def _said(item: AssertionResult) -> str:
 
 
 def _key(said: str) -> str:
-    """Which annotations are one: those of one place that begin alike. Each judgement has a reason of its own."""
+    """Return which annotations are one: those of one place that begin alike. Each judgement has a reason of its own."""
     return said.partition(":")[0]
 
 
@@ -107,7 +107,7 @@ def _command(item: _Annotation, columns: Sequence[Column], workspace: Path) -> s
 
 
 def _where(item: _Annotation, columns: Sequence[Column]) -> str:
-    """The columns that have the trouble, where there are several."""
+    """Return the columns that have the trouble, where there are several."""
     if len(columns) < 2:  # noqa: PLR2004 - several
         return ""
     names = [suite_name(column) for column in columns if column.index in item.columns]

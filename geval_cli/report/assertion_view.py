@@ -43,7 +43,7 @@ class AssertionView(Struct, frozen=True):
         return line
 
     def verdicts(self) -> list["JudgeVerdict"]:
-        """How the judge came to its rating: one verdict, or one for each of a list of criteria."""
+        """Return how the judge came to its rating: one verdict, or one for each of a list of criteria."""
         detail = self.assertion.detail
         parts = detail.get("parts")
         if not isinstance(parts, list | tuple):
@@ -71,7 +71,7 @@ class JudgeVerdict(Struct, frozen=True):
     detail: Mapping[str, JsonValue]
 
     def title(self) -> str:
-        """The score and the criteria on one line."""
+        """Return the score and the criteria on one line."""
         score, criteria = self.detail.get("score"), self.detail.get("criteria")
         parts = [format_score(score)] if _is_number(score) else []
         return "  ".join(
@@ -79,7 +79,7 @@ class JudgeVerdict(Struct, frozen=True):
         )
 
     def reason(self) -> str:
-        """The judge's reason as it came; not inert yet, since it may have lines."""
+        """Return the judge's reason as it came; not inert yet, since it may have lines."""
         text = self.detail.get("reason")
         return text if isinstance(text, str) else ""
 
@@ -92,7 +92,7 @@ class JudgeVerdict(Struct, frozen=True):
         return [(label, text) for label, text in facts if text]
 
     def evaluation_steps(self) -> tuple[str, ...]:
-        """The steps that the judge followed; empty when it had none."""
+        """Return the steps that the judge followed; empty when it had none."""
         steps = self.detail.get("evaluation_steps")
         if not isinstance(steps, list | tuple):
             return ()
@@ -172,7 +172,7 @@ def _percent(mass: float, total: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Two decimals, or as many as keep a broken number from looking whole."""
+    """Return two decimals, or as many as keep a broken number from looking whole."""
     digits = next((digits for digits in range(2, 6) if not round(number, digits).is_integer()), 6)
     return f"{number:.{digits}f}".rstrip("0").rstrip(".")
 

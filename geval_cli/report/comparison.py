@@ -34,7 +34,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def change(self) -> Change:
-        """What became of the verdict."""
+        """Return what became of the verdict."""
         old, new = self.before.status, self.after.status
         if old is new:
             return Change.SAME
@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True):
     only_after: int
 
     def counts(self) -> Mapping[Change, int]:
-        """How many pairs changed in which way."""
+        """Return how many pairs changed in which way."""
         found = Counter(pair.change for pair in self.pairs)
         return {change: found[change] for change in CHANGE_ORDER}
 
@@ -82,7 +82,7 @@ def compare_runs(
     before_columns: Sequence[Column],
     after_columns: Sequence[Column],
 ) -> Comparison:
-    """The cases of two runs in pairs; results of each run must be sorted by test, repeat and column."""
+    """Return the cases of two runs in pairs; results of each run must be sorted by test, repeat and column."""
     partners, columns_by = _column_partners(before_columns, after_columns)
     pairs, tests_by = _pairs(_by_variables(before), _by_variables(after), partners), "variables"
     if not pairs and before and after:
@@ -99,7 +99,7 @@ def _importance(pair: Pair) -> _Key:
 def _pairs(
     before: Mapping[_Key, StoredVerdict], after: Mapping[_Key, StoredVerdict], partners: Mapping[int, int]
 ) -> list[Pair]:
-    """Those of equal key in partner columns; a key ends with the column's index."""
+    """Return those of equal key in partner columns; a key ends with the column's index."""
     pairs = []
     for key, verdict in before.items():
         partner = after.get((*key[:-1], partners.get(verdict.column, -1)))

@@ -40,12 +40,12 @@ def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | Non
 
 
 def is_ci(environ: Mapping[str, str]) -> bool:
-    """Whether a build server runs us: nobody watches, everything is kept in a log."""
+    """Return whether a build server runs us: nobody watches, everything is kept in a log."""
     return environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 
 
 def is_unicode(console: Console) -> bool:
-    """Whether the console's stream can show what lies beyond ASCII."""
+    """Return whether the console's stream can show what lies beyond ASCII."""
     return _is_unicode(console.encoding)
 
 

@@ -111,7 +111,7 @@ def _row(result: CaseResult, names: _Names) -> Iterator[str]:
 
 
 def reasons_of(result: CaseResult) -> Iterator[str]:
-    """A line for each assertion that failed or could not be judged, those within sets included."""
+    """Yield a line for each assertion that failed or could not be judged, those within sets included."""
     yield from _reasons(result.assertions)
 
 
@@ -133,13 +133,13 @@ def _line(cells: Iterator[str] | list[str]) -> str:
 
 
 def _quoted(cell: str) -> str:
-    """Every text in quotes, also where it needs none: some programs count characters to guess the separator."""
+    """Return every text in quotes, also where it needs none: some programs count characters to guess the separator."""
     cell = _harmless(cell)
     return cell if cell == "" or _is_number(cell) else '"' + cell.replace('"', '""') + '"'
 
 
 def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet computes; NUL, which no reader takes, is replaced. Numbers stay numbers."""
+    """Return a cell that no spreadsheet computes; NUL, which no reader takes, is replaced. Numbers stay numbers."""
     cell = cell.replace("\0", "\ufffd").encode("utf-8", errors="replace").decode()
     if _is_number(cell):
         return cell

@@ -62,7 +62,7 @@ class HtmlFile:
 
 
 def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
-    """Every case that did not pass, and the first `room` others, in the order of the tests."""
+    """Yield every case that did not pass, and the first `room` others, in the order of the tests."""
     for result in report.results():
         if result.status in _PROBLEMS:
             yield result
@@ -72,7 +72,7 @@ def _chosen(report: RunReport, room: int) -> Iterator[CaseResult]:
 
 
 def _without_config(report: RunReport) -> object:
-    """The run's record without its config, which the page does not show and which may be large."""
+    """Return the run's record without its config, which the page does not show and which may be large."""
     return {name: value for name, value in to_json(report.run).items() if name != "config"}
 
 
@@ -86,5 +86,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """What a content security policy calls an inline style or script by."""
+    """Return what a content security policy calls an inline style or script by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -12,7 +12,7 @@ from geval_cli.report.safe_file import SafeFile
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """A record or plain value as JSON text that encodes as UTF-8.
+    """Return a record or plain value as JSON text that encodes as UTF-8.
 
     Numbers that JSON lacks become null; bytes become text; other strangers their `repr`; a surrogate without its
     partner becomes U+FFFD, the replacement character.
@@ -61,7 +61,7 @@ class JsonFile:
 
 
 def json_document(report: RunReport) -> Iterator[str]:
-    """The text in parts, one result each, so that a large run is never held whole."""
+    """Yield the text in parts, one result each, so that a large run is never held whole."""
     yield f'{{\n"schema_version": {SCHEMA_VERSION},\n'
     yield f'"run": {json_text(report.run, indent=2)},\n'
     yield f'"summary": {json_text(report.summary, indent=2)},\n'

@@ -91,7 +91,7 @@ def _suite_start(
 
 
 def suite_name(column: Column) -> str:
-    """What a column is called where only one line of text can stand: `prompt | provider`."""
+    """Return what a column is called where only one line of text can stand: `prompt | provider`."""
     labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
     return " | ".join(label for label in labels if label) or "geval"
 
@@ -122,7 +122,7 @@ def _outcome(result: CaseResult) -> str:
 
 
 def _problems(assertions: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
-    """The assertions that did not pass, those within sets after the set; what decides the case comes first."""
+    """Yield the assertions that did not pass, those within sets after the set; what decides the case comes first."""
     for item in sorted(assertions, key=lambda item: item.status is not Status.FAILED):
         if item.status in _PROBLEMS:
             yield item

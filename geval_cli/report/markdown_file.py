@@ -180,7 +180,7 @@ def _warnings(report: RunReport) -> str:
 
 
 def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
-    """The cases that did not pass, as many as there is `room` for, in characters."""
+    """Return the cases that did not pass, as many as there is `room` for, in characters."""
     if not picked.cases:
         return ""
     parts, left_out = ["## Failures and errors\n"], picked.left_out
@@ -255,7 +255,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _code(text: str) -> str:
-    """A code span that holds `text` whatever it contains."""
+    """Return a code span that holds `text` whatever it contains."""
     text = " ".join(text.split())
     if not text:
         return ""

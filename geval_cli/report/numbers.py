@@ -26,7 +26,7 @@ def format_percentage(part: float, whole: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """A count of tokens or calls: 999, 12.3k, 1.2M."""
+    """Return a count of tokens or calls: 999, 12.3k, 1.2M."""
     if count < _THOUSAND:
         return str(count)
     value = count / _THOUSAND
@@ -39,7 +39,7 @@ def format_count(count: int) -> str:
 
 
 def format_duration(duration_ms: float) -> str:
-    """A duration: 350 ms, 4.2 s, 1m 05s, 2h 03m."""
+    """Return a duration: 350 ms, 4.2 s, 1m 05s, 2h 03m."""
     if round(duration_ms) < _THOUSAND:
         return f"{duration_ms:.0f} ms"
     seconds = duration_ms / _THOUSAND
@@ -49,7 +49,7 @@ def format_duration(duration_ms: float) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A duration in whole seconds: 7s, 1m 05s, 2h 03m, 3d 04h."""
+    """Return a duration in whole seconds: 7s, 1m 05s, 2h 03m, 3d 04h."""
     minutes, rest = divmod(round(seconds), _MINUTE_S)
     if not minutes:
         return f"{rest}s"

@@ -44,7 +44,7 @@ FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def check_output_path(path: Path) -> Problem | None:
-    """What stands in the way of writing results to `path`, if anything; to be asked before a run starts."""
+    """Return what stands in the way of writing results to `path`, if anything; to be asked before a run starts."""
     if _format_of(path) is None:
         known = ", ".join(sorted(FORMATS))
         what = (
@@ -77,7 +77,7 @@ def _obstacle(path: Path, target: Path) -> tuple[str, str] | None:
 
 
 def open_results_file(path: Path) -> ResultsFile:
-    """A listener that writes `path` in the format of its ending; call `check_output_path` first.
+    """Return a listener that writes `path` in the format of its ending; call `check_output_path` first.
 
     Raises:
         ValueError: no format has this ending.

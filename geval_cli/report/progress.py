@@ -57,7 +57,7 @@ class RunState(Struct):
         return parts
 
     def counts_text(self) -> str:
-        """The counts as one phrase."""
+        """Return the counts as one phrase."""
         return ", ".join(text for _, text in self.count_parts())
 
     def calls_text(self) -> str:

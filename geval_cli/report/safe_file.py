@@ -24,7 +24,7 @@ _HINTS = {
 
 
 def output_error(path: Path, error: OSError, *, advice: str = _ADVICE) -> OutputError:
-    """The `OutputError` for an operating system's refusal; `advice` is the hint where none fits better."""
+    """Return the `OutputError` for an operating system's refusal; `advice` is the hint where none fits better."""
     reason = (error.strerror or str(error)).lower()
     hint = _HINTS.get(error.errno or 0, advice)
     return OutputError(f"cannot write {path}: {reason}", path=str(path), hint=hint)

@@ -49,7 +49,7 @@ def sanitize(text: str) -> str:
 
 
 def inert_lines(text: str) -> list[str]:
-    """The lines of `text`, each inert; tabs become four spaces. Never empty."""
+    """Return the lines of `text`, each inert; tabs become four spaces. Never empty."""
     lines = text.replace("\r\n", "\n").split("\n")
     return [sanitize(line.replace("\t", TAB)) for line in lines]
 
@@ -65,7 +65,7 @@ def one_line(text: str, width: int) -> str:
 
 
 def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[str]:
-    """The first lines of `text`, inert, and a last one that says how much was left out. Empty for blank text."""
+    """Return the first lines of `text`, inert, and a last one that says how much was left out. Empty for blank text."""
     if not text.strip():
         return []
     kept = text.rstrip()[:character_count]
@@ -76,7 +76,7 @@ def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[s
 
 
 def value_text(value: JsonValue) -> str:
-    """A var or an output as text: strings as they are, all else as compact JSON."""
+    """Return a var or an output as text: strings as they are, all else as compact JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=repr)

@@ -82,7 +82,7 @@ def _headline(report: RunReport) -> Text:
 
 
 def _gates_headline(summary: RunSummary) -> Text:
-    """Where there are gates, they decide, and a single failure need not be one of the run."""
+    """Return where there are gates, they decide, and a single failure need not be one of the run."""
     statuses = {gate.status for gate in summary.gates}
     if Status.FAILED in statuses:
         return Text("FAILED  ", style=STYLES[Status.FAILED])

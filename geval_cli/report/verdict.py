@@ -48,7 +48,7 @@ _ASCII_SIGNS = Signs(
 
 
 def signs_of(console: Console) -> Signs:
-    """The signs that the console's stream can show."""
+    """Return the signs that the console's stream can show."""
     return _UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
@@ -62,12 +62,12 @@ def verdict(status: Status, score: str | None, signs: Signs, *, has_fallback: bo
 
 
 def case_verdict(result: CaseResult, signs: Signs) -> Text:
-    """The verdict on one case with its score, precise enough not to look equal to a threshold that it missed."""
+    """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed."""
     return verdict(result.status, _case_score(result), signs, has_fallback=has_fallback(result.assertions))
 
 
 def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
-    """Whether any of the assertions, or of those within them, used another estimator than it was meant to."""
+    """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
     return any(item.detail.get("fallback") or has_fallback(item.assertions) for item in assertions)
 
 
@@ -78,7 +78,7 @@ def case_number(result: CaseResult) -> str:
 
 
 def case_title(result: CaseResult, width: int) -> str:
-    """What the test is about, on one line: its description, else its vars in short, else its prompt."""
+    """Return what the test is about, on one line: its description, else its vars in short, else its prompt."""
     if result.description or not result.vars:
         return one_line(result.description or result.prompt.rendered, width)
     pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())

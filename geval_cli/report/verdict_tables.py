@@ -21,7 +21,7 @@ _DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True
 
 
 def plain_table(console: Console, *, has_blank_lines: bool = False) -> Table:
-    """An empty table; `has_blank_lines` puts one between rows, for cells of several lines."""
+    """Return an empty table; `has_blank_lines` puts one between rows, for cells of several lines."""
     look = box.SIMPLE_HEAD if console.is_terminal and is_unicode(console) else _DASHES
     return Table(
         box=look,
@@ -34,7 +34,7 @@ def plain_table(console: Console, *, has_blank_lines: bool = False) -> Table:
 
 
 def indented(table: Table) -> RenderableType:
-    """The table, one cell in from the left, where all our lines begin."""
+    """Return the table, one cell in from the left, where all our lines begin."""
     return Padding(table, (0, 0, 0, 1), expand=False)
 
 
@@ -61,7 +61,7 @@ def print_gates(report: RunReport, console: Console) -> None:
 
 
 def gate_value(gate: GateResult) -> str:
-    """What the gate's limit was compared with, in the form that the limit is written in."""
+    """Return what the gate's limit was compared with, in the form that the limit is written in."""
     if gate.actual is None:
         return "none"
     if gate.gate.rstrip().endswith("%"):

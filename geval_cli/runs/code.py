@@ -79,7 +79,7 @@ def _is_program(text: str) -> bool:
 
 
 def _is_code_file(text: str) -> bool:
-    """Whether a text names a file of code, also with a function behind it: `file://tests.py:make`."""
+    """Return whether a text names a file of code, also with a function behind it: `file://tests.py:make`."""
     text = text.strip().lower()
     if "\n" in text or not text.startswith("file:"):
         return False

@@ -48,7 +48,7 @@ class Ledger(Struct):
     _prices: dict[int, tuple[Price | None]] = field(default_factory=dict)
 
     def provider(self, spec: ProviderSpec) -> Provider:
-        """The provider that `spec` names."""
+        """Return the provider that `spec` names."""
         return self.pool.get(resolved(spec, self.suite))
 
     async def note(
@@ -113,7 +113,7 @@ class Ledger(Struct):
             raise
 
     def _seen_before(self, keys: tuple[str, ...]) -> int:
-        """How many samples of this question were asked for before; they may be under way when it is asked again.
+        """Return how many samples of this question were asked for before; they may be under way when it is asked again.
 
         A part of a key tells which question it is, and takes little room.
         """
@@ -130,7 +130,7 @@ def input_tokens(request: ModelRequest) -> int:
 
 
 def most_written(provider: Provider, request: ModelRequest) -> int | None:
-    """The most tokens that one answer may have, if anything says so."""
+    """Return the most tokens that one answer may have, if anything says so."""
     named = _bound(request.params) or _bound(provider.identity.params)
     if named is None and provider.identity.kind == "anthropic":
         return DEFAULT_MAX_TOKENS

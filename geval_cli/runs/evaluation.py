@@ -160,7 +160,7 @@ def _stop_paying(budget: Budget, failure: StoreError) -> None:
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
-    """The record with a warning when the store lacks something of the run: how much, and what it cost."""
+    """Return the record with a warning when the store lacks something of the run: how much, and what it cost."""
     if recording.failure is None:
         return run
     unstored = list(recording.unstored)
@@ -182,7 +182,7 @@ def _what_changed(error: ConfigError) -> str:
 async def _concluded(
     run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
 ) -> RunSummary:
-    """The summary with the verdicts on the run as a whole in it, stored with the run."""
+    """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
     await recording.settle()
     summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
     await recording.finish(run, summary)
@@ -195,7 +195,7 @@ def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
-    """How a run stands whose jobs came to an end."""
+    """Return how a run stands whose jobs came to an end."""
     total = tally.summary().total
     if stop.is_requested and total < prepared.total:
         return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
@@ -247,7 +247,7 @@ async def _run_jobs(
 
 
 def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
-    """The result with no secret in what judges, webhooks and code say: what is sent to them may come back.
+    """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
 
     The model's own answer stays as it is.
     """
@@ -268,13 +268,13 @@ def _safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult
 
 
 def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
-    """The error with no secret in any of its texts."""
+    """Return the error with no secret in any of its texts."""
     texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
     return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
 
 
 def _request_limit(prepared: PreparedRun) -> int:
-    """The most requests under way at once."""
+    """Return the most requests under way at once."""
     named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
     return named or DEFAULT_CONCURRENCY
 
@@ -282,7 +282,7 @@ def _request_limit(prepared: PreparedRun) -> int:
 def _gateway(
     prepared: PreparedRun, cache: ResponseCache, events: EventStream, budget: Budget, *, began_s: float
 ) -> Gateway:
-    """The gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
+    """Return the gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
     request = prepared.request
     return Gateway(
         cache=cache,

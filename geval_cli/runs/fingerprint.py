@@ -32,7 +32,7 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
 
 
 def run_digest(parts: Mapping[str, JsonValue]) -> str:
-    """SHA-256, in hexadecimal, of what `covered` gives."""
+    """Return SHA-256, in hexadecimal, of what `covered` gives."""
     return digest_of(parts)
 
 
@@ -42,7 +42,7 @@ def changes(
     config_before: JsonValue,
     config_now: JsonValue,
 ) -> list[str]:
-    """What of that which decides results is another now, a line each. Keys are not shown.
+    """Return what of that which decides results is another now, a line each. Keys are not shown.
 
     Args:
         before: what `covered` gave for the earlier run.
@@ -78,7 +78,7 @@ _ABSENT = _Absent()
 def _pairs(
     before: JsonValue, now: JsonValue, absent: JsonValue = None
 ) -> Iterator[tuple[str, JsonValue, JsonValue]]:
-    """Each name under which the two mappings hold different values, with both."""
+    """Yield each name under which the two mappings hold different values, with both."""
     before, now = before or {}, now or {}
     for name in dict.fromkeys([*before, *now]):
         old, new = before.get(name, absent), now.get(name, absent)
@@ -87,7 +87,7 @@ def _pairs(
 
 
 def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
-    """What a changed hash means. A config that changed says so itself, word by word."""
+    """Yield what a changed hash means. A config that changed says so itself, word by word."""
     if part.startswith(FILE_PART):
         name = part.removeprefix(FILE_PART)
         if old is None or new is None:
@@ -105,7 +105,7 @@ def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_chang
 
 
 def _config_changes(before: JsonValue, now: JsonValue, path: str = "") -> Iterator[str]:
-    """Every place in the config that differs, `tests/2/vars/name: "a" -> "b"`."""
+    """Yield every place in the config that differs, `tests/2/vars/name: "a" -> "b"`."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name, old, new in _pairs(before, now, absent=_ABSENT):
             yield from _config_changes(old, new, f"{path}/{name}" if path else str(name))

@@ -50,7 +50,7 @@ class ProviderPool:
     _shared: dict[int, tuple[ProviderSpec, Provider]] = field(default_factory=dict)
 
     def get(self, spec: ProviderSpec) -> Provider:
-        """The provider of a checked `spec`; the same one for an equal spec."""
+        """Return the provider of a checked `spec`; the same one for an equal spec."""
         shared = self._shared.get(id(spec))  # most tests share one spec, and comparing by content is slow
         if shared is not None:
             return shared[1]
@@ -65,7 +65,7 @@ class ProviderPool:
         return self._built[key]
 
     def has(self, spec: ProviderSpec) -> bool:
-        """Whether the provider of `spec` is built."""
+        """Return whether the provider of `spec` is built."""
         return spec.fingerprint in self._built
 
     async def aclose(self) -> None:
@@ -86,7 +86,7 @@ class Judges:
         self._clients: dict[tuple[int, str], tuple[ClientModel, Provider]] = {}
 
     def find(self, spec: ProviderSpec) -> Judge:
-        """The judge that `spec` names.
+        """Return the judge that `spec` names.
 
         Raises:
             UsageError: with every problem that the spec has, or that this machine has with it (no key, no model file).
@@ -98,7 +98,7 @@ class Judges:
         return self._gateway.model(self._pool.get(spec))
 
     def adopt(self, judge: Judge) -> Judge:
-        """A judge that somebody else made, behind this gateway: equal requests reach it once."""
+        """Return a judge that somebody else made, behind this gateway: equal requests reach it once."""
         adopted = self._adopted.setdefault(id(judge), _AdoptedJudge(judge, len(self._adopted)))
         return self._gateway.model(adopted)
 
@@ -167,7 +167,7 @@ async def judging(
 def judge_problems(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, is_going_to_judge: bool = True
 ) -> Iterator[Problem]:
-    """What is wrong with a provider as a judge; nothing is sent.
+    """Yield what is wrong with a provider as a judge; nothing is sent.
 
     Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
     """

@@ -50,7 +50,7 @@ _MADE_DOUBT = Assumption("none, if the cache knows the prompts that code of the 
 async def forecast_run(
     prepared: PreparedRun, cache: ResponseCache | None, resumed: ResumedRun | None = None
 ) -> Forecast:
-    """What running `prepared` would ask for; nothing is sent. Answers that `cache` has are counted apart.
+    """Return what running `prepared` would ask for; nothing is sent. Answers that `cache` has are counted apart.
 
     With `resumed` only what that run lacks. Goes through all tests once and holds none of them. No code that a config
     names is run.
@@ -165,7 +165,7 @@ class _Planner(Struct):
 
 
 def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
-    """Those that a judge judges by themselves, also within sets; the others ask nobody."""
+    """Yield those that a judge judges by themselves, also within sets; the others ask nobody."""
     for spec in specs:
         if isinstance(spec, ModelGradedAssertion) and not spec.compares_outputs:
             yield spec
@@ -173,25 +173,25 @@ def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
 
 
 def _is_known(pending: PendingResult) -> bool:
-    """Whether the output is what a run would judge, and not a stand-in."""
+    """Return whether the output is what a run would judge, and not a stand-in."""
     return not pending.job.generates or pending.result.cached
 
 
 def _is_made(job: Job) -> bool:
-    """Whether code of the config, which is not run, makes the prompt or a variable in it."""
+    """Return whether code of the config, which is not run, makes the prompt or a variable in it."""
     is_program = isinstance(job.prompt, NamedPromptSpec) and bool(job.prompt.made_by)
     return is_program or bool(job.test.promptfoo.made_vars) or job.test.transform_vars is not None
 
 
 def _is_transformed(job: Job, spec: Assertion) -> bool:
-    """Whether code of the config, which is not run, makes what is judged out of the output."""
+    """Return whether code of the config, which is not run, makes what is judged out of the output."""
     own = job.provider.transform if isinstance(job.provider, FilteredProviderSpec) else None
     context = spec.context_transform if isinstance(spec, ContextAssertion) else None
     return any(code is not None for code in (own, job.test.transform, spec.transform, context))
 
 
 def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
-    """The subject with something in the place of the context that code would take out of the output."""
+    """Return the subject with something in the place of the context that code would take out of the output."""
     if not isinstance(spec, ContextAssertion) or spec.context_transform is None:
         return subject
     context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"

@@ -151,7 +151,7 @@ def templates_for(suite: Suite) -> Templates:
 
 
 def reads_cache(prepared: PreparedRun) -> bool:
-    """Whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
+    """Return whether answers of earlier runs are used: neither the command line nor the config asks for fresh ones."""
     options = prepared.suite.options
     is_refused = isinstance(options, PromptfooOptions) and options.uses_cache is False
     return prepared.request.reads_cache and not is_refused
@@ -171,7 +171,7 @@ def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
 
 
 def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
-    """The configured provider whose label `spec` is, else `spec` itself.
+    """Return the configured provider whose label `spec` is, else `spec` itself.
 
     An id alone does not find a configured provider: a judge must not inherit what was set for the model under test.
     """
@@ -213,19 +213,19 @@ def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
 
 
 def _asked(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
-    """Every provider that answers or judges, once."""
+    """Return every provider that answers or judges, once."""
     asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
     return tuple({spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values())
 
 
 def asks_for_money(prepared: PreparedRun) -> bool:
-    """Whether anything that a run asks may cost something."""
+    """Return whether anything that a run asks may cost something."""
     kinds = {spec.id.partition(":")[0] for spec in prepared.asked}
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
 def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iterator[Problem]:
-    """A budget in money can only be kept where it is known what answers cost."""
+    """Yield a budget in money can only be kept where it is known what answers cost."""
     if budget is None or budget.max_cost_usd is None:
         return
     for spec in _asked(suite, checked):

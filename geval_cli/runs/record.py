@@ -19,7 +19,7 @@ STOPPED = "the run stopped before its end: "
 
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
-    """The record of a run that begins now, or of one that is gone on with, under its id."""
+    """Return the record of a run that begins now, or of one that is gone on with, under its id."""
     if resumed is not None:
         return _resumed_run(prepared, resumed)
     return RunRecord(
@@ -39,7 +39,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
 
 
 def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:
-    """The record of a run that ends now, `lasted_s` seconds after it began or was gone on with."""
+    """Return the record of a run that ends now, `lasted_s` seconds after it began or was gone on with."""
     return replace(
         run,
         status=status,
@@ -50,7 +50,7 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 
 def origin_of(prepared: PreparedRun) -> RunOrigin:
-    """What the store keeps beside the record."""
+    """Return what the store keeps beside the record."""
     return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, fingerprint(prepared))
 
 
@@ -70,5 +70,5 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:
 
 
 def _now() -> str:
-    """The time as records have it."""
+    """Return the time as records have it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -22,7 +22,7 @@ _NO = frozenset({"", "0", "false", "no", "off"})
 
 
 def is_untrusted(environ: Mapping[str, str]) -> bool:
-    """Whether the environment says that every config is a stranger's."""
+    """Return whether the environment says that every config is a stranger's."""
     return environ.get(UNTRUSTED_VARIABLE, "").strip().lower() not in _NO
 
 
@@ -90,7 +90,7 @@ class RunRequest:
 
     @property
     def is_untrusted(self) -> bool:
-        """Whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
+        """Return whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
         return self.untrusted or is_untrusted(self.environ)
 
     @property

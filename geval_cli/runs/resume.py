@@ -44,7 +44,7 @@ class DoneCases:
         return True
 
     def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Those of `jobs` that are not done."""
+        """Yield those of `jobs` that are not done."""
         for job in jobs:
             place = self._place(job.test.index, job.repeat_index, job.column)
             if place >= len(self._is_done) or not self._is_done[place]:
@@ -76,7 +76,7 @@ class ResumedRun(Struct, frozen=True):
 
 
 def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """The earlier run that `prepared` asks for, claimed for this process.
+    """Return the earlier run that `prepared` asks for, claimed for this process.
 
     Raises:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
@@ -101,7 +101,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
 
 
 def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """The earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
+    """Return the earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
 
     Raises:
         UsageError: there is no such run, or it is not the same suite any more.
@@ -183,7 +183,7 @@ class _Row(Struct, frozen=True):
 
 
 def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
-    """The stored results: each for itself or, where outputs are compared, those of a test and repeat together."""
+    """Yield the stored results: each for itself or, where outputs are compared, those of a test and repeat together."""
     if not plan.is_in_rows:
         yield from (_Row((result,)) for result in results)
         return
@@ -198,7 +198,7 @@ def _rows(results: Iterable[CaseResult], plan: Plan) -> Iterator[_Row]:
 def _with_metrics(
     results: Iterable[CaseResult], prepared: PreparedRun
 ) -> Iterator[tuple[CaseResult, CaseResult]]:
-    """Each result as it was stored and with the metrics that its g-evals have by default.
+    """Yield each result as it was stored and with the metrics that its g-evals have by default.
 
     An older geval stored none; beside the results to come they would be left out of the sums.
     """
@@ -224,7 +224,7 @@ def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> Te
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
-    """What was stored about the cost of a run as a whole."""
+    """Return what was stored about the cost of a run as a whole."""
     if stored.summary is not None:
         return stored.summary.usage
     origin = runs.origin(stored.run.id)

@@ -115,12 +115,12 @@ class _JavaScriptFilter(Struct, frozen=True):
 
 
 def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
-    """The filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
+    """Return the filters by name; those that `filter_problems` complains about, or that may not run, give nothing."""
     return {item.name: _built(item, suite) if suite.access.runs_code else _nothing for item in suite.filters}
 
 
 def filter_problems(suite: Suite) -> Iterator[Problem]:
-    """What keeps the suite's filters from being run."""
+    """Yield what keeps the suite's filters from being run."""
     for item in suite.filters:
         if not is_installed():
             yield Problem("JavaScript needs an engine that is not installed", item.location, INSTALL_HINT)

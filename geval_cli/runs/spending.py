@@ -36,7 +36,7 @@ class Spending(Struct):
         return True
 
     def is_note_due(self) -> bool:
-        """Whether it is time to store the total again; asking so begins the next wait."""
+        """Return whether it is time to store the total again; asking so begins the next wait."""
         now = time.monotonic()
         if now < self._next_note_s:
             return False
@@ -45,7 +45,7 @@ class Spending(Struct):
 
     @property
     def has_cost(self) -> bool:
-        """Whether anything was paid in this process, or may have been."""
+        """Return whether anything was paid in this process, or may have been."""
         return any(usage.cost_usd is None or usage.cost_usd > 0 for usage in self._called.values())
 
     @property
@@ -61,12 +61,12 @@ class Spending(Struct):
 def combined(
     first: UsageByRole, second: UsageByRole, how: Callable[[Usage, Usage], Usage]
 ) -> dict[Role, Usage]:
-    """The usage of each role, put together."""
+    """Return the usage of each role, put together."""
     return {role: how(first.get(role, Usage()), second.get(role, Usage())) for role in Role}
 
 
 def larger(first: Usage, second: Usage) -> Usage:
-    """The larger one in each respect; a cost is unknown when one of the two is."""
+    """Return the larger one in each respect; a cost is unknown when one of the two is."""
     is_known = first.cost_usd is not None and second.cost_usd is not None
     return Usage(
         max(first.requests, second.requests),
@@ -78,7 +78,7 @@ def larger(first: Usage, second: Usage) -> Usage:
 
 
 def beyond(total: Usage, part: Usage) -> Usage:
-    """What `total` has more than `part`; an unknown cost stays with the part when it is unknown there."""
+    """Return what `total` has more than `part`; an unknown cost stays with the part when it is unknown there."""
     is_known = total.cost_usd is not None and part.cost_usd is not None
     cost_usd = max((total.cost_usd or 0.0) - (part.cost_usd or 0.0), 0.0) if is_known else None
     return Usage(

@@ -27,7 +27,7 @@ class Starter(Struct, frozen=True):
 
 
 def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> Starter:
-    """The starter config for `folder`."""
+    """Return the starter config for `folder`."""
     try:
         env = gather_env(environ, base_dir=folder, env_file=None, access=access)
     except ConfigError:  # a broken .env is told when the config is run

@@ -18,7 +18,7 @@ _RESULTS_LOOKED_AT = 100
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:
-    """A stored run as the reports read it; `name` is an id, its beginning, or `latest`.
+    """Return a stored run as the reports read it; `name` is an id, its beginning, or `latest`.
 
     Raises:
         UsageError: no run, or more than one, has this name.
@@ -54,7 +54,7 @@ def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: 
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
-    """What a run says to the shell (GEVAL.md, section 4)."""
+    """Return what a run says to the shell (GEVAL.md, section 4)."""
     if stopped_by is StopReason.SIGINT:
         return ExitCode.INTERRUPTED
     if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:
@@ -72,7 +72,7 @@ def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCo
 
 
 def _gates_exit_code(report: RunReport) -> ExitCode:
-    """Where there are gates, they decide in place of all-must-pass."""
+    """Return where there are gates, they decide in place of all-must-pass."""
     statuses = {gate.status for gate in report.summary.gates}
     if Status.FAILED in statuses:
         return ExitCode.FAILED

@@ -44,7 +44,7 @@ def with_verdicts(
 
 
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
-    """The gates of the config and of the command line, and how many errors are allowed beside them.
+    """Return the gates of the config and of the command line, and how many errors are allowed beside them.
 
     Where gates decide, errors that no gate counts must not go unseen: none is allowed unless it is said how many. And
     whoever only allows errors still wants everything that was judged to pass.

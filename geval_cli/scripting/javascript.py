@@ -64,7 +64,7 @@ class Entry(StrEnum):
 
 
 def is_installed() -> bool:
-    """Whether the engine's package is there."""
+    """Return whether the engine's package is there."""
     return find_spec("_quickjs") is not None
 
 
@@ -134,7 +134,7 @@ class JavaScriptEngine(Struct):
     async def call(
         self, code: Code, arguments: Mapping[str, JsonValue], *, entry: Entry = Entry.FUNCTION
     ) -> JsonValue:
-        """What the code returns, promises awaited; undefined is None, and so is null.
+        """Return what the code returns, promises awaited; undefined is None, and so is null.
 
         Args:
             code: a snippet sees `arguments` under their names; a function gets them in their order.
@@ -188,7 +188,7 @@ class _Thread:
         threading.Thread(target=self._serve, name="javascript", daemon=True).start()
 
     async def run(self, work: Callable[[JavaScriptProcess], Any]) -> Any:
-        """What `work` returns; it must not raise."""
+        """Return what `work` returns; it must not raise."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
@@ -248,7 +248,7 @@ def _of(limits: JavaScriptLimits) -> Limits:
 
 
 def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> JsonValue:
-    """What the engine's answer holds. Raises ScriptError where that is an error."""
+    """Return what the engine's answer holds. Raises ScriptError where that is an error."""
     if "late" in answer:
         raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
     if "unreadable" in answer:

@@ -26,7 +26,7 @@ class JavaScriptProcess:
         self.is_ended = False
 
     def ask(self, job: str, limits: Limits) -> dict[str, str | None]:
-        """What the worker answers; see `javascript_worker.evaluate`.
+        """Return what the worker answers; see `javascript_worker.evaluate`.
 
         Raises:
             ScriptTimeoutError: the code used up its processor time.

@@ -37,7 +37,7 @@ class PythonProcess:
         self._busy = asyncio.Lock()
 
     async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
-        """What `function` returns; it gets as many of `arguments` as it takes, and may be async.
+        """Return what `function` returns; it gets as many of `arguments` as it takes, and may be async.
 
         The time runs from when the call's turn comes.
 
@@ -165,7 +165,7 @@ class PythonPool:
         self._idle: list[PythonProcess] = []
 
     async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
-        """What `function` returns; see `PythonProcess.call`, whose errors it raises.
+        """Return what `function` returns; see `PythonProcess.call`, whose errors it raises.
 
         The time runs from when the call's turn comes.
         """

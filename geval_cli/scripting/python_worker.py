@@ -77,7 +77,7 @@ async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
 
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
-    """How many positional arguments `function` takes; None for any number."""
+    """Return how many positional arguments `function` takes; None for any number."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return None
@@ -98,7 +98,7 @@ def _send(answers: TextIO, number: int, answer: dict[str, Any]) -> None:
 
 
 def _private_pipes() -> tuple[TextIO, TextIO]:
-    """The protocol's two pipes, where code that goes through the first descriptors does not meet them.
+    """Return the protocol's two pipes, where code that goes through the first descriptors does not meet them.
 
     Stdin and stdout are turned to nothing and to stderr, also for C code and children. Forks let go of the pipes, so
     that the end of this process is seen at the other end.
@@ -113,7 +113,7 @@ def _private_pipes() -> tuple[TextIO, TextIO]:
 
 
 def _moved_up(descriptor: int) -> int:
-    """A copy that programs do not inherit, with a high number where the system has one free."""
+    """Return a copy that programs do not inherit, with a high number where the system has one free."""
     if fcntl is not None:
         with suppress(OSError):
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)

@@ -46,11 +46,11 @@ class Access(Struct, frozen=True):
 
     @property
     def is_strangers(self) -> bool:
-        """Whether the config is a stranger's, as `--untrusted` says."""
+        """Return whether the config is a stranger's, as `--untrusted` says."""
         return not self.reads_environment
 
     def vouches_for(self, spec: NamedProvider) -> bool:
-        """Whether a provider is the user's own word: it stands in no config, and the user named it."""
+        """Return whether a provider is the user's own word: it stands in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 
     def require_code(self, what: str) -> None:
@@ -98,7 +98,7 @@ class Access(Struct, frozen=True):
             raise OutsideError(path, self)
 
     def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
-        """What to say about a file that may not be read. It says nothing of whether there is one."""
+        """Return what to say about a file that may not be read. It says nothing of whether there is one."""
         if not self.is_strangers:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
             return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
@@ -119,12 +119,12 @@ class OutsideError(OSError):
         self.access = access
 
     def problem(self, asked_at: Location | None) -> Problem:
-        """What to say about it, placed at `asked_at`."""
+        """Return what to say about it, placed at `asked_at`."""
         return self.access.outside_problem(self.path, asked_at)
 
 
 def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
-    """What a stranger's config may: read in `folders` and below, and ask known vendors."""
+    """Return what a stranger's config may: read in `folders` and below, and ask known vendors."""
     return Access(
         _resolved(folders),
         runs_code=False,
@@ -135,12 +135,12 @@ def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = froz
 
 
 def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
-    """What a config may that a server serves from `folder`: read in it and below, and run no code."""
+    """Return what a config may that a server serves from `folder`: read in it and below, and run no code."""
     return Access(_resolved([folder]), runs_code=False, vouched=vouched)
 
 
 def environment_problem(name: str, location: Location | None) -> Problem:
-    """What to say about a stranger's config that asks for an environment value."""
+    """Return what to say about a stranger's config that asks for an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
     return Problem(message, location, "write the value itself; keys come from the providers' own variables")
 

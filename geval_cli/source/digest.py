@@ -28,7 +28,7 @@ def suite_parts(
     files: SourceFiles,
     overrides: Mapping[str, JsonValue],
 ) -> dict[str, str]:
-    """Everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
+    """Return everything in the files that decides the results, part by part, as SHA-256. Another key changes nothing.
 
     There is a part for each key of the config, for each file that is named (but many files are one part), for the
     rows, and for the overrides.
@@ -55,12 +55,12 @@ def suite_parts(
 
 
 def digest_of(parts: Mapping[str, JsonValue]) -> str:
-    """SHA-256, in hexadecimal, of all `parts` together."""
+    """Return SHA-256, in hexadecimal, of all `parts` together."""
     return _hash(dict(parts))
 
 
 def _masked(key: str, value: JsonValue) -> JsonValue:
-    """A part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
+    """Return a part of the config without keys. `env:` loses only what is a key by its name: programs see all of it."""
     part = value if key == "env" else {key: value}
     return mask_config(part, hides_headers=False)
 
@@ -123,7 +123,7 @@ def _is_small_file(files: SourceFiles, name: str) -> bool:
 
 
 def _hash_or_reason(path: Path, access: Access) -> str:
-    """The file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
+    """Return the file's hash; for a file that cannot be read, which is reported elsewhere, a constant."""
     try:
         return hash_file(path, access)
     except (OSError, ValueError):

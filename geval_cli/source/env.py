@@ -87,7 +87,7 @@ def _parse_assignment(lines: list[str], index: int) -> tuple[str, str, int] | No
 def gather_env(
     process: Mapping[str, str], *, base_dir: Path, env_file: Path | None, access: Access
 ) -> dict[str, str]:
-    """The process environment, and under it what the env files say.
+    """Return the process environment, and under it what the env files say.
 
     Args:
         process: never overridden by a file.
@@ -138,7 +138,7 @@ class EnvValues:
         return value
 
     def hide(self, problem: Problem) -> Problem:
-        """The problem without any value that came from the environment."""
+        """Return the problem without any value that came from the environment."""
         message, hint = problem.message, problem.hint
         for value in self._used:
             message, hint = message.replace(value, "***"), hint.replace(value, "***")

@@ -28,7 +28,7 @@ _INSTALL_HINT = f"install it {install_hint('pdf')}; or convert it to text, for e
 
 
 def pdf_text(content: bytes, path: Path, asked_at: Location | None, *, max_characters: int) -> str:
-    """The text of all pages, an empty line between them.
+    """Return the text of all pages, an empty line between them.
 
     Args:
         content: of the file.
@@ -111,14 +111,14 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def is_file_reference(value: object) -> TypeGuard[str]:
-    """Whether a config value asks for the content of a file."""
+    """Return whether a config value asks for the content of a file."""
     return isinstance(value, str) and value.startswith(FILE_PREFIX)
 
 
 def read_document(
     path: Path, access: Access, *, asked_at: Location | None = None, prefix: str = ""
 ) -> Document:
-    """The content of a YAML or (by its name) JSON file, with positions.
+    """Return the content of a YAML or (by its name) JSON file, with positions.
 
     Raises:
         ConfigError: the file cannot be read (placed at `asked_at`) or its content is broken.
@@ -128,7 +128,7 @@ def read_document(
 
 
 def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
-    """What `text` says as the content of the YAML or (by its name) JSON file `path`, which is not read.
+    """Return what `text` says as the content of the YAML or (by its name) JSON file `path`, which is not read.
 
     Raises:
         ConfigError: it is broken.
@@ -141,7 +141,7 @@ def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
 def read_text(
     path: Path, access: Access, *, asked_at: Location | None = None, max_bytes: int = MAX_TEXT_BYTES
 ) -> str:
-    """The UTF-8 text of a file, without a byte order mark.
+    """Return the UTF-8 text of a file, without a byte order mark.
 
     Raises:
         ConfigError: one problem, placed at `asked_at`, or in the file itself when nothing asked for it.
@@ -170,7 +170,7 @@ def open_problem(path: Path, error: OSError, asked_at: Location | None) -> Probl
 
 
 def hash_file(path: Path, access: Access) -> str:
-    """The SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
+    """Return the SHA-256 of a file's content in hexadecimal, read piece by piece. Raises OSError."""
     digest = hashlib.sha256()
     with open_regular(path, access) as stream:
         while chunk := stream.read(_HASH_CHUNK):
@@ -182,7 +182,7 @@ _FILE_NAME = compile_later(r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|j2|jin
 
 
 def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
-    """Whether a text is the path of a file that is there, so that `file://` was probably forgotten before it."""
+    """Return whether a text is the path of a file that is there, so that `file://` was probably forgotten before it."""
     if not isinstance(value, str) or "." not in value or _FILE_NAME.fullmatch(value) is None:
         return False
     path = base_dir / value
@@ -202,7 +202,7 @@ class SourceFiles:
         self._documents: OrderedDict[Path, Document] = OrderedDict()
 
     def resolve(self, reference: str, asked_at: Location | None) -> Path:
-        """The path that a `file://` reference means.
+        """Return the path that a `file://` reference means.
 
         Raises:
             ConfigError: the path is empty or is made by a template, which is not known before the run.
@@ -221,7 +221,7 @@ class SourceFiles:
         return path
 
     def text(self, reference: str, asked_at: Location | None) -> str:
-        """The text of a `file://` reference, without the line break at its end.
+        """Return the text of a `file://` reference, without the line break at its end.
 
         Raises:
             ConfigError: one problem, placed at `asked_at`.
@@ -229,7 +229,7 @@ class SourceFiles:
         return self.text_at(self.resolve(reference, asked_at), asked_at)
 
     def text_at(self, path: Path, asked_at: Location | None) -> str:
-        """The text of the file at `path`, without the line break at its end.
+        """Return the text of the file at `path`, without the line break at its end.
 
         Raises:
             ConfigError: one problem, placed at `asked_at`.
@@ -249,7 +249,7 @@ class SourceFiles:
         return text
 
     def document(self, reference: str, asked_at: Location | None) -> Document:
-        """The content of a YAML or JSON file that is named by a `file://` reference.
+        """Return the content of a YAML or JSON file that is named by a `file://` reference.
 
         Raises:
             ConfigError: the file cannot be read, or its content is broken.
@@ -257,7 +257,7 @@ class SourceFiles:
         return self.document_at(self.resolve(reference, asked_at), asked_at)
 
     def document_at(self, path: Path, asked_at: Location | None) -> Document:
-        """The content of the YAML or JSON file at `path`.
+        """Return the content of the YAML or JSON file at `path`.
 
         Raises:
             ConfigError: the file cannot be read, or its content is broken.

@@ -21,7 +21,7 @@ _DECODER = json.JSONDecoder()
 
 
 def read_json(text: str, file: str, *, first_line: int = 1, prefix: str = "") -> Document:
-    """The value in `text`.
+    """Return the value in `text`.
 
     Raises:
         ConfigError: with the first syntax error and every duplicate key before it.
@@ -69,7 +69,7 @@ class _Scanner:
         raise ConfigError(self.problems)
 
     def _peek(self) -> str:
-        """The next character that is no space, or "" at the end."""
+        """Return the next character that is no space, or "" at the end."""
         found = _SPACE.match(self._text, self._offset)
         self._offset = found.end() if found else self._offset
         return self._text[self._offset : self._offset + 1]

@@ -35,7 +35,7 @@ class _Cell(NamedTuple):
 
 
 def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str] = ()) -> tuple[str, str]:
-    """The line as it is to be shown, and a line of carets to stand under it.
+    """Return the line as it is to be shown, and a line of carets to stand under it.
 
     Args:
         line: as it stands in the file.
@@ -102,7 +102,7 @@ def _cell(character: str, column: int) -> _Cell:
 
 
 def _masked_before(cells: list[_Cell], start: int) -> int:
-    """How far back the visible mask begins, for a caret that would stand inside it."""
+    """Return how far back the visible mask begins, for a caret that would stand inside it."""
     for cell in reversed(cells[:start]):
         if cell.width:
             return cell.width if cell.text == MASK else 0
@@ -110,7 +110,7 @@ def _masked_before(cells: list[_Cell], start: int) -> int:
 
 
 def _window(cells: list[_Cell], start: int, end: int) -> tuple[int, int]:
-    """Which cells to show: all of them, or as many around the caret as fit."""
+    """Return which cells to show: all of them, or as many around the caret as fit."""
     if sum(cell.width for cell in cells) <= _MAX_WIDTH:
         return 0, len(cells)
     first, lead = start, 0
@@ -138,7 +138,7 @@ _MIN_GUTTER = 3
 
 
 def render_problems(problems: Iterable[Problem], *, read_line: LineReader | None = None) -> str:
-    """All problems as text, sorted by file, line and column, each once, with a blank line between them.
+    """Return all problems as text, sorted by file, line and column, each once, with a blank line between them.
 
     Args:
         problems: in any order.
@@ -149,7 +149,7 @@ def render_problems(problems: Iterable[Problem], *, read_line: LineReader | None
 
 
 def render_problem(problem: Problem, *, read_line: LineReader | None = None) -> str:
-    """One problem as text, without a line break at its end."""
+    """Return one problem as text, without a line break at its end."""
     location = problem.location
     lines = [f"{problem.severity.value}: {problem.message}"]
     if location is None:
@@ -183,7 +183,7 @@ def _lines_above(location: Location, read_line: LineReader) -> Iterator[str]:
 
 
 def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems in the order of files, lines and columns; those without a place first; copies once.
+    """Return the problems in the order of files, lines and columns; those without a place first; copies once.
 
     What is wrong in a part that several aliases stand for is wrong once.
     """
@@ -225,7 +225,7 @@ def _read_lines(file: str) -> list[str]:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word that `word` was most likely meant to be, or None when nothing is near.
+    """Return the allowed word that `word` was most likely meant to be, or None when nothing is near.
 
     Spellings that differ in case, hyphens and underscores match; so do one or two slips of a finger, swapped
     neighbours among them, and unambiguous beginnings.

@@ -16,7 +16,7 @@ class SpecialFileError(OSError):
 
 
 def open_regular(path: Path, access: Access) -> BinaryIO:
-    """The file at `path`, open for reading. Raises OSError, also for what is no file or may not be read."""
+    """Return the file at `path`, open for reading. Raises OSError, also for what is no file or may not be read."""
     access.require_inside(path)
     stream = open(path, "rb", opener=regular_only)  # noqa: SIM115 - the caller closes it
     try:
@@ -28,7 +28,7 @@ def open_regular(path: Path, access: Access) -> BinaryIO:
 
 
 def regular_only(name: str, flags: int) -> int:
-    """An opener, for `open`, of files and of nothing else."""
+    """Return an opener, for `open`, of files and of nothing else."""
     if name.startswith(_STREAMS):
         return os.open(name, flags)
     # Without the flag, opening a pipe waits until somebody writes into it.

@@ -13,7 +13,7 @@ class ScriptCaller(Protocol):
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
     ) -> JsonValue:
-        """What the function returns.
+        """Return what the function returns.
 
         Args:
             path: of the Python file.

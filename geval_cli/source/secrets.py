@@ -131,7 +131,7 @@ def mask_bare(text: str) -> str:
 
 
 def mask_config(value: JsonValue, *, hides_headers: bool = True) -> JsonValue:
-    """A config as data without its secrets. The variables of tests are kept, whatever they are called.
+    """Return a config as data without its secrets. The variables of tests are kept, whatever they are called.
 
     Without `hides_headers`, headers with plain names keep their values: for digests, which know no other rule.
     """
@@ -150,7 +150,7 @@ def is_plain_header(name: str, value: JsonValue) -> bool:
 
 
 def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """What must not be shown of headers with plain names: values that no other text holds by chance."""
+    """Yield what must not be shown of headers with plain names: values that no other text holds by chance."""
     for name, value in headers.items():
         text = str(value).strip()
         if is_secret_parameter(name) or is_plain_header(name, text) or _is_reference(text):
@@ -183,7 +183,7 @@ def _depth(line: str) -> int:
 
 
 def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = "") -> Iterator[str]:
-    """The names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret's name."""
+    """Yield the names of variables that a part of a config uses as keys: in `api_key_env`, or under a secret's name."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key in _VARIABLE_KEYS and isinstance(entry, str):
@@ -205,7 +205,7 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
 
 
 def secret_values(value: JsonValue) -> list[str]:
-    """The secrets in a part of a config whose env values are filled in.
+    """Return the secrets in a part of a config whose env values are filled in.
 
     A secret of several parts (`Bearer KEY`, a cookie) is there as a whole and in parts.
     """
@@ -269,7 +269,7 @@ def _is_header(key: str, entry: JsonValue, under: str) -> bool:
 
 
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
-    """Whether `key`, in a mapping that stands under `under`, makes secrets of all texts in `entry`."""
+    """Return whether `key`, in a mapping that stands under `under`, makes secrets of all texts in `entry`."""
     if isinstance(entry, dict):
         if under == "properties":  # a JSON Schema may well describe a property named `password`
             return False
@@ -297,7 +297,7 @@ def _marked_places(text: str) -> list[tuple[int, int]]:
 
 
 def _named_places(text: str) -> Iterator[tuple[int, int]]:
-    """Values after a secret's name: `apiKey: ...` as in YAML, JSON and headers, `--token ...` as in commands."""
+    """Yield values after a secret's name: `apiKey: ...` as in YAML, JSON and headers, `--token ...` as in commands."""
     for flag in _FLAG.finditer(text):
         if is_secret_name(flag["name"]) and not _is_reference(flag["value"]):
             yield flag.span("value")
@@ -317,7 +317,7 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _headers_in(text: str) -> Iterator[tuple[int, int]]:
-    """Values of headers that are written in one line: `headers: {X-Corp: ...}`."""
+    """Yield values of headers that are written in one line: `headers: {X-Corp: ...}`."""
     for block in _HEADERS_BLOCK.finditer(text):
         for pair in _HEADER_PAIR.finditer(text, *block.span("inside")):
             is_plain = is_plain_header(pair["name"].strip("\"'"), pair["value"].strip("\"'"))

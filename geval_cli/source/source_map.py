@@ -86,12 +86,12 @@ class KeySpan(NamedTuple):
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of `text` as editors count them, without their line breaks."""
+    """Return the lines of `text` as editors count them, without their line breaks."""
     return _LINE_BREAK.split(text)
 
 
 def format_key_path(path: KeyPath, prefix: str = "") -> str:
-    """A path as people write it: `tests[0].assert[2].threshold`."""
+    """Return a path as people write it: `tests[0].assert[2].threshold`."""
     text = prefix
     for part in path:
         if isinstance(part, int):
@@ -129,7 +129,7 @@ class SpanTree:
         return Positions(self.file, keys=_SpanMap(self, of_keys=True), values=_SpanMap(self, of_keys=False))
 
     def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
-        """The location of a stretch of the text; its length ends with the line."""
+        """Return the location of a stretch of the text; its length ends with the line."""
         if self._line_starts is None:
             self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
         index = bisect_right(self._line_starts, start) - 1
@@ -154,7 +154,7 @@ class SpanTree:
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
-        """Where a key stands, told to somebody who reads about `offset`."""
+        """Return where a key stands, told to somebody who reads about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it already stands in line {there.line}{column}"
@@ -165,12 +165,12 @@ class SpanTree:
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
-        """Where the value at `path` stands; raises KeyError when the file has none."""
+        """Return where the value at `path` stands; raises KeyError when the file has none."""
         span, written = self._follow(path)
         return self.locate(span.start, span.end, written)
 
     def find_key(self, path: KeyPath) -> Location:
-        """Where the key that `path` ends with stands; its key path is that of the mapping around it."""
+        """Return where the key that `path` ends with stands; its key path is that of the mapping around it."""
         if not path or isinstance(path[-1], int):
             raise KeyError(path)
         span, written = self._follow(path[:-1])
@@ -178,7 +178,7 @@ class SpanTree:
         return self.locate(key.start, key.end, written)
 
     def _follow(self, path: KeyPath) -> tuple[Span, KeyPath]:
-        """The span that `path` leads to, and the path in the file's own spelling."""
+        """Return the span that `path` leads to, and the path in the file's own spelling."""
         span, written = self.root(), list[str | int]()
         for part in path:
             if isinstance(part, str):
@@ -197,7 +197,7 @@ def _keys_of(span: Span) -> dict[str, KeySpan]:
 
 
 def _written_key(span: Span, key: str) -> str:
-    """How the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
+    """Return how the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
     keys = _keys_of(span)
     if key in keys:
         return key

@@ -24,7 +24,7 @@ class ScalarError(ValueError):
 
 
 def resolve_plain(text: str) -> str | int | float | bool | None:
-    """The value of an unquoted scalar without a tag.
+    """Return the value of an unquoted scalar without a tag.
 
     Raises:
         ScalarError: infinite, not a number, or too long to be one.
@@ -37,7 +37,7 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
 
 
 def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
-    """The value of a scalar with one of the core tags (`!!str`, `!!int`, `!!float`, `!!bool`, `!!null`).
+    """Return the value of a scalar with one of the core tags (`!!str`, `!!int`, `!!float`, `!!bool`, `!!null`).
 
     Raises:
         ScalarError: the text is not of that kind, or the tag is none of these.

@@ -45,7 +45,7 @@ _POINTS_AT_BEGINNING = ("scanning a quoted scalar", "scanning a simple key", "fl
 
 
 def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpanTree) -> Problem:
-    """A parser's error as a problem with its place in `text`."""
+    """Return a parser's error as a problem with its place in `text`."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return Problem(f"the YAML cannot be read: {error}", tree.locate(0, 1))
     context, problem = error.context or "", error.problem or ""
@@ -92,7 +92,7 @@ _NOT_PRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800
 
 
 def read_yaml(text: str, file: str, *, prefix: str = "", loader: Loader = FAST_LOADER) -> Document:
-    """The one document in `text`.
+    """Return the one document in `text`.
 
     Args:
         text: without a byte order mark.

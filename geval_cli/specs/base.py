@@ -63,7 +63,7 @@ class ProviderSpec(Spec):
 
     @property
     def title(self) -> str:
-        """What tables, files and messages show for this provider."""
+        """Return what tables, files and messages show for this provider."""
         return self.label or self.public_id
 
 
@@ -79,7 +79,7 @@ class RubricPromptSpec(Spec):
 
 @cache
 def spellings(model: type[Spec]) -> Mapping[str, str]:
-    """Every key that a mapping of this kind may have, with the field that it means; best spelling first."""
+    """Return every key that a mapping of this kind may have, with the field that it means; best spelling first."""
     found: dict[str, str] = {}
     for name, info in model.model_fields.items():
         if name == "place":

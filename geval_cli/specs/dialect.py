@@ -44,7 +44,7 @@ def dialect_of(path: Path, document: Document, first_line: str, asked: Dialect |
 
 
 def read_with_dialect(path: Path, access: Access, asked: Dialect | None = None) -> tuple[Document, Dialect]:
-    """The content of a config file, and whose rules it follows.
+    """Return the content of a config file, and whose rules it follows.
 
     Raises:
         ConfigError: the file cannot be read, or its content is broken.

@@ -78,7 +78,7 @@ class EnvProviderSpec(ProviderSpec):
 
 
 def own_env_of(spec: ProviderSpec) -> dict[str, str]:
-    """The environment values that only this provider sees."""
+    """Return the environment values that only this provider sees."""
     return spec.env if isinstance(spec, EnvProviderSpec) else {}
 
 

@@ -119,7 +119,7 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
 
 
 def config_schema() -> dict[str, JsonValue]:
-    """The properties of a provider's `config`, by their JSON Schemas; other keys may stand there too.
+    """Return the properties of a provider's `config`, by their JSON Schemas; other keys may stand there too.
 
     Of what is sent, only numbers and flags: other words may mean something else to a program that is a provider.
     """

@@ -23,7 +23,7 @@ _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
 def expected_text(annotation: Any) -> str:
-    """What a field takes, to stand after "must be": `a number from 0 to 1`, `text or a list of texts`."""
+    """Return what a field takes, to stand after "must be": `a number from 0 to 1`, `text or a list of texts`."""
     options = [_option_text(option) for option in _options(annotation)]
     texts = list(dict.fromkeys(options))
     if "a number" in texts and "a whole number" in texts:
@@ -32,7 +32,7 @@ def expected_text(annotation: Any) -> str:
 
 
 def describe_value(value: JsonValue) -> str:
-    """What was found, to stand after "found": `the text "high"`, `the number 7`, `an empty list`."""
+    """Return what was found, to stand after "found": `the text "high"`, `the number 7`, `an empty list`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -52,7 +52,7 @@ def _entries(count: int) -> str:
 
 
 def mismatch_hint(annotation: Any, value: JsonValue) -> str:
-    """What the writer of `value` should probably do, or ""."""
+    """Return what the writer of `value` should probably do, or ""."""
     bases = [_unwrap(option) for option in _options(annotation)]
     choices = [choice for base, _ in bases if get_origin(base) is Literal for choice in get_args(base)]
     kinds = {base for base, _ in bases}
@@ -69,7 +69,7 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
 
 
 def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
-    """The annotation of what stands at `path` inside a field: the item type of its list, for an index."""
+    """Return the annotation of what stands at `path` inside a field: the item type of its list, for an index."""
     annotation: Any = info
     for part in path:
         for option in _options(annotation):
@@ -89,7 +89,7 @@ def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
 
 @cache
 def tuple_fields(model: type[Spec]) -> frozenset[str]:
-    """The fields that take a tuple, which YAML can only write as a list."""
+    """Return the fields that take a tuple, which YAML can only write as a list."""
     return frozenset(
         name
         for name, info in model.model_fields.items()
@@ -98,7 +98,7 @@ def tuple_fields(model: type[Spec]) -> frozenset[str]:
 
 
 def limits_of(metadata: list[Any]) -> dict[str, float]:
-    """The bounds in a field's metadata, by their JSON Schema names."""
+    """Return the bounds in a field's metadata, by their JSON Schema names."""
     limits: dict[str, float] = {}
     for part in metadata:
         # A pydantic Field inside Annotated keeps its bounds in a list of its own.
@@ -116,7 +116,7 @@ def limits_of(metadata: list[Any]) -> dict[str, float]:
 
 
 def field_options(annotation: Any) -> list[tuple[Any, dict[str, float]]]:
-    """The alternatives that a field or annotation allows, each with its bounds; None is left out."""
+    """Return the alternatives that a field or annotation allows, each with its bounds; None is left out."""
     return [_unwrap(option) for option in _options(annotation)]
 
 

@@ -65,7 +65,7 @@ class RunningMean(Struct):
         return math.sqrt(max(self._squares, 0.0) / (self.n - 1)) if self.n > 1 else None
 
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean by Student's t; None of fewer than two numbers.
+        """Return the 95 % interval of the mean by Student's t; None of fewer than two numbers.
 
         It assumes that the tests are a sample of those that could have been written. Of numbers that all lie within
         0..1, as scores do, the interval is cut to that range: their mean cannot lie outside.
@@ -123,7 +123,7 @@ class ClusteredMean(Struct):
         return self._closed + (1 if self._open_count else 0)
 
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean by Student's t over clusters; None of fewer than two of them.
+        """Return the 95 % interval of the mean by Student's t over clusters; None of fewer than two of them.
 
         Of numbers that all lie within 0..1 the interval is cut to that range.
         """
@@ -134,7 +134,7 @@ class ClusteredMean(Struct):
         return _around(mean, spread, in_range=self._lowest >= 0 and self._highest <= 1)
 
     def standard_error(self) -> float | None:
-        """The standard error of the mean; None of fewer than two clusters."""
+        """Return the standard error of the mean; None of fewer than two clusters."""
         self._close()
         if self._closed <= 1:
             return None
@@ -143,7 +143,7 @@ class ClusteredMean(Struct):
         return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
 
     def share_interval(self) -> Interval | None:
-        """The 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, of as many as they are worth.
+        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, of as many as they are worth.
 
         Numbers of one cluster that agree are worth less than as many independent ones: n is divided by how much
         larger their variance is. Where all agree, that cannot be told, and each cluster counts once.

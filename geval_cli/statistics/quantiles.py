@@ -28,7 +28,7 @@ class Quantiles(Struct):
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def at(self, share: float) -> float | None:
-        """The number that `share` (0..1) of all numbers do not exceed; None of nothing."""
+        """Return the number that `share` (0..1) of all numbers do not exceed; None of nothing."""
         if not self.n:
             return None
         rank = max(math.ceil(share * self.n), 1)

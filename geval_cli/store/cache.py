@@ -108,7 +108,7 @@ class ResponseCache:
     def open(
         cls, folder: Path, *, ttl_s: float | None = DEFAULT_TTL_S, now: Callable[[], float] = time.time
     ) -> "ResponseCache":
-        """The cache in `folder`, made if it is not there. `now` is seconds since 1970.
+        """Return the cache in `folder`, made if it is not there. `now` is seconds since 1970.
 
         Raises:
             StoreError: the folder or the file cannot be used; the hint says what to do.
@@ -141,7 +141,7 @@ class ResponseCache:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether there is a cache in `folder`; asking creates nothing."""
+        """Return whether there is a cache in `folder`; asking creates nothing."""
         return (folder / CACHE_FILE).is_file()
 
     def now(self) -> float:
@@ -155,7 +155,7 @@ class ResponseCache:
         self._own_since = math.inf  # other processes kept some of it, whatever the clock says
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
-        """Those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
+        """Return those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
 
         What other processes kept since this one opened the cache may be missing when `since` is as late as that.
 
@@ -301,7 +301,7 @@ def _encode(stored: StoredChoice) -> str | bytes:
 
 
 def _decoded(answer: object) -> StoredChoice | None:
-    """An answer as it was kept; None for what geval never wrote: it counts as not there."""
+    """Return an answer as it was kept; None for what geval never wrote: it counts as not there."""
     try:
         return _decode(answer) if isinstance(answer, str | bytes) else None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error):

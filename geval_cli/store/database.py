@@ -86,11 +86,11 @@ class Database(Struct, frozen=True):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether nothing can be written through it."""
+        """Return whether nothing can be written through it."""
         return self.access in {Access.READ, Access.FROZEN}
 
     def connect(self) -> sqlite3.Connection:
-        """A new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
+        """Return a new connection in autocommit mode; it may be handed to another thread, but used by one at a time.
 
         Raises:
             StoreError: the file cannot be opened.
@@ -107,7 +107,7 @@ class Database(Struct, frozen=True):
         return _connect_in_memory(self.path) if self.access is Access.MEMORY else _connect(self.path)
 
     def has_table(self, name: str) -> bool:
-        """Whether there is a table of this name; a file that is only read may be older than the schema.
+        """Return whether there is a table of this name; a file that is only read may be older than the schema.
 
         Raises:
             StoreError: the file cannot be read.
@@ -139,11 +139,11 @@ class Database(Struct, frozen=True):
 
     @staticmethod
     def is_to_blame(error: Exception) -> bool:
-        """Whether `error` comes from the file or the disk, not from what was asked of it."""
+        """Return whether `error` comes from the file or the disk, not from what was asked of it."""
         return _primary_code(error) in _ADVICE
 
     def error(self, error: Exception) -> StoreError:
-        """What `error` means for the user of this file."""
+        """Return what `error` means for the user of this file."""
         return store_error(error, path=self.path, name=self.schema.name)
 
 
@@ -230,12 +230,12 @@ def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
 
 
 def is_unwritable(error: StoreError) -> bool:
-    """Whether the file could perhaps be read, but not written."""
+    """Return whether the file could perhaps be read, but not written."""
     return error.__cause__ is not None and _primary_code(error.__cause__) in _UNWRITABLE
 
 
 def is_full(error: StoreError) -> bool:
-    """Whether the disk has no room for the file, or the user may take no more of it."""
+    """Return whether the disk has no room for the file, or the user may take no more of it."""
     cause = error.__cause__
     if isinstance(cause, OSError):
         return cause.errno in _FULL_DISK
@@ -243,7 +243,7 @@ def is_full(error: StoreError) -> bool:
 
 
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
-    """A StoreError that says in words what went wrong with the database at `path`, and what to do."""
+    """Return a StoreError that says in words what went wrong with the database at `path`, and what to do."""
     what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another place with --home"))
     return StoreError(f"the {name} {path} cannot be used: {what}", path=str(path), hint=hint)
 
@@ -320,7 +320,7 @@ def _prepare(path: Path, schema: Schema) -> None:
 
 
 def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """How many migrations the file has seen. Reading it also shows whether the file is a database at all."""
+    """Return how many migrations the file has seen. Reading it also shows whether the file is a database at all."""
     if not _tables(connection):
         return 0
     if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:

@@ -24,7 +24,7 @@ class KeyFilter:
             self._bits[position >> 3] |= 1 << (position & 7)
 
     def may_hold(self, key: str) -> bool:
-        """False only if `key` was never added."""
+        """Return False only if `key` was never added."""
         bits = self._bits
         a, b, c, d = _numbers(key)
         found = bits[(a & _MASK) >> 3] >> (a & 7) & bits[(b & _MASK) >> 3] >> (b & 7)

@@ -13,7 +13,7 @@ from geval_cli.records import CaseResult, JsonValue
 
 
 def record_text(record: msgspec.Struct) -> str:
-    """The JSON form of a record as compact text.
+    """Return the JSON form of a record as compact text.
 
     The same as encoding `to_json(record)`, without making its tree first: many times as fast.
 
@@ -24,7 +24,7 @@ def record_text(record: msgspec.Struct) -> str:
 
 
 def read_case_result(text: str) -> CaseResult:
-    """The result that `record_text` wrote, in this geval or in another one.
+    """Return the result that `record_text` wrote, in this geval or in another one.
 
     Raises:
         ValueError: it is no result that this version of geval can read.
@@ -64,7 +64,7 @@ class ResultReader:
         return with_default_metrics(result, self._metrics)
 
     def text(self, text: str) -> str:
-        """The text of a result as `read` has it."""
+        """Return the text of a result as `read` has it."""
         return record_text(self.read(text)) if any(mark in text for mark in _NO_METRIC) else text
 
     def _default_metrics(self) -> Mapping[Judged, str]:

@@ -77,7 +77,7 @@ class Recording:
         return self._held.values()
 
     def results(self) -> Iterator[CaseResult]:
-        """All results by test, repeat and column.
+        """Return all results by test, repeat and column.
 
         Raises:
             StoreError: the store cannot be read.

@@ -59,11 +59,11 @@ class RunLocks:
         return False
 
     def holds(self, run_id: str) -> bool:
-        """Whether the lock of a run is held here."""
+        """Return whether the lock of a run is held here."""
         return run_id in self._held
 
     def is_going_on(self, run_id: str) -> bool:
-        """Whether a process works on the run. Where the file system cannot tell, yes: nobody must disturb it."""
+        """Return whether a process works on the run. Where the file system cannot tell, yes: nobody must disturb it."""
         if self._folder is None or run_id in self._held:
             return run_id in self._held
         try:
@@ -75,7 +75,7 @@ class RunLocks:
             return True
 
     def holder(self, run_id: str) -> str:
-        """Who holds the lock, in words for a message."""
+        """Return who holds the lock, in words for a message."""
         try:
             signed = json.loads((self._folder / run_id).read_bytes()) if self._folder else {}
             return f"process {signed['pid']} on {signed['host']}"

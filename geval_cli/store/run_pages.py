@@ -43,7 +43,7 @@ class ResultFilter(Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether anything is left out."""
+        """Return whether anything is left out."""
         return self.status is not None or self.metric is not None or bool(self.text)
 
 
@@ -174,25 +174,25 @@ class RunPages(Struct, frozen=True):
             return [self._outline(connection, *row) for row in rows], total
 
     def history(self, limit: int) -> list[RunPoint]:
-        """How the last `limit` finished runs went, newest first."""
+        """Return how the last `limit` finished runs went, newest first."""
         with self._reading() as connection:
             return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
     def previous(self, run_id: str) -> str | None:
-        """The id of the run of the same config that began before this one."""
+        """Return the id of the run of the same config that began before this one."""
         with self._reading() as connection:
             row = connection.execute(_SELECT_PREVIOUS, {"run": run_id}).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:
-        """The counts of a run as far as it has come, without metrics and usage."""
+        """Return the counts of a run as far as it has come, without metrics and usage."""
         with self._reading() as connection:
             return _counts(connection, run_id)
 
     def rows(
         self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
     ) -> ResultPage:
-        """Rows of a run's results that have a result as `wanted`, sorted."""
+        """Return rows of a run's results that have a result as `wanted`, sorted."""
         with self._reading() as connection:
             connection.create_function("folded", 1, _folded, deterministic=True)
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
@@ -202,12 +202,12 @@ class RunPages(Struct, frozen=True):
             return ResultPage(rows, len(keys))
 
     def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
-        """All results of one test and repeat, by column."""
+        """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
-        """Some results of a run by test, repeat and column, and how many there are."""
+        """Return some results of a run by test, repeat and column, and how many there are."""
         with self._reading() as connection:
             total = sum(count for _, count in connection.execute(_COUNT_RESULTS, (run_id,)))
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
@@ -215,7 +215,7 @@ class RunPages(Struct, frozen=True):
             return [reader.read(text) for (text,) in texts], total
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
-        """Every verdict of a run by test, repeat and column."""
+        """Return every verdict of a run by test, repeat and column."""
         with self._reading() as connection:
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]

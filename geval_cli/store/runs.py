@@ -108,7 +108,7 @@ class RunStore:
 
     @classmethod
     def open(cls, home: Path) -> "RunStore":
-        """The store in `home`, made if it is not there.
+        """Return the store in `home`, made if it is not there.
 
         Raises:
             StoreError: the folder or the file cannot be used; the hint says what to do.
@@ -135,12 +135,12 @@ class RunStore:
 
     @staticmethod
     def exists(home: Path) -> bool:
-        """Whether anything was ever stored in `home`; asking creates nothing."""
+        """Return whether anything was ever stored in `home`; asking creates nothing."""
         return (home / RUNS_FILE).is_file()
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was deleted while it was open: what is written to it now, nobody can read."""
+        """Return whether the file was deleted while it was open: what is written to it now, nobody can read."""
         return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
     def make_room(self) -> None:
@@ -184,7 +184,7 @@ class RunStore:
         self._locks.release(run_id)
 
     def holder(self, run_id: str) -> str | None:
-        """Who works on a run, in words; None when nobody does."""
+        """Return who works on a run, in words; None when nobody does."""
         return self._locks.holder(run_id) if self._locks.is_going_on(run_id) else None
 
     def add(self, run_id: str, result: CaseResult) -> "Future[None]":
@@ -209,7 +209,7 @@ class RunStore:
         return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
 
     def origin(self, run_id: str) -> RunOrigin | None:
-        """What a run was begun with; None for a run of an older geval.
+        """Return what a run was begun with; None for a run of an older geval.
 
         Raises:
             StoreError: the database cannot be read.
@@ -222,7 +222,7 @@ class RunStore:
         return None
 
     def of_config(self, config_file: str, digest: str) -> list[StoredRun]:
-        """The runs of a config, newest first: those of this file, and those with an equal digest.
+        """Return the runs of a config, newest first: those of this file, and those with an equal digest.
 
         Raises:
             StoreError: the database cannot be read.
@@ -230,7 +230,7 @@ class RunStore:
         return self._select_runs(_SELECT_OF_CONFIG, config_file, digest)
 
     def runs(self, limit: int = 20) -> list[StoredRun]:
-        """The last `limit` runs, newest first.
+        """Return the last `limit` runs, newest first.
 
         Raises:
             StoreError: the database cannot be read.
@@ -238,7 +238,7 @@ class RunStore:
         return self._select_runs(_SELECT_RUNS, limit)
 
     def find(self, name: str) -> StoredRun:
-        """The run with this id, or whose id alone begins so; "latest" is the one that was begun last.
+        """Return the run with this id, or whose id alone begins so; "latest" is the one that was begun last.
 
         Raises:
             UsageError: there is none, or more than one.
@@ -258,7 +258,7 @@ class RunStore:
         return found[0]
 
     def results(self, run_id: str) -> Iterator[CaseResult]:
-        """The results of a run by test, repeat and column, read while you iterate and never held all at once.
+        """Yield the results of a run by test, repeat and column, read while you iterate and never held all at once.
 
         Raises:
             StoreError: the database cannot be read.
@@ -273,7 +273,7 @@ class RunStore:
                 raise self._read_error(error) from error
 
     def pages(self) -> RunPages:
-        """What is stored by now, for reading in parts."""
+        """Return what is stored by now, for reading in parts."""
         self._wait_for_writes()
         return RunPages(self._database.connect, self._read_error, self._settled)
 

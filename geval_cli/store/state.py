@@ -136,7 +136,7 @@ PartT = TypeVar("PartT", bound=_Part)
 def _opened(
     kind: type[PartT], folder: Path, stack: ExitStack, content: str, *, is_shared: bool = False
 ) -> tuple[PartT, tuple[str, ...], StoreError | None]:
-    """The database, what to say about it, and why it is not kept and ends with the block, if it does."""
+    """Return the database, what to say about it, and why it is not kept and ends with the block, if it does."""
     failure: StoreError | None = None
     try:
         if is_shared:
@@ -152,7 +152,7 @@ def _opened(
 
 
 def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:
-    """A database that ends with the block, and where it is. Often the disk of temporary folders is full, too."""
+    """Return a database that ends with the block, and where it is. Often the disk of temporary folders is full, too."""
     own = ExitStack()
     try:
         part = kind.open(Path(own.enter_context(tempfile.TemporaryDirectory(prefix="geval-"))))

@@ -70,7 +70,7 @@ class DatabaseThread:
         return waiter
 
     async def run(self, work: Work[T]) -> T:
-        """The result of `work`, once it is committed. If the caller is cancelled, it is done all the same.
+        """Return the result of `work`, once it is committed. If the caller is cancelled, it is done all the same.
 
         Raises:
             StoreError: the database could not be read or written.

@@ -52,7 +52,7 @@ def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
 
 
 def _written_as_yaml(text: str) -> JsonValue:
-    """The mapping that a YAML text is; the text itself when it is something else, for whoever checks schemas."""
+    """Return the mapping that a YAML text is; the text itself when it is something else, for whoever checks schemas."""
     if _is_json(text):
         return text
     try:
@@ -79,7 +79,7 @@ def _document(reference: str, place: SourcePath, reading: LoadContext) -> JsonVa
 
 
 def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """What the file holds: data for JSON and YAML, else text without the space around it."""
+    """Return what the file holds: data for JSON and YAML, else text without the space around it."""
     suffix = PurePosixPath(reference).suffix.lower().partition(":")[0]
     if suffix in _PROGRAMS:
         hint = "write what is expected, or check it in a `python` or `javascript` assertion"

@@ -27,7 +27,7 @@ _FORMS = (
 def read_rubric(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[RubricBandSpec, ...] | None:
-    """The bands in the order of the file; None with a problem for each band that is wrong."""
+    """Return the bands in the order of the file; None with a problem for each band that is wrong."""
     known = len(reading.problems)
     if isinstance(value, dict):
         bands = [_band_of_key(key, entry, place.child(key), reading) for key, entry in value.items()]
@@ -84,7 +84,7 @@ def _rated_band(
     places: tuple[SourcePath, SourcePath, SourcePath],
     reading: LoadContext,
 ) -> RubricBandSpec | None:
-    """A band of one rating; `places` are those of the band, of the rating and of the text."""
+    """Return a band of one rating; `places` are those of the band, of the rating and of the text."""
     if _is_number(rating):
         return _band((rating, rating), text, places[0], places[2], reading)
     message = f"the rating of a band must be a number, found {describe_value(rating)}"
@@ -114,7 +114,7 @@ _NEGATION = "not-"
 
 
 def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Assertion, ...]:
-    """The assertions of a list, in its order; those with problems are left out."""
+    """Return the assertions of a list, in its order; those with problems are left out."""
     if not isinstance(value, list):
         hint = "put `- ` before each assertion" if isinstance(value, dict) else ""
         reading.report(
@@ -217,7 +217,7 @@ def _write_out(fields: Fields, reading: LoadContext) -> None:
 
 
 def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """A text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
+    """Return a text or several, each of which may be a file; other kinds pass, for the spec to refuse."""
     if not isinstance(value, tuple):
         return reading.text(value, place.value(), is_for_models=True)
     texts = [reading.text(item, place.value(index), is_for_models=True) for index, item in enumerate(value)]

@@ -21,7 +21,7 @@ class DerivedMetric(Spec):
 def read_derived_metrics(
     value: JsonValue, place: SourcePath, reading: LoadContext
 ) -> tuple[DerivedMetric, ...]:
-    """The derived metrics of a config, in its order; those with problems are left out."""
+    """Return the derived metrics of a config, in its order; those with problems are left out."""
     if not isinstance(value, list | tuple):
         message = f"`derivedMetrics` must be a list, found {describe_value(value)}"
         reading.report(message, place.value(), "put `- ` before each metric")

@@ -85,7 +85,7 @@ class ComposedSuite(Struct, frozen=True):
 
 
 def suite_form(source: EditableText) -> SuiteForm:
-    """The fields of everything in a config that can be changed in an editor."""
+    """Return the fields of everything in a config that can be changed in an editor."""
     top = source.value if isinstance(source.value, dict) else {}
     tests = top.get("tests")
     return SuiteForm(
@@ -98,7 +98,7 @@ def suite_form(source: EditableText) -> SuiteForm:
 
 
 def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
-    """The text of the file with the changes of a draft; everything else stays as it is written.
+    """Return the text of the file with the changes of a draft; everything else stays as it is written.
 
     Raises:
         UsageError: the file is laid out so that a change cannot be made in it, or lacks an item that the draft names.
@@ -122,7 +122,7 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
 
 
 def _items(name: str, top: Mapping[str, JsonValue]) -> tuple[list[JsonValue], bool]:
-    """The items of a list, and whether they stand in one: a single prompt or provider may stand for itself."""
+    """Return the items of a list, and whether they stand in one: a single prompt or provider may stand for itself."""
     value = top.get(name)
     if isinstance(value, list):
         return value, True
@@ -159,7 +159,7 @@ def _item_form(name: str, item: JsonValue, source: EditableText, path: Sequence[
 
 
 def _as_mapping(name: str, item: JsonValue) -> dict[str, JsonValue] | None:
-    """An item with its short form written out; None for what is no item at all."""
+    """Return an item with its short form written out; None for what is no item at all."""
     if isinstance(item, dict):
         return item
     if isinstance(item, str) and name in _SHORT:
@@ -267,7 +267,7 @@ class _Item(Struct, frozen=True):
         return {**kept, **found}
 
     def _shortest(self, entries: dict[str, Wanted]) -> Wanted:
-        """The short form, where the item had it or is new and needs no other."""
+        """Return the short form, where the item had it or is new and needs no other."""
         short = _SHORT.get(self.name, "")
         if not isinstance(self.value, dict) and set(entries) == {short}:
             return entries[short]
@@ -292,7 +292,7 @@ def _order(name: str) -> tuple[str, ...]:
 def _with_field(
     entries: dict[str, Wanted], spec: FieldSpec, text: str, order: Sequence[str]
 ) -> dict[str, Wanted]:
-    """The mapping with the field's key set to what `text` says; without the key when it says nothing."""
+    """Return the mapping with the field's key set to what `text` says; without the key when it says nothing."""
     key = spec.key_in(entries)
     if not text.strip():
         return {name: value for name, value in entries.items() if name != key}
@@ -300,7 +300,7 @@ def _with_field(
 
 
 def _placed(entries: dict[str, Wanted], key: str, value: Wanted, order: Sequence[str]) -> dict[str, Wanted]:
-    """The mapping with `key`; a new key comes behind the last of those that stand before it in `order`."""
+    """Return the mapping with `key`; a new key comes behind the last of those that stand before it in `order`."""
     if key in entries or key not in order:
         return {**entries, key: value}
     earlier = order[: order.index(key)]

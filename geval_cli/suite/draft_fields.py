@@ -36,7 +36,7 @@ class FieldSpec(Struct, frozen=True):
     also: tuple[str, ...] = ()
 
     def key_in(self, entries: Mapping[str, Wanted]) -> str:
-        """How a mapping spells the key; the preferred spelling when it has none."""
+        """Return how a mapping spells the key; the preferred spelling when it has none."""
         return next((key for key in (self.name, *self.also) if key in entries), self.name)
 
 
@@ -75,7 +75,7 @@ class FieldError(Exception):
 def shown_field(
     spec: FieldSpec, entries: Mapping[str, JsonValue], source: EditableText, path: Sequence[str | int]
 ) -> str:
-    """What a field shows of a mapping that stands at `path`; empty for a key that is not there."""
+    """Return what a field shows of a mapping that stands at `path`; empty for a key that is not there."""
     key = spec.key_in(entries)
     if key not in entries:
         return ""
@@ -83,7 +83,7 @@ def shown_field(
 
 
 def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: Sequence[str | int]) -> str:
-    """A value as its field shows it; of YAML, the very lines of the file."""
+    """Return a value as its field shows it; of YAML, the very lines of the file."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -94,7 +94,7 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
 
 
 def read_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
-    """The value that a text which is not empty stands for.
+    """Return the value that a text which is not empty stands for.
 
     Args:
         kind: how it is written.

@@ -35,13 +35,13 @@ class PortableSuite(Struct, frozen=True):
     warnings: tuple[Problem, ...] = ()
 
     def without_secrets(self) -> "PortableSuite":
-        """The suite with `***` in the place of each key and password, for a file that is passed on."""
+        """Return the suite with `***` in the place of each key and password, for a file that is passed on."""
         rest, env = _without_secrets(self.content)
         content = {key: env if key == "env" else rest[key] for key in self.content}
         return PortableSuite(content, self.warnings)
 
     def to_json(self) -> str:
-        """The suite as JSON text."""
+        """Return the suite as JSON text."""
         text = json.dumps(self.content, ensure_ascii=False, indent=2) + "\n"
         try:
             text.encode()
@@ -50,7 +50,7 @@ class PortableSuite(Struct, frozen=True):
         return text
 
     def to_yaml(self) -> str:
-        """The suite as the text of a YAML config.
+        """Return the suite as the text of a YAML config.
 
         Raises:
             UsageError: it holds text that YAML cannot.
@@ -61,7 +61,7 @@ class PortableSuite(Struct, frozen=True):
 def read_portable_suite(
     path: Path, *, env: Mapping[str, str], env_file: Path | None = None, access: Access = TRUSTED
 ) -> PortableSuite:
-    """The suite in a config file, or in a file that was exported.
+    """Return the suite in a config file, or in a file that was exported.
 
     Args:
         path: YAML or JSON.
@@ -100,7 +100,7 @@ def read_portable_suite(
 def _content(
     raw: Mapping[str, JsonValue], opened: OpenedSuite, tests: list[JsonValue]
 ) -> dict[str, JsonValue]:
-    """Every key that the config has, in a fixed order; what it leaves out stays out."""
+    """Return every key that the config has, in a fixed order; what it leaves out stays out."""
     suite = opened.suite
     assert isinstance(suite.tests, SuiteTests)
     default = suite.tests.default
@@ -121,7 +121,7 @@ def _content(
 
 
 def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...]) -> list[JsonValue]:
-    """The prompts without the names that reading gave them: those may come from values of this machine."""
+    """Return the prompts without the names that reading gave them: those may come from values of this machine."""
     items = raw if isinstance(raw, list) else [raw] * len(prompts)
     forms = []
     for item, prompt in zip(items, prompts, strict=False):
@@ -139,7 +139,7 @@ def _secrets(content: Mapping[str, JsonValue], place: SourcePath) -> list[Proble
 
 
 def _without_secrets(content: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], JsonValue]:
-    """All but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
+    """Return all but `env`, and `env` apart: there a value counts by its name, and by what uses it as a key."""
     rest = mask_config({**content, "env": None})
     assert isinstance(rest, dict)
     env = mask_config(content.get("env"))

@@ -84,7 +84,7 @@ class Gate:
 
 
 def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Gate, ...]:
-    """The gates of a config, with a problem for each that cannot be read."""
+    """Return the gates of a config, with a problem for each that cannot be read."""
     if not isinstance(value, list):
         hint = "put `- ` before each gate" if isinstance(value, str) else _FORM
         reading.report(f"`gates` must be a list, found {describe_value(value)}", place.value(), hint)
@@ -104,7 +104,7 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
-    """The gate that `text` says, or what is wrong with it."""
+    """Return the gate that `text` says, or what is wrong with it."""
     match = _GATE.match(text)
     if match is None:
         return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
@@ -132,7 +132,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
 
 
 def _statistic(subject: str) -> tuple[str | None, Statistic] | None:
-    """The metric, if one is named, and what of it."""
+    """Return the metric, if one is named, and what of it."""
     if subject in _OF_RUNS:
         return None, _OF_RUNS[subject]
     metric, dot, name = subject.rpartition(".")

@@ -41,7 +41,7 @@ _FILE: JsonSchema = {"type": "string", "pattern": "^file://.", "description": "T
 
 
 def config_json_schema() -> JsonSchema:
-    """The schema of a whole config file, every short form and spelling included."""
+    """Return the schema of a whole config file, every short form and spelling included."""
     return {
         "$schema": _DIALECT,
         "title": "geval config",
@@ -132,7 +132,7 @@ def _provider_schema() -> JsonSchema:
 
 
 def _assertion_schema() -> JsonSchema:
-    """One branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
+    """Return one branch for each kind of assertion, chosen by `type`, so that editors complain about the right one."""
     kinds: dict[type[Assertion], list[str]] = {}
     for name, model in ASSERTION_TYPES.items():
         kinds.setdefault(model, []).extend([name, f"not-{name}"])
@@ -189,7 +189,7 @@ def _closed(properties: Mapping[str, JsonSchema]) -> JsonSchema:
 
 
 def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSchema:
-    """A mapping with the keys of a spec; `forms` replaces the schema of fields that have short forms."""
+    """Return a mapping with the keys of a spec; `forms` replaces the schema of fields that have short forms."""
     properties: dict[str, JsonSchema] = {}
     required: dict[str, list[str]] = {}
     for spelling, name in spellings(model).items():
@@ -202,7 +202,7 @@ def _spec_schema(model: type[Spec], forms: Mapping[str, JsonSchema]) -> JsonSche
 
 
 def _required(keys: Iterable[list[str]]) -> JsonSchema:
-    """That every one of `keys`, each a list of spellings, must be there in one of them."""
+    """Return that every one of `keys`, each a list of spellings, must be there in one of them."""
     single = [spelling for spelling, *others in keys if not others]
     several = [{"anyOf": [{"required": [name]} for name in names]} for names in keys if len(names) > 1]
     return {**({"required": single} if single else {}), **({"allOf": several} if several else {})}

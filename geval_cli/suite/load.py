@@ -72,7 +72,7 @@ def open_suite(
     overrides: SuiteOverrides = _NO_OVERRIDES,
     reading_rules: ReadingRules = _GUESSED_RULES,
 ) -> OpenedSuite:
-    """The suite as far as it can be read, for callers that look for more problems before they report any.
+    """Return the suite as far as it can be read, for callers that look for more problems before they report any.
 
     Raises:
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
@@ -106,7 +106,7 @@ def open_suite(
 def _as_trusted(
     opened: OpenedSuite, documents: Iterable[Document], reading_rules: ReadingRules
 ) -> OpenedSuite:
-    """The suite, with what is refused to strangers among its problems."""
+    """Return the suite, with what is refused to strangers among its problems."""
     if not reading_rules.access.is_strangers:
         return opened
     refused = [problem for document in documents for problem in document_trust_problems(document)]
@@ -117,7 +117,7 @@ def _as_trusted(
 def read_suite(
     path: Path, document: Document, reading: LoadContext, overrides: SuiteOverrides = _NO_OVERRIDES
 ) -> OpenedSuite:
-    """The suite that the content of `path` describes, with files and env values as `reading` gives them.
+    """Return the suite that the content of `path` describes, with files and env values as `reading` gives them.
 
     Raises:
         ConfigError: the content is no mapping.

@@ -16,7 +16,7 @@ _MAX_LABEL = 60
 
 
 def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[PromptSpec, ...]:
-    """The prompts in the order of the file; each has an id that no other has, and a label."""
+    """Return the prompts in the order of the file; each has an id that no other has, and a label."""
     items = value if isinstance(value, list) else [value]
     places = [place.child(index) for index in range(len(items))] if isinstance(value, list) else [place]
     if not items:
@@ -60,7 +60,7 @@ def _has_one_body(fields: Fields, reading: LoadContext) -> bool:
 
 
 def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) -> PromptSpec | None:
-    """The prompt with its files loaded. `short_form` is where the body stands when no key names it."""
+    """Return the prompt with its files loaded. `short_form` is where the body stands when no key names it."""
     values = fields.values
     for name in ("raw", "system", "evaluation_criteria"):
         if values.get(name) is not None:

@@ -11,7 +11,7 @@ from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 
 
 def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[ProviderSpec, ...]:
-    """The providers under test, in the order of the file; those with problems are left out."""
+    """Return the providers under test, in the order of the file; those with problems are left out."""
     if not isinstance(value, list):
         provider = read_provider(value, place, reading)
         return () if provider is None else (provider,)
@@ -22,7 +22,7 @@ def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) ->
 
 
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """One provider; its label is its id, without keys, unless given."""
+    """Return one provider; its label is its id, without keys, unless given."""
     if reading.dialect is Dialect.PROMPTFOO:
         return read_judge(value, place, reading)
     if isinstance(value, str):
@@ -49,7 +49,7 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
 
 
 def _is_keyed(value: dict[str, JsonValue]) -> bool:
-    """Whether it is a mapping of an id to its settings: `openai:gpt-4.1: {config: ...}`."""
+    """Return whether it is a mapping of an id to its settings: `openai:gpt-4.1: {config: ...}`."""
     if len(value) != 1:
         return False
     [(name, settings)] = value.items()

@@ -54,7 +54,7 @@ _OFFLINE_COMMENT = """nobody yet, `echo` gives the prompt back. For a model writ
 
 
 def starter_config(model: str | None) -> str:
-    """The config with `model` as the one that answers and judges; None: one that runs without any."""
+    """Return the config with `model` as the one that answers and judges; None: one that runs without any."""
     text = _TEMPLATE if model is not None else _without_expectations(_TEMPLATE)
     comment = _OFFLINE_COMMENT if model is None else "any other model can stand here, and several can."
     judge = "" if model is None else " The judge is a model too; a larger one judges better."

@@ -22,7 +22,7 @@ class TestSource(Protocol):
     """Tests that can be gone through again and again without being held all at once."""
 
     def __iter__(self) -> Iterator[TestCase]:
-        """Every test in the file's order.
+        """Return every test in the file's order.
 
         Raises:
             ConfigError: on the first pass, with every problem of every test, after the last test was yielded.

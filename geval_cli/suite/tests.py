@@ -30,7 +30,7 @@ _NO_DEFAULT = TestSpec.model_construct(options=_NO_OPTIONS)
 
 
 def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadContext) -> TestSpec | None:
-    """One test, its files loaded, with a problem for each mistake in it.
+    """Return one test, its files loaded, with a problem for each mistake in it.
 
     A test with mistakes comes without the parts that are wrong, so that the rest of it can be checked too; None when
     nothing sensible is left. Whoever collects the problems sees to it that such a test is never run.
@@ -69,7 +69,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
 def merge_test(
     index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
 ) -> TestCase:
-    """The test case: what the test says, then `defaultTest`; `overrides` are vars that win over both.
+    """Return the test case: what the test says, then `defaultTest`; `overrides` are vars that win over both.
 
     Assertions of the default come first; vars and metadata are merged key by key.
     """
@@ -169,7 +169,7 @@ class RowSource(Protocol):
     """Tests as they stand in a file, one after the other, each with its place."""
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        """All rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
+        """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""
         ...
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
@@ -178,7 +178,7 @@ class RowSource(Protocol):
 
     @property
     def is_small(self) -> bool:
-        """Whether all of its tests together take little memory."""
+        """Return whether all of its tests together take little memory."""
         ...
 
 
@@ -302,7 +302,7 @@ class SuiteTests(msgspec.Struct, frozen=True):
             self._kept.extend(first)
 
     def specs(self) -> Iterator[tuple[int, TestSpec]]:
-        """Every test as it is written, with its number; raises as iterating over the test cases does."""
+        """Yield every test as it is written, with its number; raises as iterating over the test cases does."""
         reading = self.reading.with_problems([])
         for index, (value, place) in enumerate(self.source.rows(reading)):
             spec = read_test(value, place, "a test", reading)

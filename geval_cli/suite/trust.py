@@ -26,7 +26,7 @@ class CodePart(Struct, frozen=True):
 
 
 def code_of_suite(suite: Suite) -> Iterator[CodePart]:
-    """The code that belongs to no test. Providers that are programs are for the providers' room to tell."""
+    """Yield the code that belongs to no test. Providers that are programs are for the providers' room to tell."""
     for item in suite.filters:
         yield CodePart(f"nunjucksFilters.{item.name}", item.location)
     for prompt in suite.prompts:
@@ -38,7 +38,7 @@ def code_of_suite(suite: Suite) -> Iterator[CodePart]:
 
 
 def code_of_test(test: TestCase) -> Iterator[CodePart]:
-    """The code that one test would run, its assertions' too."""
+    """Yield the code that one test would run, its assertions' too."""
     if test.transform is not None:
         yield CodePart("transform", test.transform[1])
     if test.transform_vars is not None:
@@ -58,7 +58,7 @@ def code_of_test(test: TestCase) -> Iterator[CodePart]:
 
 
 def suite_trust_problems(suite: Suite) -> Iterator[Problem]:
-    """What --untrusted refuses in the parts of a suite that belong to no test."""
+    """Yield what --untrusted refuses in the parts of a suite that belong to no test."""
     for part in code_of_suite(suite):
         yield _refused(part)
     options = suite.options
@@ -83,7 +83,7 @@ class WatchedTests:
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """What --untrusted refuses in the tests that were read so far, each once."""
+        """Return what --untrusted refuses in the tests that were read so far, each once."""
         return tuple(self._refused.values())
 
     def __iter__(self) -> Iterator[TestCase]:
@@ -115,7 +115,7 @@ def _changed(location: Location | None, number: int) -> Problem:
 
 
 def _digest(test: TestCase) -> bytes:
-    """A hash of all that a test says, wherever it stands."""
+    """Return a hash of all that a test says, wherever it stands."""
     return hashlib.sha256(msgspec.json.encode(test, enc_hook=_plain)).digest()
 
 
@@ -128,7 +128,7 @@ def _plain(value: object) -> object:
 
 
 def document_trust_problems(document: Document) -> Iterator[Problem]:
-    """What --untrusted refuses in a config as it is written."""
+    """Yield what --untrusted refuses in a config as it is written."""
     if isinstance(document.value, dict) and document.value.get("env"):
         message = "`env` sets environment values, which --untrusted does not allow"
         yield Problem(message, document.place.key("env"), TRUST_HINT)

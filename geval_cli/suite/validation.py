@@ -51,7 +51,7 @@ class LoadContext(Struct, frozen=True):
 
     @property
     def is_lenient(self) -> bool:
-        """Whether unknown keys are only warned about, and keys without a value are as if they were not there."""
+        """Return whether unknown keys are only warned about, and keys without a value are as if they were not there."""
         return self.dialect is Dialect.PROMPTFOO
 
     def report(
@@ -118,7 +118,7 @@ def read_fields(
     model: type[Spec], value: JsonValue, place: SourcePath, what: str, reading: LoadContext,
     *, nullable: tuple[str, ...] = (),
 ) -> Fields | None:  # fmt: skip
-    """The checked keys of a mapping, or None (with a problem) when it is none.
+    """Return the checked keys of a mapping, or None (with a problem) when it is none.
 
     Args:
         model: whose fields the keys are.
@@ -161,7 +161,7 @@ def read_fields(
 
 
 def build_spec(model: type[SpecT], fields: Fields, reading: LoadContext) -> SpecT | None:
-    """The spec, or None with a problem for each value that is missing or wrong."""
+    """Return the spec, or None with a problem for each value that is missing or wrong."""
     try:
         return model.model_validate({**fields.values, "place": fields.place}, strict=True)
     except ValidationError as error:
@@ -193,7 +193,7 @@ def _unknown_key(
 
 
 def _home_of(key: str, model: type[Spec]) -> str:
-    """Where a key of another level belongs, or ""."""
+    """Return where a key of another level belongs, or ""."""
     if issubclass(model, SuiteSpec):
         if key in spellings(TestSpec):
             return "`tests` or `defaultTest`"
@@ -210,7 +210,7 @@ def _home_of(key: str, model: type[Spec]) -> str:
 
 
 def _error_paths(error: ValidationError, fields: Fields) -> list[tuple[str | int, ...]]:
-    """The distinct paths that pydantic complains about; of a union's complaints the ones that reach deepest."""
+    """Return the distinct paths that pydantic complains about; of a union's complaints the ones that reach deepest."""
     paths = [_strip_union_tags(detail["loc"], fields.values) for detail in error.errors(include_url=False)]
     return [path for path in dict.fromkeys(paths) if not any(_is_below(other, path) for other in paths)]
 

@@ -14,7 +14,7 @@ _PLAIN_DOWN_TO = -7
 
 
 def js_string(value: JsonValue) -> str:
-    """What JavaScript puts into a text for `value`; nothing for null, as templates do."""
+    """Return what JavaScript puts into a text for `value`; nothing for null, as templates do."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -31,7 +31,7 @@ def js_string(value: JsonValue) -> str:
 
 
 def js_number(value: float) -> str:
-    """A number in the fewest digits that mean it: 1.0 is `1`, 1e21 is `1e+21`. Whole numbers keep all digits."""
+    """Return a number in the fewest digits that mean it: 1.0 is `1`, 1e21 is `1e+21`. Whole numbers keep all digits."""
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):

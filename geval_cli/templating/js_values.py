@@ -84,7 +84,7 @@ def as_js(value: JsonValue) -> Any:
 
 
 def js_object(members: Mapping[str, Any]) -> JsObject:
-    """An object with its members in JavaScript's order: whole numbers first, by their size."""
+    """Return an object with its members in JavaScript's order: whole numbers first, by their size."""
     numbers = sorted((key for key in members if _is_array_index(key)), key=int)
     if not numbers:
         return JsObject(members)
@@ -97,24 +97,24 @@ def _is_array_index(key: str) -> bool:
 
 
 def is_in_first_plane(text: str) -> bool:
-    """Whether every character is a single UTF-16 unit."""
+    """Return whether every character is a single UTF-16 unit."""
     return text.isascii() or max(text, default="") <= "\uffff"
 
 
 def js_length(text: str) -> int:
-    """The length in UTF-16 units."""
+    """Return the length in UTF-16 units."""
     return len(text) if is_in_first_plane(text) else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def js_part(text: str, start: int, end: int) -> str:
-    """The UTF-16 units from `start` up to `end`; half a character is written as the sign for that."""
+    """Return the UTF-16 units from `start` up to `end`; half a character is written as the sign for that."""
     if is_in_first_plane(text):
         return text[start:end]
     return text.encode("utf-16-le", "surrogatepass")[2 * start : 2 * end].decode("utf-16-le", "replace")
 
 
 def js_text(value: Any) -> str:
-    """What a template writes for `value`."""
+    """Return what a template writes for `value`."""
     if isinstance(value, Undefined):
         return ""
     if isinstance(value, list | tuple):
@@ -178,7 +178,7 @@ def js_calculate(operator: str, left: Any, right: Any) -> Any:
 
 
 def _rounded(number: float) -> float:
-    """A result as JavaScript has it: beyond 2**53 no number is exact."""
+    """Return a result as JavaScript has it: beyond 2**53 no number is exact."""
     if isinstance(number, int) and abs(number) > _EXACT:
         try:
             return float(number)
@@ -278,7 +278,7 @@ def _is_in(item: Any, container: Any) -> bool:
 
 
 def js_member(value: Any, name: Any) -> Any:
-    """A member of a JavaScript value: an entry, `length`, or a method; undefined when it has no such member."""
+    """Return a member of a JavaScript value: an entry, `length`, or a method; undefined when it has no such member."""
     if isinstance(value, Mapping):
         return value.get(name if isinstance(name, str) else js_primitive_text(name), UNDEFINED)
     if isinstance(value, str | list):
@@ -308,7 +308,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 
 
 def _place(value: Any, otherwise: int = 0) -> int:
-    """An argument that is a whole number."""
+    """Return an argument that is a whole number."""
     number = otherwise if isinstance(value, Undefined) else js_number_of(value)
     if math.isnan(number):
         return 0
@@ -397,7 +397,7 @@ def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
 
 
 def _inserted(new: str, found: str, before: str, after: str) -> str:
-    """What takes the place of `found`: `$&`, `` $` ``, `$'` and `$$` in it stand for texts."""
+    """Return what takes the place of `found`: `$&`, `` $` ``, `$'` and `$$` in it stand for texts."""
     if "$" not in new:
         return new
     stands_for = {"$": "$", "&": found, "`": before, "'": after}
@@ -464,7 +464,7 @@ def _in_base(number: float, base: Any = 10) -> str:
 
 
 def _for_people(number: float) -> str:
-    """A number as people in the United States write it: 1,234.568."""
+    """Return a number as people in the United States write it: 1,234.568."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
     rounded = Decimal(number).quantize(
@@ -530,7 +530,7 @@ _NUMBER_METHODS: dict[str, Callable[..., Any]] = {
 
 
 def parse_json(text: Any) -> Any:
-    """What a JSON text says; what is no text stays as it is.
+    """Return what a JSON text says; what is no text stays as it is.
 
     Raises:
         ValueError: the text is no JSON.

@@ -76,7 +76,7 @@ def bounded(length: int) -> None:
 
 
 def rounds(values: Any) -> Any:
-    """What a loop goes through, its rounds counted."""
+    """Return what a loop goes through, its rounds counted."""
     if isinstance(values, Sized):
         take_steps(len(values))
         return values
@@ -84,7 +84,7 @@ def rounds(values: Any) -> Any:
 
 
 def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """The filters, those that can make a short text long with their limits."""
+    """Return the filters, those that can make a short text long with their limits."""
     return {
         name: _limited(name, function) if name in _STRETCHING_FILTERS else function
         for name, function in filters.items()
@@ -112,7 +112,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def joined(*values: Any) -> str:
-        """What `a ~ b` gives."""
+        """Return what `a ~ b` gives."""
         texts = [str(value) for value in values]
         bounded(sum(map(len, texts)))
         return "".join(texts)
@@ -137,7 +137,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def environment_call(method: str, arguments: list[nodes.Expr], origin: nodes.Node) -> nodes.Call:
-    """A call of a method of the environment, in the place of `origin`."""
+    """Return a call of a method of the environment, in the place of `origin`."""
     function = nodes.EnvironmentAttribute(method, lineno=origin.lineno)
     call = nodes.Call(function, arguments, [], None, None, lineno=origin.lineno)
     return call.set_environment(origin.environment) if origin.environment else call  # type: ignore[return-value]

@@ -115,7 +115,7 @@ class NunjucksTemplates(Templates):
 
 
 def _range(start: Any, stop: Any = UNDEFINED, step: Any = 1) -> JsArray:
-    """The numbers from `start` up to `stop`, or from 0 up to `start`."""
+    """Return the numbers from `start` up to `stop`, or from 0 up to `start`."""
     first, last = (0, start) if isinstance(stop, Undefined) else (start, stop)
     first, last, width = (js_number_of(value) for value in (first, last, step or 1))
     if math.isnan(first) or math.isnan(last) or math.isnan(width):
@@ -136,7 +136,7 @@ class _Cycler:
         self.current: Any = None
 
     def next(self) -> Any:
-        """The next value."""
+        """Return the next value."""
         if self._values:
             self._place = (self._place + 1) % len(self._values)
             self.current = self._values[self._place]
@@ -149,7 +149,7 @@ class _Cycler:
 
 
 def _joiner(separator: Any = ",") -> Callable[[], str]:
-    """What gives nothing at its first call, and the separator at all others."""
+    """Return what gives nothing at its first call, and the separator at all others."""
     calls = iter(("",))
     return lambda: next(calls, js_text(separator) if separator else ",")
 
@@ -159,7 +159,7 @@ def _called(function: Callable[..., JsonValue], *arguments: Any) -> Any:
 
 
 def _parts(value: Any, count: int) -> list[Any]:
-    """The first entries of what a loop with several names finds in a list; undefined where there is none."""
+    """Return the first entries of what a loop with several names finds in a list; undefined where there is none."""
     return [js_member(value, place) for place in range(count)]
 
 
@@ -180,7 +180,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def object(*parts: Any) -> JsObject:
-        """An object of keys and values, one after the other."""
+        """Return an object of keys and values, one after the other."""
         return js_object(dict(zip(map(js_primitive_text, parts[::2]), parts[1::2], strict=True)))
 
     @staticmethod
@@ -206,7 +206,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def frames() -> list[dict[str, Any]]:
-        """What is set by name: in the template, and in each loop that is going on."""
+        """Return what is set by name: in the template, and in each loop that is going on."""
         return [{}]
 
     @staticmethod
@@ -223,7 +223,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def named(frames: list[dict[str, Any]], name: str, otherwise: Any) -> Any:
-        """What a name was set to; `otherwise` where it was not."""
+        """Return what a name was set to; `otherwise` where it was not."""
         return next((frame[name] for frame in reversed(frames) if name in frame), otherwise)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

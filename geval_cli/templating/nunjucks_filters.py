@@ -56,12 +56,12 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """What filters of texts work on: nothing for null, undefined and false."""
+    """Return what filters of texts work on: nothing for null, undefined and false."""
     return "" if _is_nothing(value) else js_text(value)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    """A whole number; `otherwise` for 0 and for what is none."""
+    """Return a whole number; `otherwise` for 0 and for what is none."""
     number = js_number_of(value)
     return int(number) or otherwise if math.isfinite(number) else otherwise
 
@@ -291,7 +291,7 @@ def _striptags(value: Any, keep_breaks: Any = False) -> str:
 
 
 def _int(value: Any, fallback: Any = UNDEFINED, base: Any = 10) -> Any:
-    """The whole number that a text begins with."""
+    """Return the whole number that a text begins with."""
     text, wanted = js_primitive_text(value).strip(JS_SPACE), _whole(base, 10)
     sign, digits = ("-" if text.startswith("-") else ""), text.lstrip("+-")
     if len(text) - len(digits) > 1 or not 1 < wanted <= _HIGHEST_BASE:
@@ -333,7 +333,7 @@ def _urlize(value: Any, length: Any = UNDEFINED, no_follow: Any = False) -> str:
 
 
 def _linked(word: str, shown: int, rel: str) -> str:
-    """A word as a link where it is an address; the sign around an address is dropped, as nunjucks does."""
+    """Return a word as a link where it is an address; the sign around an address is dropped, as nunjucks does."""
     found = _SURROUNDED.fullmatch(word)
     address = found["word"] if found else word
     if _HTTP_ADDRESS.fullmatch(address):

@@ -183,7 +183,7 @@ class NunjucksParser(Parser):
 def parse_nunjucks(
     environment: Environment, source: str, name: str | None, filename: str | None
 ) -> nodes.Template:
-    """The tree of a template, its operators and scopes as nunjucks has them."""
+    """Return the tree of a template, its operators and scopes as nunjucks has them."""
     tree = NunjucksParser(environment, _VERBATIM.sub(r"\1raw", source), name, filename).parse()
     return _NunjucksNodes().visit(_with_scopes(tree))  # type: ignore[no-any-return]
 
@@ -233,7 +233,7 @@ class _NunjucksNodes(NodeTransformer):
 
 
 def _with_scopes(tree: nodes.Template) -> nodes.Template:
-    """A `set` in a loop sets the name that was set outside of it, which Jinja2 leaves as it was.
+    """Return a `set` in a loop sets the name that was set outside of it, which Jinja2 leaves as it was.
 
     Names that loops and macros bind themselves stay with Jinja2's rules.
     """

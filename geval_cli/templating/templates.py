@@ -65,7 +65,7 @@ class Templates:
         self._use(environment)
 
     def lenient(self) -> "Templates":
-        """The same with nothing where a name is undefined, for tests whose variables are not all known yet."""
+        """Return the same with nothing where a name is undefined, for tests whose variables are not all known yet."""
         if self._lenient is None:
             self._lenient = Templates(ChainableUndefined)
         return self._lenient
@@ -145,7 +145,7 @@ def _as_prompt_text(value: JsonValue) -> JsonValue:
 
 
 def template_problem(error: TemplateError, *, where: str, location: Location | None) -> Problem:
-    """A template error as a config problem: what is undefined and where, with the names that exist.
+    """Return a template error as a config problem: what is undefined and where, with the names that exist.
 
     `where` completes the sentence, for example "in prompt `short` for test 3".
     """

@@ -41,7 +41,7 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
-    """The application.
+    """Yield the application.
 
     While it runs, its `state` has `settings`, `saving`, `state` (the stores), `judges`, `evaluations` and `live_runs`.
 
@@ -91,7 +91,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 
 def judge_environment(settings: ServerSettings) -> dict[str, str]:
-    """Where the keys of the judge of `/api/geval` are looked up: the environment, and under it the env files.
+    """Return where the keys of the judge of `/api/geval` are looked up: the environment, and under it the env files.
 
     Raises:
         ConfigError: an env file cannot be read.

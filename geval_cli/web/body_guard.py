@@ -52,7 +52,7 @@ class BodyGuard:
         await self._app(scope, _Replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body; None when it is too large."""
+        """Return the whole body; None when it is too large."""
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > self._limit:
             return None

@@ -84,5 +84,5 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(settings: ServerSettings) -> type[BoundedProtocol]:
-    """The protocol of a server with these settings; uvicorn makes one object of it for each connection."""
+    """Return the protocol of a server with these settings; uvicorn makes one object of it for each connection."""
     return type("BoundedProtocol", (BoundedProtocol,), {"settings": settings})

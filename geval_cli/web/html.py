@@ -28,13 +28,13 @@ _STATUS_WORDS = {
 
 
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
-    """The page that `template` makes of `values`; every text in them is escaped."""
+    """Return the page that `template` makes of `values`; every text in them is escaped."""
     text = _environment().get_template(template).render(**values)
     return HTMLResponse(text, status_code=status)
 
 
 def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
-    """A page that says what went wrong and what to do."""
+    """Return a page that says what went wrong and what to do."""
     return render_page(
         "error.html", status=status, section="", code=status, title=title, message=message, hint=hint
     )
@@ -49,7 +49,7 @@ def shown_text(value: JsonValue, limit: int = SHOWN_CHARACTERS_MAX) -> str:
 
 
 def short_text(value: JsonValue, width: int = 120) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     return one_line(value_text(value), width)
 
 
@@ -82,12 +82,12 @@ def _environment() -> Environment:
 
 
 def pass_rate(counts: RunSummary) -> str:
-    """The share of judged cases that passed, in per cent; n/a when nothing was judged."""
+    """Return the share of judged cases that passed, in per cent; n/a when nothing was judged."""
     return format_percentage(counts.passed, counts.passed + counts.failed)
 
 
 def total_cost(usage: Mapping[Role, Usage]) -> str:
-    """What all calls cost; a dash where nothing is known of calls, `unknown` where a price is missing."""
+    """Return what all calls cost; a dash where nothing is known of calls, `unknown` where a price is missing."""
     if not usage:
         return "–"  # noqa: RUF001
     total = sum(usage.values(), Usage())
@@ -103,7 +103,7 @@ def readable_time(started_at: str) -> str:
 
 
 def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
-    """The pieces of a bar 100 wide that shows the four outcomes, failures last."""
+    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last."""
     pieces: list[dict[str, str]] = []
     start = 0.0
     for status, count in (

@@ -40,7 +40,7 @@ class LiveRun:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody asked for its end."""
+        """Return whether somebody asked for its end."""
         return self._stop.is_requested
 
     @property
@@ -49,7 +49,7 @@ class LiveRun:
         return self._tally.summary()
 
     def counts(self) -> EventJson:
-        """How far the run is: cases by status, and how many there will be."""
+        """Return how far the run is: cases by status, and how many there will be."""
         counts = self._tally.counts
         return {
             "done": sum(counts.values()),
@@ -61,7 +61,7 @@ class LiveRun:
         }
 
     def state(self) -> EventJson:
-        """All that a watcher needs who comes late."""
+        """Return all that a watcher needs who comes late."""
         return {
             "type": "state",
             "run": run_json(self.run),
@@ -101,7 +101,7 @@ class LiveRun:
         self._end({"type": "broken", "message": message})
 
     async def events(self) -> AsyncIterator[EventJson]:
-        """The state now, then everything as it happens, until the run is over."""
+        """Yield the state now, then everything as it happens, until the run is over."""
         unread = _Unread(self.state)
         if self._last is not None:
             unread.tell(self._last)
@@ -150,17 +150,17 @@ class _Unread:
 
 
 def run_json(run: RunRecord) -> EventJson:
-    """A run's record as JSON without its config, which may be large."""
+    """Return a run's record as JSON without its config, which may be large."""
     return {name: value for name, value in to_json(replace(run, config=None)).items() if name != "config"}
 
 
 def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
-    """The last event of a run that came to its end."""
+    """Return the last event of a run that came to its end."""
     return {"type": "finished", "run": run_json(run), "summary": to_json(summary)}
 
 
 def _brief(result: CaseResult) -> EventJson:
-    """What a watcher sees of a case: enough for a list, the rest is asked for by its place."""
+    """Return what a watcher sees of a case: enough for a list, the rest is asked for by its place."""
     return {
         "id": result.id,
         "test_index": result.test_index,

@@ -60,7 +60,7 @@ class LiveRuns:
         return tuple(self._live.values())
 
     def find(self, run_id: str) -> LiveRun | None:
-        """The run under way with this id; None for any other."""
+        """Return the run under way with this id; None for any other."""
         return self._live.get(run_id)
 
     async def start(self, config: str, choices: RunChoices | None = None) -> str:
@@ -94,7 +94,7 @@ class LiveRuns:
         live.stop()
 
     async def events(self, stored: StoredRun) -> AsyncIterator[EventJson]:
-        """What happens in a run, from its state now to its end; see `LiveRun` for the events.
+        """Yield what happens in a run, from its state now to its end; see `LiveRun` for the events.
 
         Of a run that is over the last event comes at once. One that another process has under way gives its record.
         """

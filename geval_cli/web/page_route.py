@@ -29,6 +29,6 @@ class PageRoute(APIRoute):
 
 
 def stored_runs(request: Request) -> RunStore:
-    """The runs that the server keeps."""
+    """Return the runs that the server keeps."""
     runs: RunStore = request.app.state.state.runs
     return runs

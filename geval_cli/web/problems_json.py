@@ -90,7 +90,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def upstream_problem(error: GevalError) -> Response:
-    """What to say when a judge gave no verdict: 503 when it may later or is not set up, 502 when it cannot."""
+    """Return what to say when a judge gave no verdict: 503 when it may later or is not set up, 502 when it cannot."""
     if isinstance(error, ProviderRateLimitError):
         again = {"retry-after": str(math.ceil(error.retry_after_s or _AGAIN_S))}
         return problem_response(503, error.message, hint=error.hint or "try again later", headers=again)
@@ -105,7 +105,7 @@ def upstream_problem(error: GevalError) -> Response:
 
 
 def config_errors(problems: Iterable[Problem]) -> list[dict[str, Any]]:
-    """Problems of a config as a client reads them, each with its place."""
+    """Return problems of a config as a client reads them, each with its place."""
     return [
         {
             "detail": problem.message,

@@ -78,7 +78,7 @@ class TokenCheck:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is answered instead of what was asked for; None for those who may ask."""
+        """Return what is answered instead of what was asked for; None for those who may ask."""
         if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
             return None
         if self._takes_token_of(scope):
@@ -101,7 +101,7 @@ class TokenCheck:
         return hmac.compare_digest(given, self._token) or is_cookie
 
     def _takes_token_of(self, scope: Scope) -> bool:
-        """Whether the address of a page holds the token, or the ticket, which is then used up."""
+        """Return whether the address of a page holds the token, or the ticket, which is then used up."""
         if scope["method"] != "GET" or scope["path"].startswith("/api/"):
             return False
         given = dict(_query(scope)).get(_PARAMETER, "").encode("utf-8", "surrogateescape")

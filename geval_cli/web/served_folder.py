@@ -13,7 +13,7 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 def served_config(folder: Path, name: str) -> Path:
-    """The config that `name`, relative to `folder`, means; relative to the current folder when it lies in it.
+    """Return the config that `name`, relative to `folder`, means; relative to the current folder when it lies in it.
 
     Raises:
         RefusedError: it lies outside `folder` (symbolic links are followed first), is no config, or is not there.

@@ -18,7 +18,7 @@ _STOPPING = 2
 
 
 def bind(settings: ServerSettings) -> tuple[socket.socket, ServerSettings]:
-    """A listening socket, and the settings with the port that it has (a free one for port 0).
+    """Return a listening socket, and the settings with the port that it has (a free one for port 0).
 
     Raises:
         UsageError: the address cannot be had.

@@ -62,12 +62,12 @@ class ServerSettings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Return whether only this machine can reach the server."""
         return is_loopback(self.host)
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether the server listens on every address of this machine."""
+        """Return whether the server listens on every address of this machine."""
         return self.host in _WILDCARDS
 
     @property
@@ -83,12 +83,12 @@ class ServerSettings:
 
 
 def address_with(secret: str | None, url: str) -> str:
-    """The address of a server at which a browser gets in by `secret`, its token or its ticket."""
+    """Return the address of a server at which a browser gets in by `secret`, its token or its ticket."""
     return f"{url}/?token={quote(secret, safe='')}" if secret else url
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on `host` is reached from its own machine only."""
+    """Return whether a server that listens on `host` is reached from its own machine only."""
     if host == "localhost":
         return True
     try:

@@ -24,13 +24,13 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
     judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the user's own prompt in one test."""
+        """Return problems of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_own_prompt(self, context, ("answer",), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """The mean cosine between the question and three that a judge makes up for the answer.
+        """Return the mean cosine between the question and three that a judge makes up for the answer.
 
         Raises:
             JudgeError, ProviderError: no questions, or no embeddings, could be had.

@@ -30,7 +30,7 @@ class ClosedQaAssertion(ModelGradedAssertion):
     value: str = Field(description="The criterion; a template. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the criterion and of the user's own prompt in one test."""
+        """Return problems of the criterion and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         check_own_prompt(self, context, ("input", "criteria", "completion", "output"), problems)

@@ -49,7 +49,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
     """context-faithfulness: how much of what the output claims the retrieved context says."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the context and of the user's own prompts in one test."""
+        """Return problems of the context and of the user's own prompts in one test."""
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
@@ -57,7 +57,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Two questions: what the answer claims, and which of it follows from the context.
+        """Return two questions: what the answer claims, and which of it follows from the context.
 
         An answer that claims nothing is faithful: there is nothing that the context could fail to say.
 

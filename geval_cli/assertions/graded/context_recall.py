@@ -40,7 +40,7 @@ class ContextRecallAssertion(ContextAssertion):
     value: str = Field(description="What is known to be true; a template. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the known truth and of the user's own prompt in one test."""
+        """Return problems of the known truth and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         check_own_prompt(self, context, ("context", "groundTruth"), problems)

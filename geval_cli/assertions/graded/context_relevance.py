@@ -33,7 +33,7 @@ class ContextRelevanceAssertion(ContextAssertion):
     """context-relevance: how much of the retrieved context the question needs."""
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the context and of the user's own prompt in one test."""
+        """Return problems of the context and of the user's own prompt in one test."""
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
@@ -70,7 +70,7 @@ def _numbered(count: int, text: str) -> int:
 
 
 def _quoted(passages: tuple[str, ...], text: str) -> int:
-    """How many passages a reply in the words of the user's own prompt quotes, one a line."""
+    """Return how many passages a reply in the words of the user's own prompt quotes, one a line."""
     if _NOTHING in parse_plain(text).lower():
         return 0
     lines = set(parse_texts(text, "relevant"))

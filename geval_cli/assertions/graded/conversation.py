@@ -45,7 +45,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the user's own prompt in one test."""
+        """Return problems of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_own_prompt(self, context, ("messages",), problems)
         return problems

@@ -40,14 +40,14 @@ class FactualityAssertion(ModelGradedAssertion):
     value: str | int | float = Field(description="The reference answer; a template. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the reference and of the user's own prompt in one test."""
+        """Return problems of the reference and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         check_own_prompt(self, context, ("input", "ideal", "completion", "output"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """The score is what the case is worth; it passes above 0 or, with a threshold, from that on.
+        """Return the score is what the case is worth; it passes above 0 or, with a threshold, from that on.
 
         Raises:
             JudgeError, ProviderError: no verdict could be had.
@@ -83,7 +83,7 @@ class FactualityAssertion(ModelGradedAssertion):
 
 
 def weights_of(test: TestCase) -> FactualityWeightsSpec:
-    """What each case is worth in a test."""
+    """Return what each case is worth in a test."""
     return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
 
 

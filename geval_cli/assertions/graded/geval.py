@@ -45,7 +45,7 @@ class GEvalAssertion(GEvalFields):
         return problems
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
-        """The requests for the judge's steps, which hold nothing of an output."""
+        """Return the requests for the judge's steps, which hold nothing of an output."""
         return prefetch_case(self, judged_case(self, subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -60,7 +60,7 @@ class GEvalAssertion(GEvalFields):
 def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
-    """What `judge_case` will ask for, as far as it does not depend on the output of `case`."""
+    """Yield what `judge_case` will ask for, as far as it does not depend on the output of `case`."""
     model = tools.judge_for(judge_provider(spec, test, tools.defaults))
     for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
         yield model, request
@@ -92,7 +92,7 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
 
 
 def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
-    """The metric of a checked `spec` in one test, its templates rendered."""
+    """Return the metric of a checked `spec` in one test, its templates rendered."""
     variables = test.variables
 
     def rendered(texts: Sequence[str]) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricD
 
 
 def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
-    """What the judge sees of a test and its output."""
+    """Return what the judge sees of a test and its output."""
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if spec.source is None:
         return case
@@ -185,7 +185,7 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
 def _owner_of_rubric_prompt(
     spec: GEvalFields, test: TestCase, templates: Templates
 ) -> GEvalFields | TestOptionsSpec | None:
-    """The nearest level that brings a judge prompt of its own.
+    """Return the nearest level that brings a judge prompt of its own.
 
     By promptfoo's rules a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
     """

@@ -16,7 +16,7 @@ _DUST = 1e-9
 
 
 def check_metric(spec: GEvalFields) -> list[Problem]:
-    """Every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
+    """Return every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
     problems = [*_check_form(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
@@ -27,7 +27,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
-    """The range of the ratings: the dimension's, else the one written, else 0 to 10."""
+    """Return the range of the ratings: the dimension's, else the one written, else 0 to 10."""
     if spec.dimension is not None and spec.dimension in DIMENSIONS:
         return DIMENSIONS[spec.dimension].score_range
     return spec.score_range or DEFAULT_SCORE_RANGE

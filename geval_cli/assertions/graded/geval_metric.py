@@ -48,7 +48,7 @@ def metric_from_spec(
     evaluation_steps: tuple[str, ...] | None = None,
     defaults: MetricDefaults = _NO_DEFAULTS,
 ) -> Metric:
-    """The metric of a `spec` that `check_metric` finds no error in.
+    """Return the metric of a `spec` that `check_metric` finds no error in.
 
     Args:
         spec: the assertion.
@@ -79,7 +79,7 @@ def metric_from_spec(
 
 
 def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, int]:
-    """The estimator and the number of samples, from the strongest level to the weakest.
+    """Return the estimator and the number of samples, from the strongest level to the weakest.
 
     A number of samples means `samples` unless the same or a stronger level names an estimator.
     """
@@ -99,7 +99,7 @@ def _written_criteria(spec: GEvalFields) -> tuple[str, ...]:
 
 
 def _explain(spec: GEvalFields) -> Explain:
-    """When to explain, seen from the verdict before `not-` turns it round."""
+    """Return when to explain, seen from the verdict before `not-` turns it round."""
     return "passed" if spec.is_negated and spec.explain == "failed" else spec.explain
 
 

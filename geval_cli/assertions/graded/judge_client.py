@@ -57,7 +57,7 @@ class JudgeClient:
         return self._calls.latency_ms
 
     async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
-        """What `read` makes of the judge's reply; one that cannot be read is asked for once more.
+        """Return what `read` makes of the judge's reply; one that cannot be read is asked for once more.
 
         Raises:
             JudgeError: it cannot be read either.
@@ -69,7 +69,7 @@ class JudgeClient:
     async def ask_several(
         self, question: Question, count: int, read: Callable[[str], Read]
     ) -> Sequence[Read]:
-        """What `read` makes of `count` different replies; fewer when some could not be had."""
+        """Return what `read` makes of `count` different replies; fewer when some could not be had."""
         request = self._request(question, temperature=1, samples=count)
         response = await self._calls.ask(request)
         return [read(choice.text) for choice in response.choices]
@@ -92,7 +92,7 @@ class JudgeClient:
 
 
 def own_prompt(spec: ModelGradedAssertion, test: TestCase, part: Part = "evaluate") -> str | None:
-    """The user's own prompt for a question, from the nearest level that has one."""
+    """Return the user's own prompt for a question, from the nearest level that has one."""
     owner = _owner(spec, test)
     written = None if owner is None else owner.rubric_prompt
     if isinstance(written, RubricPromptSpec):
@@ -101,7 +101,7 @@ def own_prompt(spec: ModelGradedAssertion, test: TestCase, part: Part = "evaluat
 
 
 def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools) -> tuple[Message, ...]:
-    """The messages of the user's own prompt: those that its JSON or YAML spells, else one.
+    """Return the messages of the user's own prompt: those that its JSON or YAML spells, else one.
 
     A template that is JSON is rendered text by text, so that no value can break it.
 
@@ -142,7 +142,7 @@ def _owner(spec: ModelGradedAssertion, test: TestCase) -> ModelGradedAssertion |
 
 
 def _chat(text: str) -> JsonValue:
-    """The list or mapping that a text is as JSON, or the chat that it is as YAML; None when it is neither."""
+    """Return the list or mapping that a text is as JSON, or the chat that it is as YAML; None when it is neither."""
     start = text.lstrip()
     if start.startswith(_YAML_CHAT):
         try:

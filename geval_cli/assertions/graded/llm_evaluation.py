@@ -24,11 +24,11 @@ class LlmEvaluation(GEvalAssertion):
             return True  # somebody must be told
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the criteria in one test; empty ones have none."""
+        """Return problems of the criteria in one test; empty ones have none."""
         return super().check(context) if self.applies_to(context.test, context.templates) else []
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
-        """The requests for the judge's steps, which hold nothing of an output."""
+        """Yield the requests for the judge's steps, which hold nothing of an output."""
         if self.applies_to(subject.test, tools.templates):
             case = _with_prompt(judged_case(self, subject, tools), subject)
             yield from prefetch_case(self, case, subject.test, tools)
@@ -46,7 +46,7 @@ class LlmEvaluation(GEvalAssertion):
 
 
 def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:
-    """The case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
+    """Return the case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
     if subject.system is not None:
         return replace(case, prompt=subject.system)
     if case.input or case.vars.get("input"):

@@ -23,13 +23,13 @@ class ContextAssertion(ModelGradedAssertion):
 
 
 def question_of(subject: Subject) -> str:
-    """What was asked: the variable `query`, else the test's input, else the whole prompt."""
+    """Return what was asked: the variable `query`, else the test's input, else the whole prompt."""
     query = subject.test.variables.get("query")
     return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
 
 
 def context_of(test: TestCase) -> tuple[str, ...]:
-    """The passages of the context: of the variable, else of the test itself; empty when there is none."""
+    """Return the passages of the context: of the variable, else of the test itself; empty when there is none."""
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
         passages = _passages(value)
         if passages:
@@ -38,7 +38,7 @@ def context_of(test: TestCase) -> tuple[str, ...]:
 
 
 def needed_context(subject: Subject) -> tuple[str, ...]:
-    """The passages of the context.
+    """Return the passages of the context.
 
     Raises:
         UnjudgeableError: there are none.
@@ -50,7 +50,7 @@ def needed_context(subject: Subject) -> tuple[str, ...]:
 
 
 def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
-    """What is counted of a context: the passages of a list, or the lines of a single text."""
+    """Return what is counted of a context: the passages of a list, or the lines of a single text."""
     if len(passages) != 1:
         return passages
     return tuple(line.strip() for line in passages[0].splitlines() if line.strip())

@@ -37,7 +37,7 @@ class LlmRubricAssertion(ModelGradedAssertion):
     value: Any = Field(None, description="The rubric: a template, or a list or a mapping. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the rubric and of the user's own prompt in one test."""
+        """Return problems of the rubric and of the user's own prompt in one test."""
         problems: list[Problem] = []
         place = self.place.value("value")
         if self.value is None and own_prompt(self, context.test) is None:

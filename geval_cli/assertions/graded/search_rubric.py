@@ -15,7 +15,7 @@ class SearchRubricAssertion(LlmRubricAssertion):
     judge_kinds: ClassVar[tuple[str, ...]] = ("search",)
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the rubric, and a provider that cannot search."""
+        """Return problems of the rubric, and a provider that cannot search."""
         problems = super().check(context)
         own = self.provider
         if own is not None and not isinstance(own, JudgesSpec) and not can_search(own):

@@ -33,14 +33,14 @@ class SelectBestAssertion(ModelGradedAssertion):
     value: str = Field(description="By what to choose; a template. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the criterion and of the user's own prompt in one test."""
+        """Return problems of the criterion and of the user's own prompt in one test."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         check_own_prompt(self, context, ("criteria", "outputs"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """A single output has nothing to be compared with.
+        """Return a single output has nothing to be compared with.
 
         Raises:
             UnjudgeableError: always.

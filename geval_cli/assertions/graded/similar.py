@@ -46,7 +46,7 @@ class SimilarAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the texts and of the threshold."""
+        """Return problems of the texts and of the threshold."""
         problems: list[Problem] = []
         if self.value == ():
             message = f"{self.base_type} has nothing to compare with"
@@ -59,7 +59,7 @@ class SimilarAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """The first of the texts that is near enough; when none is, the score is that of the nearest.
+        """Return the first of the texts that is near enough; when none is, the score is that of the nearest.
 
         Raises:
             ProviderError, JudgeError: the embeddings could not be had.

@@ -18,7 +18,7 @@ Vector = tuple[float, ...]
 async def embed(
     texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
 ) -> tuple[list[Vector], float]:
-    """The vectors of `texts`, and how long the slowest took, in milliseconds; equal texts are asked for once.
+    """Return the vectors of `texts`, and how long the slowest took, in milliseconds; equal texts are asked for once.
 
     Raises:
         ProviderError: the model could not answer.
@@ -40,18 +40,18 @@ async def embed(
 
 
 def cosine(first: Vector, second: Vector) -> float:
-    """The cosine of the angle between two vectors, -1 to 1; 0 when one of them is all zeros."""
+    """Return the cosine of the angle between two vectors, -1 to 1; 0 when one of them is all zeros."""
     norms = math.hypot(*first) * math.hypot(*second)
     return dot(first, second) / norms if norms else 0.0
 
 
 def dot(first: Vector, second: Vector) -> float:
-    """The scalar product."""
+    """Return the scalar product."""
     return math.fsum(one * other for one, other in zip(first, second, strict=True))
 
 
 def distance(first: Vector, second: Vector) -> float:
-    """The Euclidean distance."""
+    """Return the Euclidean distance."""
     return math.dist(first, second)
 
 

@@ -46,7 +46,7 @@ class CodeAssertion(Assertion):
     config: Any = Field(None, description="Anything; the code finds it as `context.config`.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the code, with the test's variables in it where the dialect puts them there."""
+        """Return problems of the code, with the test's variables in it where the dialect puts them there."""
         return code_problems(
             self.value,
             self.place.value("value"),
@@ -57,7 +57,7 @@ class CodeAssertion(Assertion):
         )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """What the code says.
+        """Return what the code says.
 
         Raises:
             CodeFailedError: it could not be run; in geval's own dialect also when it raises.
@@ -111,7 +111,7 @@ def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
 
 
 def _failed(spec: CodeAssertion, reason: str) -> Outcome:
-    """A failure that stays one when `not-` turns the outcome round."""
+    """Return a failure that stays one when `not-` turns the outcome round."""
     return Outcome.of(spec.is_negated, reason)
 
 
@@ -121,7 +121,7 @@ def _is_complete(value: Mapping[str, JsonValue]) -> bool:
 
 
 def _spelled(value: JsonValue) -> JsonValue:
-    """What a text spells out that code may give back: a number, a truth value, a JSON object."""
+    """Return what a text spells out that code may give back: a number, a truth value, a JSON object."""
     if not isinstance(value, str):
         return value
     word = value.strip()
@@ -177,7 +177,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
-    """What the code says apart: named scores, and the results of its own parts."""
+    """Yield what the code says apart: named scores, and the results of its own parts."""
     named = _first(value, "namedScores", "named_scores")
     for name, score in named.items() if isinstance(named, dict) else ():
         if _is_number(score):

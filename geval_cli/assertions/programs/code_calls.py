@@ -41,7 +41,7 @@ async def call_code(
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
 ) -> JsonValue:
-    """What the code of a config gives.
+    """Return what the code of a config gives.
 
     Args:
         written: a snippet, variables already in it, or `file://` with a path.
@@ -80,7 +80,7 @@ async def call_code(
 
 
 def code_text(written: str, variables: Mapping[str, JsonValue], templates: Templates) -> str:
-    """The code as it is run: in promptfoo's dialect it is a template, in geval's own it is what is written."""
+    """Return the code as it is run: in promptfoo's dialect it is a template, in geval's own it is what is written."""
     if templates.dialect is not Dialect.PROMPTFOO or written.startswith(FILE_PREFIX):
         return written
     try:
@@ -119,12 +119,12 @@ def code_problems(
 
 
 def visible_variables(subject: Subject) -> dict[str, JsonValue]:
-    """The variables that may become part of code: none that a model made."""
+    """Return the variables that may become part of code: none that a model made."""
     return {name: value for name, value in subject.test.variables.items() if name not in subject.opaque}
 
 
 def script_output(subject: Subject) -> JsonValue:
-    """The output as code sees it: calls of tools as data, anything else as it is."""
+    """Return the output as code sees it: calls of tools as data, anything else as it is."""
     response, output = subject.response, subject.output
     if response is None or not isinstance(output, str):
         return output
@@ -137,7 +137,7 @@ def script_output(subject: Subject) -> JsonValue:
 
 
 def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
-    """What code finds as `context`, under the names that promptfoo gives it."""
+    """Return what code finds as `context`, under the names that promptfoo gives it."""
     test, response, provider = subject.test, subject.response, subject.provider
     context: dict[str, JsonValue] = {
         "vars": test.variables,
@@ -170,7 +170,7 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
 
 
 def test_shown(test: TestCase) -> dict[str, JsonValue]:
-    """A test as code sees it."""
+    """Return a test as code sees it."""
     return {
         "description": test.description,
         "vars": test.variables,

@@ -22,7 +22,7 @@ WEBHOOK_TIMEOUT_S = 30.0
 
 
 def url_problem(url: str) -> str:
-    """What keeps `url` from being asked; empty when nothing does."""
+    """Return what keeps `url` from being asked; empty when nothing does."""
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -32,7 +32,7 @@ def url_problem(url: str) -> str:
 
 
 async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
-    """What the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
+    """Return what the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
 
     Raises:
         UnjudgeableError: no server of the config's own may be asked.
@@ -57,7 +57,7 @@ class WebhookAssertion(Assertion):
     value: str = Field(description="The URL that is POSTed to; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the URL, with the test's variables in it."""
+        """Return problems of the URL, with the test's variables in it."""
         place = self.place.value("value")
         problems: list[Problem] = []
         url = context.render(self.value, place, problems)

@@ -15,7 +15,7 @@ class FinishReasonAssertion(Assertion):
     value: str = Field(description="The reason that passes, in any case; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the template in `value`."""
+        """Return problems of the template in `value`."""
         problems: list[Problem] = []
         context.render(self.value, self.place.value("value"), problems)
         return problems

@@ -17,7 +17,7 @@ class LimitAssertion(Assertion):
     threshold: Amount = Field(description="The most that passes: milliseconds for latency, dollars for cost.")
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Whether the answer stayed within the limit: score 1 or 0.
+        """Return whether the answer stayed within the limit: score 1 or 0.
 
         Raises:
             UnjudgeableError: the output was not generated, or its price is unknown.
@@ -36,7 +36,7 @@ class LimitAssertion(Assertion):
 
 
 def _latency(response: ModelResponse) -> tuple[float, str]:
-    """Milliseconds. An answer from the cache took what it took when it was asked for."""
+    """Return milliseconds. An answer from the cache took what it took when it was asked for."""
     when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
     return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
 

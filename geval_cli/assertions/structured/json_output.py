@@ -24,7 +24,7 @@ _MOST_READ = (
 
 
 def loose_objects(text: str) -> Iterator[JsonValue]:
-    """The objects in a text, outermost ones; at the end of the text missing braces are taken as written.
+    """Yield the objects in a text, outermost ones; at the end of the text missing braces are taken as written.
 
     Keys without quotes, single quotes and commas too many are no mistakes here. A list is no object; those in it are.
     """
@@ -53,7 +53,7 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
 
 
 def _read(written: str) -> JsonValue:
-    """The value that is written, None when there is none."""
+    """Return the value that is written, None when there is none."""
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
@@ -76,7 +76,7 @@ class IsJsonAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the schema itself: it must be one, and refer only to itself."""
+        """Return problems of the schema itself: it must be one, and refer only to itself."""
         problems: list[Problem] = []
         written = _schema_of(self)
         if isinstance(written, str) and context.templates.dialect is Dialect.PROMPTFOO:
@@ -134,5 +134,5 @@ def _found_reason(value: JsonValue, schema: Schema | None) -> str:
 
 
 def _schema_of(spec: IsJsonAssertion) -> dict[str, JsonValue] | bool | str | None:
-    """The schema as written; blank text is none."""
+    """Return the schema as written; blank text is none."""
     return unless_empty(spec.value) if isinstance(spec.value, str) else spec.value

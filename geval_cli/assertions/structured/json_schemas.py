@@ -42,7 +42,7 @@ class _Flaw(Struct, frozen=True):
 
 
 def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """What keeps a schema from working: it is no schema, or it refers to what it does not hold.
+    """Return what keeps a schema from working: it is no schema, or it refers to what it does not hold.
 
     Args:
         written: the schema as the config has it.
@@ -60,7 +60,7 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
 
 
 def schema_errors(value: JsonValue, schema: Schema) -> list[str]:
-    """Every way in which `value` breaks a sound `schema`, each as `path: message`."""
+    """Return every way in which `value` breaks a sound `schema`, each as `path: message`."""
     try:
         errors = sorted(_validator(json.dumps(schema)).iter_errors(value), key=lambda error: error.json_path)
     except Unresolvable as error:
@@ -88,7 +88,7 @@ async def schema_verdict(value: JsonValue, schema: Schema, **detail: JsonValue) 
 
 @lru_cache(maxsize=256)
 def _flaws(schema_text: str) -> tuple[_Flaw, ...]:
-    """The schema as text: many tests have the same one, and looking through it takes milliseconds."""
+    """Return the schema as text: many tests have the same one, and looking through it takes milliseconds."""
     schema: Schema = json.loads(schema_text)
     if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
         message = "broken JSON Schema: `$schema` must be text"
@@ -152,13 +152,13 @@ def _validator(schema_text: str) -> Validator:
 
 
 def _validator_class(schema: Schema) -> Any:
-    """The draft that `$schema` names, 2020-12 otherwise. Its type stubs know no boolean schemas, hence Any."""
+    """Return the draft that `$schema` names, 2020-12 otherwise. Its type stubs know no boolean schemas, hence Any."""
     return _with_time_limits(validator_for(schema, default=Draft202012Validator))
 
 
 @cache
 def _with_time_limits(draft: Any) -> Any:
-    """The draft with regular expressions that give up, since its own would hold up everything else for ever."""
+    """Return the draft with regular expressions that give up, since its own would hold up everything else for ever."""
     limited = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
@@ -183,7 +183,7 @@ def _pattern_properties(
 
 
 def _additional_properties(own: Any) -> Any:
-    """The draft's own check, which searches for patterns itself where there are some."""
+    """Yield the draft's own check, which searches for patterns itself where there are some."""
 
     def check(validator: Any, wanted: Schema, value: JsonValue, schema: Any) -> Iterator[ValidationError]:
         patterns = sorted(schema.get("patternProperties", {}))

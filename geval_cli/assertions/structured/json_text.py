@@ -31,7 +31,7 @@ class _Candidate(Struct, frozen=True):
 
 
 def parse_strict_json(text: str) -> JsonValue:
-    """The value of a JSON text; NaN and Infinity are no JSON.
+    """Return the value of a JSON text; NaN and Infinity are no JSON.
 
     Raises:
         ValueError: with line and column.
@@ -43,7 +43,7 @@ def parse_strict_json(text: str) -> JsonValue:
 
 
 def find_json(text: str) -> FoundJson:
-    """The JSON in a text: all of it, else the content of a code fence, else an object or a list within prose.
+    """Return the JSON in a text: all of it, else the content of a code fence, else an object or a list within prose.
 
     Of several, the longest counts, and of equally long ones the last. The JSON itself must be without mistakes, and no
     part of a broken value is taken for the whole.
@@ -63,7 +63,7 @@ def find_json(text: str) -> FoundJson:
 
 
 def every_json(text: str) -> Iterator[JsonValue]:
-    """Every JSON object in a text, and every list that is all of it or all of a code fence.
+    """Yield every JSON object in a text, and every list that is all of it or all of a code fence.
 
     A list in prose (`[1]`) is more often a footnote than JSON. The members of a list that are objects follow it.
     """

@@ -16,7 +16,7 @@ class SchemaEvaluationAssertion(Assertion):
     parsing: EvaluationParsing = "strict"
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the test's schema; an empty one has none."""
+        """Return problems of the test's schema; an empty one has none."""
         written = unless_empty(self.value)
         return [] if written is None else schema_problems(written, "`evaluation_schema`", self.place)
 
@@ -26,7 +26,7 @@ class SchemaEvaluationAssertion(Assertion):
 
 
 async def evaluate_text(text: str, schema: WrittenSchema | None, parsing: EvaluationParsing) -> Outcome:
-    """The verdict on a text by a schema that has no problems; an empty one evaluates nothing."""
+    """Return the verdict on a text by a schema that has no problems; an empty one evaluates nothing."""
     written = unless_empty(schema)
     if written is None:
         return Outcome.not_evaluated("the test has no `evaluation_schema`")
@@ -45,7 +45,7 @@ def _parse(text: str, parsing: EvaluationParsing) -> FoundJson:
 
 
 def _hint(text: str, parsing: EvaluationParsing) -> str:
-    """What to do about an answer that only says more than JSON."""
+    """Return what to do about an answer that only says more than JSON."""
     if parsing == "tolerant":
         return ""
     try:

@@ -103,7 +103,7 @@ class SqlAssertion(Assertion):
     value: SqlRules | None = Field(None, description="Whose SQL it is, and what it may use.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the rules: an unknown kind of database, a pattern that does not compile."""
+        """Return problems of the rules: an unknown kind of database, a pattern that does not compile."""
         problems: list[Problem] = []
         if self.value is None:
             return problems
@@ -141,7 +141,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _problem(text: str, rules: SqlRules) -> str:
-    """What is wrong with the SQL; empty when nothing is."""
+    """Return what is wrong with the SQL; empty when nothing is."""
     what = f"the output is not {rules.database_type} SQL"
     try:
         statements = [
@@ -174,7 +174,7 @@ def _is_whole(statement: exp.Expr) -> bool:
 
 
 def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Every table that is used, as action::database::table."""
+    """Yield every table that is used, as action::database::table."""
     for statement in statements:
         written = _target(statement)
         own_names = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
@@ -185,7 +185,7 @@ def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
 
 
 def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Every column that is used, as action::table::column; `*` is written (.*)."""
+    """Yield every column that is used, as action::table::column; `*` is written (.*)."""
     for statement in statements:
         aliases = {table.alias: table.name for table in statement.find_all(exp.Table) if table.alias}
         action = _action(statement)
@@ -206,14 +206,14 @@ def _action(statement: exp.Expr) -> str:
 
 
 def _target(statement: exp.Expr) -> exp.Expr | None:
-    """The table that a statement writes to."""
+    """Return the table that a statement writes to."""
     if _action(statement) == "select":
         return None
     return statement.find(exp.Table)
 
 
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """What is used without being allowed. A rule is a pattern, or for short only the name that stands last."""
+    """Return what is used without being allowed. A rule is a pattern, or for short only the name that stands last."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
 
 

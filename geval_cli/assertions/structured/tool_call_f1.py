@@ -35,7 +35,7 @@ class ToolCallF1Spec(Assertion):
     threshold: Score | None = Field(None, description="The lowest F1 that passes; 1 when left out.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the expected names: there is none, or a template is broken."""
+        """Return problems of the expected names: there is none, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _expected(self, context.test, context.templates):
@@ -120,7 +120,7 @@ def _name_in(value: JsonValue) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[JsonValue]:
-    """The JSON values in a text that begin and end with a line, outside of code fences.
+    """Yield the JSON values in a text that begin and end with a line, outside of code fences.
 
     Raises:
         UnjudgeableError: too much of it is broken.

@@ -46,7 +46,7 @@ class ToolCallAssertion(Assertion):
 
 
 def _as_data(output: JsonValue) -> JsonValue:
-    """The output as data; a text is read as JSON, or as the calls of the Responses API, one a line.
+    """Return the output as data; a text is read as JSON, or as the calls of the Responses API, one a line.
 
     Raises:
         ValueError: it is none.
@@ -75,7 +75,7 @@ def _is_response_call(value: JsonValue) -> bool:
 
 
 def _calls(data: JsonValue, *, is_tools: bool, is_function: bool) -> Iterator[Mapping[str, JsonValue]]:
-    """The calls in an answer, each with `name` and `arguments`.
+    """Yield the calls in an answer, each with `name` and `arguments`.
 
     Raises:
         ValueError: something in the list of calls is none.
@@ -106,7 +106,7 @@ def _is_call(value: JsonValue) -> bool:
 
 
 def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
-    """The JSON Schema of each known function's arguments, by its name."""
+    """Return the JSON Schema of each known function's arguments, by its name."""
     config = {} if subject.provider is None else subject.provider.config
     entries = [entry for key in keys if isinstance(config.get(key), list) for entry in config[key]]
     found: dict[str, JsonValue] = {}
@@ -128,7 +128,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
 
 
 def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:
-    """What is wrong with a call; empty when nothing is."""
+    """Return what is wrong with a call; empty when nothing is."""
     name = call["name"]
     if name not in known:
         return (

@@ -9,7 +9,7 @@ Schema = dict[str, Any] | bool
 
 
 def parse_schema(written: WrittenSchema) -> Schema:
-    """The schema that a config means; text is JSON.
+    """Return the schema that a config means; text is JSON.
 
     Raises:
         ValueError: the text is not JSON, or not an object or a boolean.
@@ -23,6 +23,6 @@ def parse_schema(written: WrittenSchema) -> Schema:
 
 
 def unless_empty(written: WrittenSchema | None) -> WrittenSchema | None:
-    """The schema, or None when it asks nothing: blank text, an object without keys, nothing at all."""
+    """Return the schema, or None when it asks nothing: blank text, an object without keys, nothing at all."""
     is_empty = "".join(written.split()) in {"", "{}"} if isinstance(written, str) else written == {}
     return None if is_empty else written

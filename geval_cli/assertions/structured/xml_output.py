@@ -83,7 +83,7 @@ class XmlAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the templates in the names of elements."""
+        """Return problems of the templates in the names of elements."""
         problems: list[Problem] = []
         if self.value is not None:
             check_texts(_written(self), self.place.child("value"), context, problems)
@@ -123,7 +123,7 @@ def _written(spec: XmlAssertion) -> str | tuple[str, ...]:
 
 
 def _paths_of(text: str) -> set[str]:
-    """The paths of all elements of a document.
+    """Return the paths of all elements of a document.
 
     Raises:
         expat.ExpatError: it is not well-formed.
@@ -135,7 +135,7 @@ def _paths_of(text: str) -> set[str]:
 
 
 def _paths_in(text: str) -> set[str] | None:
-    """The paths of all elements of all XML in a text, None without any; what surrounds it may be anything."""
+    """Return the paths of all elements of all XML in a text, None without any; what surrounds it may be anything."""
     data = text.encode("utf-8", "replace")
     found: set[str] | None = None
     position, tags = 0, 0
@@ -155,7 +155,7 @@ def _paths_in(text: str) -> set[str] | None:
 
 
 def _end_of_element(data: bytes, start: int, elements: _Elements) -> int | None:
-    """Where the element that begins at `start` ends; None if it is broken.
+    """Return where the element that begins at `start` ends; None if it is broken.
 
     Everything that is left is given to the parser as its last piece, and the parser says itself where the element
     ends: newer versions of expat put off the reading of a piece until they see more, so whoever feeds them piece by

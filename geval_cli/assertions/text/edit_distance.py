@@ -21,7 +21,7 @@ class LevenshteinAssertion(Assertion):
     threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the template in `value`."""
+        """Return problems of the template in `value`."""
         problems: list[Problem] = []
         context.render(as_text(self.value), self.place.value("value"), problems)
         return problems

@@ -24,7 +24,7 @@ class EqualsAssertion(Assertion):
     value: Any = Field(description="What the output must be; texts are templates. May be file://.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the templates in `value`, in one test."""
+        """Return problems of the templates in `value`, in one test."""
         problems: list[Problem] = []
         where = self.place.value("value")
         expected_data(self.value, lambda text: context.render(text, where, problems) or "", context.templates)

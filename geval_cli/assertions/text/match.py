@@ -37,7 +37,7 @@ _PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
 
 
 def is_javascript_pattern(pattern: str) -> bool:
-    """Whether JavaScript knows every kind of group in a pattern: not `(?i)`, `(?P<name>...)` or `(?>...)`."""
+    """Return whether JavaScript knows every kind of group in a pattern: not `(?i)`, `(?P<name>...)` or `(?>...)`."""
     return _FOREIGN_GROUP.search(_ESCAPED.sub("", pattern)) is None
 
 
@@ -68,7 +68,7 @@ def python_pattern(pattern: str) -> str:
 
 
 def _class_start(pattern: str, place: int) -> tuple[str, int, bool]:
-    """How a class begins, where what follows it begins, and whether that is inside of the class."""
+    """Return how a class begins, where what follows it begins, and whether that is inside of the class."""
     if pattern.startswith("[^]", place):
         return r"[\s\S]", place + 3, False
     if pattern.startswith("[]", place):
@@ -78,7 +78,7 @@ def _class_start(pattern: str, place: int) -> tuple[str, int, bool]:
 
 
 def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
-    """What stands for the escape whose second character is at `place`, and where the next part begins."""
+    """Return what stands for the escape whose second character is at `place`, and where the next part begins."""
     letter = pattern[place : place + 1]
     known = _IN_CLASS if in_class else _ALONE
     if letter in known:
@@ -122,7 +122,7 @@ class TextAssertion(Assertion):
     value: str | int | float | bool = Field(description="What to look for; a template.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of one text assertion in one test: broken templates, a pattern that does not compile."""
+        """Return problems of one text assertion in one test: broken templates, a pattern that does not compile."""
         location = self.place.value("value")
         problems: list[Problem] = []
         value = context.render(as_text(self.value), location, problems)

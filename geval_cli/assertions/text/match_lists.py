@@ -22,7 +22,7 @@ class TextListAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the expected texts: there is none, or a template is broken."""
+        """Return problems of the expected texts: there is none, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _wanted(self, context.test, context.templates):

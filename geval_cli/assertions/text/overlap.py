@@ -42,7 +42,7 @@ class TextMetricAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of the references, and the libraries if they are missing."""
+        """Return problems of the references, and the libraries if they are missing."""
         problems: list[Problem] = []
         if any(find_spec(name) is None for name in _LIBRARIES):
             hint = f"install them {install_hint('text-metrics')}"
@@ -60,7 +60,7 @@ class TextMetricAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """The score of the metric, 0 to 1, against the threshold."""
+        """Return the score of the metric, 0 to 1, against the threshold."""
         references = rendered_texts(self.value, subject.test, tools.templates)
         is_default = self.threshold is None
         threshold = _DEFAULT_THRESHOLDS[self.base_type] if self.threshold is None else self.threshold
@@ -133,7 +133,7 @@ class _NoDictionary:
     """Knows no synonyms."""
 
     def synsets(self, word: str) -> list[Any]:
-        """None for any `word`."""
+        """Return None for any `word`."""
         del word
         return []
 

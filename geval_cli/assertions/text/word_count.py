@@ -36,7 +36,7 @@ class WordCountAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Problems of a number that is written as text: a broken template, or no whole number."""
+        """Return problems of a number that is written as text: a broken template, or no whole number."""
         problems: list[Problem] = []
         if isinstance(self.value, str):
             place = self.place.value("value")

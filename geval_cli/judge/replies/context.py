@@ -31,7 +31,7 @@ _FINAL = compile_later(
 
 
 def is_introduced_as_foreign(text: str, start: int) -> bool:
-    """Whether what begins at `start` is led in as an example, a quotation or a supposition."""
+    """Return whether what begins at `start` is led in as an example, a quotation or a supposition."""
     lead = _lead(text, start)
     foreign, own = (
         max((match.end() for match in cue.finditer(lead)), default=-1) for cue in (_FOREIGN, _OWN)
@@ -40,12 +40,12 @@ def is_introduced_as_foreign(text: str, start: int) -> bool:
 
 
 def is_introduced_as_final(text: str, start: int) -> bool:
-    """Whether what begins at `start` is led in as the last word."""
+    """Return whether what begins at `start` is led in as the last word."""
     return _FINAL.search(_lead(text, start)) is not None
 
 
 def _lead(text: str, start: int) -> str:
-    """The sentence on the same line before `start`; without one, the line before, if it ends with a colon."""
+    """Return the sentence on the same line before `start`; without one, the line before, if it ends with a colon."""
     before = text[max(0, start - _BEFORE) : start]
     line = before[before.rfind("\n") + 1 :]
     if line.strip(" \t`*>([\"'-"):
@@ -190,7 +190,7 @@ _ALONE_IN_QUOTES = compile_later(rf"[\"“„«「'\u2018`]\s?{RATING}[.!]?\s?[\
 
 
 def quoted_spans(text: str) -> list[tuple[int, int]]:
-    """Where something is quoted; a number alone between quotes is emphasised rather than quoted."""
+    """Return where something is quoted; a number alone between quotes is emphasised rather than quoted."""
     whole = text.strip()
     return [
         match.span()
@@ -200,7 +200,7 @@ def quoted_spans(text: str) -> list[tuple[int, int]]:
 
 
 def is_end_of_scale(text: str, start: int, end: int) -> bool:
-    """Whether the number at `start` to `end` is explained as the best or the worst, as in `5 (best)`."""
+    """Return whether the number at `start` to `end` is explained as the best or the worst, as in `5 (best)`."""
     return (
         _EXTREME.match(text, end) is not None or _WHERE.search(text[max(0, start - 20) : start]) is not None
     )
@@ -210,7 +210,7 @@ _WHERE = compile_later(r"\bwhere[ \t](?:an?[ \t])?\Z", re.IGNORECASE)
 
 
 def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int) -> bool:
-    """Whether the statement that `match` found is the judge's own word on what it rates.
+    """Return whether the statement that `match` found is the judge's own word on what it rates.
 
     Args:
         text: the reply.
@@ -287,7 +287,7 @@ _FORCED = compile_later(
 
 
 def _clause(segment: str, *, is_reported: bool = False) -> str:
-    """The end of a segment that belongs to the statement behind it."""
+    """Return the end of a segment that belongs to the statement behind it."""
     last = None
     for last in _CLAUSE.finditer(segment):  # noqa: B007  # only the last one counts
         pass

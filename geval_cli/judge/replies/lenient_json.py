@@ -57,7 +57,7 @@ class JsonObject(Struct, frozen=True):
     is_begun: bool = True
 
     def last(self, *keys: str) -> Member | None:
-        """The last member with one of these lower-case keys, the object's own before those of nested objects."""
+        """Return the last member with one of these lower-case keys, the object's own before those of nested objects."""
         for member in reversed(self.members):
             if member.key.strip().lower() in keys:
                 return member
@@ -71,12 +71,12 @@ Value = str | float | bool | None | list["Value"] | JsonObject
 
 
 def find_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
-    """Every outermost object of `text` from `start` on that has a member, in order."""
+    """Return every outermost object of `text` from `start` on that has a member, in order."""
     return (found for found in find_begun_objects(text, start) if found.members)
 
 
 def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
-    """Every outermost object that has a key, be it that its first value breaks off, in order."""
+    """Yield every outermost object that has a key, be it that its first value breaks off, in order."""
     match = _OBJECT_START.search(text, start)
     while match is not None:
         found = _Reader(text, match.start()).read_object(0)
@@ -86,7 +86,7 @@ def find_begun_objects(text: str, start: int = 0) -> Iterator[JsonObject]:
 
 
 def read_array(text: str, start: int) -> list[Value] | None:
-    """The items of the array that begins at `start`, or None when it does not end."""
+    """Return the items of the array that begins at `start`, or None when it does not end."""
     try:
         return _Reader(text, start).read_array(0)
     except _Unreadable:
@@ -200,7 +200,7 @@ class _Reader:
 
 
 def _find_unescaped(text: str, quote: str, start: int) -> int:
-    """The next `quote` that an even number of backslashes (mostly none) precedes; -1 when there is none."""
+    """Return the next `quote` that an even number of backslashes (mostly none) precedes; -1 when there is none."""
     position = text.find(quote, start)
     while position != -1:
         backslashes = 0

@@ -53,7 +53,7 @@ class ParsedReply(Struct, frozen=True):
 
 
 def parse_rating(text: str, *, score_range: ScoreRange, is_cut_off: bool = False) -> ParsedReply:
-    """The verdict of a reply in criteria form: JSON with a score if there is any, else what the prose states.
+    """Return the verdict of a reply in criteria form: JSON with a score if there is any, else what the prose states.
 
     Args:
         text: the reply.
@@ -70,7 +70,7 @@ def parse_rating(text: str, *, score_range: ScoreRange, is_cut_off: bool = False
 def parse_form_rating(
     text: str, *, score_range: ScoreRange, name: str, is_cut_off: bool = False
 ) -> ParsedReply:
-    """The verdict of a reply in dimension form, in which `name` (`Coherence`) may stand before the rating.
+    """Return the verdict of a reply in dimension form, in which `name` (`Coherence`) may stand before the rating.
 
     Raises:
         JudgeParseError: there is no rating, there are different ones, or the reply breaks off before it.
@@ -80,7 +80,7 @@ def parse_form_rating(
 
 
 def parse_steps(text: str) -> tuple[str, ...]:
-    """The evaluation steps of a reply: a JSON list under "steps", a bare JSON list, or a numbered list.
+    """Return the evaluation steps of a reply: a JSON list under "steps", a bare JSON list, or a numbered list.
 
     Raises:
         JudgeParseError: there are none, or the list breaks off.
@@ -152,7 +152,7 @@ def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def why_unreadable(text: str, what: str) -> str:
-    """What is wrong with a reply from which no `what` can be read."""
+    """Return what is wrong with a reply from which no `what` can be read."""
     if not text.strip():
         return "the judge's reply is empty"
     if not without_thoughts(text).strip():
@@ -186,7 +186,7 @@ def _parse(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: 
 
 
 def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: bool) -> _Verdict:
-    """The verdict of the first rank that has one; every text on the way has the reply's own offsets."""
+    """Return the verdict of the first rank that has one; every text on the way has the reply's own offsets."""
     answer = unescaped(without_thoughts(text))
     from_object, prose = verdict_of_objects(answer, name=name, score_range=score_range, is_cut_off=is_cut_off)
     reply = Reply.of(prose, score_range, name)
@@ -212,7 +212,7 @@ def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: b
 
 
 def _agreed(ratings: list[Stated], score_range: ScoreRange) -> Stated | None:
-    """The one rating of all, or of those that are called final; of equal ones the one that names its scale.
+    """Return the one rating of all, or of those that are called final; of equal ones the one that names its scale.
 
     Raises:
         JudgeParseError: they differ.
@@ -243,6 +243,6 @@ def _check_end(verdict: _Verdict, text: str, score_range: ScoreRange, *, is_form
 
 
 def _prose_reason(answer: str) -> str | None:
-    """The whole answer when it says more than the rating."""
+    """Return the whole answer when it says more than the rating."""
     reason = " ".join(answer.split())
     return reason if sum(map(str.isalpha, reason)) > len("out of rating") * 2 else None

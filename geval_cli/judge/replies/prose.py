@@ -91,7 +91,7 @@ _BREAK = r"[ \t]{0,9}\r?\n\s{0,9}(?:[-*>][ \t])?"
 
 
 def _line(label: str, rating: str) -> re.Pattern[str]:
-    """A line that begins with the label and states a rating, on it or alone below it."""
+    """Return a line that begins with the label and states a rating, on it or alone below it."""
     head = rf"{_LINE_START}(?P<label>{label})(?!\w){_ABOUT}{MARKUP}[ \t]{{0,5}}{_BRACKET}{MARKUP}[ \t]{{0,9}}"
     return compile_later(rf"{head}{rating}", _FLAGS)
 
@@ -233,18 +233,18 @@ class Reply(Struct):
 
     @classmethod
     def of(cls, text: str, score_range: ScoreRange, name: str | None) -> "Reply":
-        """A reply in which the scale that was asked for, where it is repeated, cannot be taken for a rating."""
+        """Return a reply in which the scale that was asked for, where it is repeated, cannot be taken for a rating."""
         spoken = _INNER_THOUGHTS.sub(lambda match: " " * len(match[0]), text)
         masked = _own_scale(score_range).sub(lambda match: "\ue001" * len(match[0]), spoken)
         return cls(masked, score_range, name, quoted_spans(masked))
 
     def is_quoted(self, position: int) -> bool:
-        """Whether what stands at `position` is quoted."""
+        """Return whether what stands at `position` is quoted."""
         index = bisect_right(self.quotes, (position, len(self.text))) - 1
         return index >= 0 and position < self.quotes[index][1]
 
     def is_about_another(self, words: str | None) -> bool:
-        """Whether a rating is said to be of another dimension than the one that the form asks for."""
+        """Return whether a rating is said to be of another dimension than the one that the form asks for."""
         aspect = None if words is None or self.name is None else _ASPECT.search(words)
         return aspect is not None and self.name is not None and self.name.lower() not in (words or "").lower()
 
@@ -262,7 +262,7 @@ def _own_scale(score_range: ScoreRange) -> re.Pattern[str]:
 
 
 def other_scale(text: str, score_range: ScoreRange) -> float | None:
-    """The maximum of a scale that a reply names, if it is not the one asked for and is the only one named."""
+    """Return the maximum of a scale that a reply names, if it is not the one asked for and is the only one named."""
     tops = {number_of(match["most"] or match["top"]) for match in _OTHER_SCALE.finditer(text)}
     return None if len(tops) != 1 or score_range[1] in tops else tops.pop()
 
@@ -277,7 +277,7 @@ def _form_lines(name: str) -> tuple[re.Pattern[str], ...]:
 
 
 def read_form_line(reply: Reply) -> list[Stated]:
-    """What lines such as `- Coherence: 4` state, or the number that is the whole reply."""
+    """Return what lines such as `- Coherence: 4` state, or the number that is the whole reply."""
     if reply.name is None:
         return []
     alone = _LONE_NUMBER.fullmatch(reply.text.strip()) if len(reply.text) < _LONGEST_LINE else None
@@ -287,7 +287,7 @@ def read_form_line(reply: Reply) -> list[Stated]:
 
 
 def read_verdict_lines(reply: Reply) -> list[Stated]:
-    """What lines such as `Final score: 7`, tags, boxes, tables and numbers on a line of their own state.
+    """Return what lines such as `Final score: 7`, tags, boxes, tables and numbers on a line of their own state.
 
     Raises:
         JudgeParseError: a line states a span of ratings.
@@ -323,13 +323,13 @@ def _stated_in_lines(reply: Reply, patterns: tuple[re.Pattern[str], ...]) -> Ite
 
 
 def _is_another_s(reply: Reply, match: re.Match[str]) -> bool:
-    """Whether a line is quoted, or led in as somebody else's or as an example."""
+    """Return whether a line is quoted, or led in as somebody else's or as an example."""
     label = match.start("label") if "label" in match.groupdict() else match.start()
     return reply.is_quoted(label) or is_introduced_as_foreign(reply.text, label)
 
 
 def _lone_numbers(text: str) -> Iterator[Stated]:
-    """The numbers alone on a line, if the first or the last line that is not blank is one of them."""
+    """Yield the numbers alone on a line, if the first or the last line that is not blank is one of them."""
     found = list(_LONE_NUMBERS.finditer(text))
     if not found or len(found) > _MOST_STATEMENTS:
         return
@@ -345,7 +345,7 @@ _CELL_LABEL = compile_later(rf"\W{{0,4}}{_LABEL}\W{{0,4}}(?:\([^()]*\)\W{{0,4}})
 
 
 def _in_tables(text: str) -> Iterator[Stated]:
-    """The rating under a heading such as `Score`, in tables of one row."""
+    """Yield the rating under a heading such as `Score`, in tables of one row."""
     for rule in _TABLE_RULE.finditer(text):
         head_start = text.rfind("\n", 0, max(rule.start() - 1, 0)) + 1
         row_end = text.find("\n", rule.end() + 1)
@@ -377,7 +377,7 @@ def _keyed(name: str | None) -> re.Pattern[str]:
 
 
 def read_sentences(reply: Reply) -> list[Stated]:
-    """The ratings that are meant where sentences speak of ratings; on another scale only if there are no others.
+    """Return the ratings that are meant where sentences speak of ratings; on another scale only if there are no others.
 
     Raises:
         JudgeParseError: there are too many to be about one thing.
@@ -400,7 +400,7 @@ def read_sentences(reply: Reply) -> list[Stated]:
 
 
 def _statements(reply: Reply) -> Iterator[tuple[re.Match[str], bool]]:
-    """Where a rating may be stated, and whether by a noun, so that what follows can explain it."""
+    """Yield where a rating may be stated, and whether by a noun, so that what follows can explain it."""
     text = reply.text
     for pattern, is_noun in (
         (_keyed(reply.name), True),
@@ -432,12 +432,12 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
 
 
 def _stands_first(text: str, start: int) -> bool:
-    """Whether a line, or what a colon leads in, begins at `start`."""
+    """Return whether a line, or what a colon leads in, begins at `start`."""
     return text[max(0, start - 30) : start].rstrip(" \t*_`\"'")[-1:] in ("", "\n", ":", "\uff1a")
 
 
 def _word_before(text: str, match: re.Match[str]) -> str | None:
-    """The word before the noun that a rating is said of: `fluency` of `the fluency score is 4`."""
+    """Return the word before the noun that a rating is said of: `fluency` of `the fluency score is 4`."""
     if "about" not in match.groupdict():
         return None
     word = _WORD_BEFORE.search(text, max(0, match.start() - 20), match.start())

@@ -76,7 +76,7 @@ class Stated(Struct, frozen=True):
 
 
 def stated(match: re.Match[str], *, is_final: bool = False) -> Stated:
-    """The rating that a match of `RATING` spells."""
+    """Return the rating that a match of `RATING` spells."""
     groups = match.groupdict()
     kind = "number" if groups["number"] is not None else "word"
     most = groups.get("out_of") or groups.get("scale") or groups.get("points")
@@ -85,7 +85,7 @@ def stated(match: re.Match[str], *, is_final: bool = False) -> Stated:
 
 
 def number_of(spelling: str) -> float:
-    """The value of a number in figures or of a number word."""
+    """Return the value of a number in figures or of a number word."""
     word = spelling.lower()
     if word in _WORD_NUMBERS:
         return float(_WORD_NUMBERS.index(word))
@@ -93,7 +93,7 @@ def number_of(spelling: str) -> float:
 
 
 def ends_a_span(text: str, start: int) -> bool:
-    """Whether the number at `start` is the second of two: the 8 of "7 or 8"."""
+    """Return whether the number at `start` is the second of two: the 8 of "7 or 8"."""
     return _SPAN_BEFORE.search(text[max(0, start - 30) : start]) is not None
 
 

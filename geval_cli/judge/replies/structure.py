@@ -96,7 +96,7 @@ def _peel(escape: str) -> str:
 def verdict_of_objects(
     text: str, *, name: str | None, score_range: ScoreRange, is_cut_off: bool
 ) -> tuple[Structured | None, str]:
-    """What the objects of a reply say, and the reply without them; every other character keeps its place.
+    """Return what the objects of a reply say, and the reply without them; every other character keeps its place.
 
     Raises:
         JudgeParseError: an object breaks off before its score, has none that is a number, or they differ.
@@ -131,7 +131,7 @@ def verdict_of_objects(
 
 
 def _agreed(found: list[tuple[Structured, bool]], text: str) -> Structured | None:
-    """The one rating of all, or of those that are called final."""
+    """Return the one rating of all, or of those that are called final."""
     finals = [one for one, is_final in found if is_final]
     counted = finals or [one for one, _ in found]
     ratings = sorted({one.rating.value for one in counted})
@@ -141,19 +141,19 @@ def _agreed(found: list[tuple[Structured, bool]], text: str) -> Structured | Non
 
 
 def differing(ratings: list[float]) -> str:
-    """What is wrong with a reply that states all of `ratings`."""
+    """Return what is wrong with a reply that states all of `ratings`."""
     return (
         f"the judge's reply states different scores ({' and '.join(f'{rating:g}' for rating in ratings[:3])})"
     )
 
 
 def plain_key(key: str) -> str:
-    """A key in lower case without spaces and signs: `finalscore` for `Final_Score`."""
+    """Return a key in lower case without spaces and signs: `finalscore` for `Final_Score`."""
     return _NO_LETTER.sub("", key).lower()
 
 
 def _read_object(text: str, holder: JsonObject, name: str | None) -> Iterator[Structured]:
-    """The ratings of the object itself, under the clearest key; when it has none, those of the objects inside."""
+    """Yield the ratings of the object itself, under the clearest key; when it has none, those of the objects inside."""
     own = (frozenset({plain_key(name)}),) if name else ()
     for keys in (*own, _FINAL_KEYS, _SCORE_KEY, _OTHER_KEYS):
         members = [member for member in holder.members if plain_key(member.key) in keys]
@@ -171,7 +171,7 @@ def _read_object(text: str, holder: JsonObject, name: str | None) -> Iterator[St
 
 
 def _read_inside(text: str, member: Member, name: str | None) -> Iterator[Structured]:
-    """The ratings of the object that a value is, or of the JSON that the arguments of a tool are spelled in."""
+    """Yield the ratings of the object that a value is, or of the JSON that the arguments of a tool are spelled in."""
     value = member.value
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -186,7 +186,7 @@ def _read_inside(text: str, member: Member, name: str | None) -> Iterator[Struct
 
 
 def _is_placeholder(value: Value) -> bool:
-    """Whether a judge repeats what stands in its prompt in the place of an answer."""
+    """Return whether a judge repeats what stands in its prompt in the place of an answer."""
     return isinstance(value, str) and value.lstrip().startswith("<")
 
 
@@ -208,7 +208,7 @@ def _rating_of(text: str, member: Member) -> Stated | None:
 
 
 def _rating_inside(text: str, holder: JsonObject) -> Stated | None:
-    """The rating of `{"value": 8, "max": 10}`, if there is exactly one."""
+    """Return the rating of `{"value": 8, "max": 10}`, if there is exactly one."""
     members = [member for member in holder.members if plain_key(member.key) in _VALUE_KEYS]
     if len(members) != 1 or isinstance(members[0].value, JsonObject):
         return None
@@ -238,20 +238,20 @@ def _maximum_of(value: Value) -> float | None:
 
 
 def _may_go_on(rating: Stated, text: str, score_range: ScoreRange, is_cut_off: bool) -> bool:
-    """Whether the text ends right after a number that more digits would leave inside the range."""
+    """Return whether the text ends right after a number that more digits would leave inside the range."""
     return rating.end == len(text.rstrip('"')) and (
         is_cut_off or score_range[1] - score_range[0] < 2 or 0 < rating.value * 10 <= score_range[1]  # noqa: PLR2004
     )
 
 
 def reason_of(holder: JsonObject) -> str | None:
-    """The reason that an object gives, on one line; None without one."""
+    """Return the reason that an object gives, on one line; None without one."""
     member = holder.last(*_REASON_KEYS)
     return None if member is None else one_line(member.value)
 
 
 def one_line(value: Value) -> str | None:
-    """The texts of a value on one line."""
+    """Return the texts of a value on one line."""
     return " ".join(" ".join(texts_of(value)).split()) or None
 
 
@@ -259,7 +259,7 @@ _LIST_NUMBER = compile_later(r"\A(?:[0-9]{1,2}[.)]|Step [0-9]{1,2}[.:)])\s{1,8}"
 
 
 def texts_of(value: Value) -> tuple[str, ...]:
-    """The non-empty texts of a string (its lines), of a list, or of the strings inside its objects."""
+    """Return the non-empty texts of a string (its lines), of a list, or of the strings inside its objects."""
     if isinstance(value, str):
         lines = (_LIST_NUMBER.sub("", line.strip()) for line in value.splitlines())
         return tuple(line for line in lines if line)

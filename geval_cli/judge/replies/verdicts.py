@@ -39,7 +39,7 @@ class Decision(Struct, frozen=True):
 
 
 def parse_rubric_verdict(text: str) -> Decision:
-    """Whether the output meets a rubric, and how well; without a word on the former it is met.
+    """Return whether the output meets a rubric, and how well; without a word on the former it is met.
 
     Raises:
         JudgeParseError: neither is said.
@@ -57,7 +57,7 @@ def parse_rubric_verdict(text: str) -> Decision:
 
 
 def parse_yes_or_no(text: str) -> Decision:
-    """A yes or no, as JSON or as the last word of the reply.
+    """Return a yes or no, as JSON or as the last word of the reply.
 
     Raises:
         JudgeParseError: it is neither.
@@ -79,7 +79,7 @@ def parse_yes_or_no(text: str) -> Decision:
 
 
 def parse_category(text: str) -> tuple[str, str | None]:
-    """A letter from A to E with its reason, as JSON or at the beginning of the reply.
+    """Return a letter from A to E with its reason, as JSON or at the beginning of the reply.
 
     Raises:
         JudgeParseError: there is none.
@@ -144,7 +144,7 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
 
 
 def parse_texts(text: str, key: str) -> tuple[str, ...]:
-    """The texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON.
+    """Return the texts of a JSON list under `key`, which may be empty; else the lines of a reply without JSON.
 
     Raises:
         JudgeParseError: the reply is empty, or its JSON has no such list.
@@ -167,7 +167,7 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
 
 
 def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
-    """The different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty.
+    """Return the different whole numbers from 1 to `most` of a JSON list under `key`, which may be empty.
 
     Raises:
         JudgeParseError: there is no such list, or something else in it.
@@ -186,7 +186,7 @@ def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
 
 
 def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | None]:
-    """The place, from 0, of the one of `count` things that the judge chose, and its reason.
+    """Return the place, from 0, of the one of `count` things that the judge chose, and its reason.
 
     Args:
         text: JSON with the number under "best", or the number alone.
@@ -210,7 +210,7 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
 
 
 def parse_plain(text: str) -> str:
-    """The reply without thoughts, on one line.
+    """Return the reply without thoughts, on one line.
 
     Raises:
         JudgeParseError: it is empty.
@@ -229,7 +229,7 @@ def _last_of(text: str, read: Callable[[JsonObject], Read | None], what: str) ->
 
 
 def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | None:
-    """What `read` makes of the last object that it can read; one that breaks off is not read."""
+    """Return what `read` makes of the last object that it can read; one that breaks off is not read."""
     last = None
     for found in find_objects(without_thoughts(text)):
         value = read(found) if found.is_closed else None
@@ -238,7 +238,7 @@ def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | N
 
 
 def _holds_object(text: str) -> bool:
-    """Whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
+    """Return whether the answer holds JSON, also if that breaks off: then words in it are no verdict."""
     return "{" in without_thoughts(text)
 
 
@@ -260,7 +260,7 @@ def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
 
 
 def _as_claim(value: Value) -> bool | None:
-    """A yes or no in any of its spellings; None for anything else."""
+    """Return a yes or no in any of its spellings; None for anything else."""
     if isinstance(value, bool):
         return value
     word = (
@@ -274,7 +274,7 @@ def _as_claim(value: Value) -> bool | None:
 
 
 def _share(value: Value, text: str) -> float | None:
-    """A score from 0 to 1; None for what is no number."""
+    """Return a score from 0 to 1; None for what is no number."""
     if isinstance(value, bool):
         return float(value)
     try:

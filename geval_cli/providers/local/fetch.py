@@ -116,7 +116,7 @@ def fetch_model(model: LocalModel, folder: Path, *, control: FetchControl) -> Pa
 
 
 def ensure(name: str, *, env: Mapping[str, str], control: FetchControl | None = None) -> Path:
-    """The path of the known model `name`, which is fetched if it is not there.
+    """Return the path of the known model `name`, which is fetched if it is not there.
 
     Raises:
         ModelFetchError: see `pull`.

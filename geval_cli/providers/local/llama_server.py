@@ -59,7 +59,7 @@ class LlamaPool:
         self._slots: dict[LlamaSettings, _Slot] = {}
 
     def acquire(self, settings: LlamaSettings) -> LlamaServer:
-        """The server for `settings`; blocks while it loads. Each success must be released."""
+        """Return the server for `settings`; blocks while it loads. Each success must be released."""
         with self._guard:
             slot = self._slots.setdefault(settings, _Slot())
             slot.users += 1
@@ -133,6 +133,6 @@ def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
 
 
 def names_pooling(path: Path) -> bool:
-    """Whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
+    """Return whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
     with path.open("rb") as file:
         return _POOLING_KEY in file.read(_HEADER_BYTES)

@@ -92,7 +92,7 @@ class FetchControl(Struct, frozen=True):
 
 
 def models_dir(env: Mapping[str, str]) -> Path:
-    """The folder of model files: GEVAL_MODELS_DIR, else `geval/models` in the user's cache folder."""
+    """Return the folder of model files: GEVAL_MODELS_DIR, else `geval/models` in the user's cache folder."""
     named = env.get(MODELS_DIR_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -102,7 +102,7 @@ def models_dir(env: Mapping[str, str]) -> Path:
 
 
 def find_model(name: str) -> LocalModel:
-    """The known model of that name.
+    """Return the known model of that name.
 
     Raises:
         ModelFetchError: there is none.
@@ -114,7 +114,7 @@ def find_model(name: str) -> LocalModel:
 
 
 def installed_models(*, env: Mapping[str, str]) -> list[InstalledModel]:
-    """The known models whose files are here. Reads each file whole, to verify it."""
+    """Return the known models whose files are here. Reads each file whole, to verify it."""
     found = []
     for model in KNOWN_MODELS.values():
         path = models_dir(env) / model.file_name
@@ -124,7 +124,7 @@ def installed_models(*, env: Mapping[str, str]) -> list[InstalledModel]:
 
 
 def is_intact(path: Path, model: LocalModel) -> bool:
-    """Whether the file at `path` has the model's size and SHA-256."""
+    """Return whether the file at `path` has the model's size and SHA-256."""
     try:
         if path.stat().st_size != model.size_bytes:
             return False
@@ -144,7 +144,7 @@ def installed_path(model: LocalModel, *, env: Mapping[str, str]) -> Path | None:
 
 
 def model_name(provider_id: str) -> str:
-    """The model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
+    """Return the model or the file that a `local:` id names, also as `local:embedding:MODEL`."""
     name = provider_id.partition(":")[2]
     for mode in _EMBEDDING_MODES:
         name = name.removeprefix(mode)
@@ -152,7 +152,7 @@ def model_name(provider_id: str) -> str:
 
 
 def model_path(source: ProviderSource) -> Path | None:
-    """The file that a `local:` id names, or None when it names a known model."""
+    """Return the file that a `local:` id names, or None when it names a known model."""
     name = model_name(source.spec.id)
     if name in KNOWN_MODELS:
         return None
@@ -160,7 +160,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the id and the config of a `local:` provider."""
+    """Return what is wrong with the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS, Others.SENT)
     name = model_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):

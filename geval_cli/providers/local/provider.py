@@ -206,7 +206,7 @@ class LocalProvider:
 
 
 def _identity(source: LocalSource) -> ProviderIdentity:
-    """The model by its content: the known SHA-256, else the file's path, size and time."""
+    """Return the model by its content: the known SHA-256, else the file's path, size and time."""
     path = source.path
     if path is None:
         endpoint = f"sha256:{KNOWN_MODELS[source.name].sha256}"
@@ -224,7 +224,7 @@ def _identity(source: LocalSource) -> ProviderIdentity:
 
 
 def build(source: ProviderSource) -> LocalProvider:
-    """The provider that a checked `source` describes; nothing is loaded yet."""
+    """Return the provider that a checked `source` describes; nothing is loaded yet."""
     config = source.spec.config
     return LocalProvider(
         LocalSource(

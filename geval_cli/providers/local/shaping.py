@@ -62,7 +62,7 @@ def _grammar(ratings: tuple[str, ...]) -> str:
 
 
 def _held(request: ModelRequest) -> dict[str, Any]:
-    """The schema with its open ends bounded, and its number restricted to the ratings, where there are any."""
+    """Return the schema with its open ends bounded, and its number restricted to the ratings, where there are any."""
     schema = _bounded(request.response_schema or {})
     properties = schema.get("properties", {})
     if request.ratings and "score" in properties:

@@ -135,7 +135,7 @@ def is_exempt(host: str, port: int, exemptions: str) -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether `url` points at this machine."""
+    """Return whether `url` points at this machine."""
     host = urlsplit(url).hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return True

@@ -97,7 +97,7 @@ class Transport:
         return reply
 
     def exhausted_s(self, reply: HttpReply, usage: Usage) -> float:
-        """How long the server of `reply`, which took `usage`, has nothing left for its callers, in seconds."""
+        """Return how long the server of `reply`, which took `usage`, has nothing left for its callers, in seconds."""
         tokens = usage.input_tokens + usage.output_tokens
         return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
 
@@ -151,7 +151,7 @@ def same_origin_target(call: HttpCall, reply: HttpReply) -> str | None:
 
 
 def response_error(what: str, reply: HttpReply, context: CallContext) -> ProviderResponseError:
-    """The error for a 2xx `reply` that holds `what` instead of an answer."""
+    """Return the error for a 2xx `reply` that holds `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":
         message += " (it looks like a web page: check `base_url`)"

@@ -78,7 +78,7 @@ class ExecProvider:
         return self._target.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """One answer, whatever number is asked for."""
+        """Return one answer, whatever number is asked for."""
         started = time.perf_counter()
         child = await self._start(self._arguments(request))
         try:
@@ -104,7 +104,7 @@ class ExecProvider:
         return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
 
     def _printed(self, output: bytes) -> str:
-        """The answer in what a program prints; promptfoo leaves out colours and all space around it."""
+        """Return the answer in what a program prints; promptfoo leaves out colours and all space around it."""
         text = output.decode("utf-8", "replace")
         if self._target.options is not None:
             return _ANSI.sub("", text).strip()
@@ -148,7 +148,7 @@ class ExecProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the command and the config of an exec provider."""
+    """Return what is wrong with the command and the config of an exec provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         command = _split_command(source)
@@ -161,7 +161,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Whether the program is there."""
+    """Return whether the program is there."""
     program = _split_command(source)[0]
     here = source.base_dir / program
     if ("/" in program and here.exists()) or shutil.which(program, path=source.env.get("PATH")):
@@ -171,7 +171,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def build(source: ProviderSource) -> ExecProvider:
-    """The provider that a checked `source` describes."""
+    """Return the provider that a checked `source` describes."""
     settings = own_settings(source.spec.config, LIMIT_KEYS)
     return ExecProvider(
         ExecTarget(

@@ -79,7 +79,7 @@ class JavaScriptProvider:
         return self._target.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """One answer, whatever number is asked for."""
+        """Return one answer, whatever number is asked for."""
         target = self._target
         prompt = request_text(request)
         context = {
@@ -117,7 +117,7 @@ class JavaScriptProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the id, the config and the code of a JavaScript provider."""
+    """Return what is wrong with the id, the config and the code of a JavaScript provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         code = _code(source)
@@ -137,7 +137,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def build(source: ProviderSource) -> JavaScriptProvider:
-    """The provider that a checked `source` describes; nothing runs before the first request.
+    """Return the provider that a checked `source` describes; nothing runs before the first request.
 
     Raises:
         ConfigError: the file is no longer there.

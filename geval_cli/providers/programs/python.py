@@ -74,7 +74,7 @@ class PythonProvider:
         return self._target.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """One answer, whatever number is asked for."""
+        """Return one answer, whatever number is asked for."""
         target = self._target
         options = {"id": self.id, "config": dict(target.config)}
         context = {
@@ -117,7 +117,7 @@ class PythonProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the id and the config of a Python provider."""
+    """Return what is wrong with the id and the config of a Python provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     path, _ = split_target(source)
     if path.suffix != ".py":
@@ -129,7 +129,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def build(source: ProviderSource) -> PythonProvider:
-    """The provider that a checked `source` describes; the process starts with the first request."""
+    """Return the provider that a checked `source` describes; the process starts with the first request."""
     path, function = split_target(source)
     config = source.spec.config
     settings = own_settings(config, LIMIT_KEYS)

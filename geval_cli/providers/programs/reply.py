@@ -23,7 +23,7 @@ class ProgramCaller(Struct, frozen=True):
 
 
 def read_program_reply(result: Any, caller: ProgramCaller, *, prompt: str) -> tuple[str, Usage]:
-    """The answer in a text, or in a mapping with `output`, `token_usage` and `cost`, which comes before a price.
+    """Return the answer in a text, or in a mapping with `output`, `token_usage` and `cost`, which comes before a price.
 
     Args:
         result: what the program returned.
@@ -56,7 +56,7 @@ def _shapeless(what: str, result: Any, caller: ProgramCaller) -> ProviderShapeEr
 
 
 def is_data(result: Any) -> bool:
-    """Whether a program answers with data in the place of a text."""
+    """Return whether a program answers with data in the place of a text."""
     return isinstance(result, dict) and not isinstance(result.get("output"), str | None)
 
 
@@ -70,7 +70,7 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
 
 
 def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramCaller) -> Usage:
-    """What the answer took; a `cost` that cannot be one makes it unknown, as if it had no price."""
+    """Return what the answer took; a `cost` that cannot be one makes it unknown, as if it had no price."""
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
     counted = tokens or TokenUsage()
     cost_usd = priced if cost is None else told_cost_usd(cost)

@@ -42,7 +42,7 @@ class AnthropicProvider(EndpointProvider):
 
 
 def build(source: ProviderSource) -> AnthropicProvider:
-    """The provider that a checked `source` describes."""
+    """Return the provider that a checked `source` describes."""
     return AnthropicProvider(endpoint_of(source))
 
 
@@ -66,7 +66,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[str, Any]]]:
-    """The system text, and the other messages; a conversation of system messages only is asked as the user."""
+    """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     instructions = [content_text(item.content) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [_wire_message(item) for item in messages if item.role not in _INSTRUCTION_ROLES]
     if not others:
@@ -75,7 +75,7 @@ def _split_instructions(messages: tuple[Message, ...]) -> tuple[str, list[dict[s
 
 
 def _wire_message(message: Message) -> dict[str, Any]:
-    """A message in this API's words; calls of tools and their results are blocks of content here."""
+    """Return a message in this API's words; calls of tools and their results are blocks of content here."""
     calls = message.further.get("tool_calls")
     if message.role == "assistant" and isinstance(calls, list):
         said = content_text(message.content)

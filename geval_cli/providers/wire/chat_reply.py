@@ -18,7 +18,7 @@ _ANSWERS_BESIDE_CONTENT = ("tool_calls", "function_call", "refusal")
 
 
 def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """The choices of a completion in the order of their `index`; empty when none can be read."""
+    """Return the choices of a completion in the order of their `index`; empty when none can be read."""
     raw = body.get("choices")
     if not isinstance(raw, list):
         return ()
@@ -28,7 +28,7 @@ def parse_choices(body: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 
 def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
-    """The tokens of a choice's `logprobs`, in the chat form or the older parallel lists; None if empty."""
+    """Return the tokens of a choice's `logprobs`, in the chat form or the older parallel lists; None if empty."""
     if not isinstance(raw, dict):
         return None
     if isinstance(raw.get("content"), list):
@@ -92,7 +92,7 @@ def _message_text(message: Mapping[str, Any]) -> str:
 
 
 def content_text(content: Any) -> str:
-    """The text of a message's content: a string, or the joined text parts of a list."""
+    """Return the text of a message's content: a string, or the joined text parts of a list."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

@@ -24,7 +24,7 @@ _CODE = compile_later(
 
 
 def filtered_choice(body: str) -> Choice | None:
-    """The answer that a refused request stands for, when a filter refused it: what the server says about it."""
+    """Return the answer that a refused request stands for, when a filter refused it: what the server says about it."""
     if not _CODE.search(body):
         return None
     _, words = error_words(body)
@@ -32,7 +32,7 @@ def filtered_choice(body: str) -> Choice | None:
 
 
 def is_filtered(results: Any) -> bool:
-    """Whether one of Azure's filters, by its results for a prompt or for an answer, held something back."""
+    """Return whether one of Azure's filters, by its results for a prompt or for an answer, held something back."""
     return isinstance(results, dict) and any(
         isinstance(result, dict) and result.get("filtered") is True for result in results.values()
     )

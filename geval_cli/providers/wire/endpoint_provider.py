@@ -28,7 +28,7 @@ class Received(NamedTuple):
     context: CallContext
 
     def refuse(self, what: str) -> ProviderResponseError:
-        """The error to raise for an answer that is `what` instead of one."""
+        """Return the error to raise for an answer that is `what` instead of one."""
         return response_error(what, self.reply, self.context)
 
 
@@ -79,11 +79,11 @@ class EndpointProvider:
         await self._transport.aclose()
 
     def payload(self, request: ModelRequest) -> Mapping[str, Any]:
-        """What is sent for `request`."""
+        """Return what is sent for `request`."""
         raise NotImplementedError
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        """The answers in a reply, at least one.
+        """Return the answers in a reply, at least one.
 
         Raises:
             ProviderError: there is none that can be read.
@@ -91,11 +91,11 @@ class EndpointProvider:
         raise NotImplementedError
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        """What the reply says that it took; None when it does not."""
+        """Return what the reply says that it took; None when it does not."""
         return read_chat_usage(body)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
-        """What was wished for and this API cannot be asked."""
+        """Return what was wished for and this API cannot be asked."""
         wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
         return tuple(name for name, is_wished in wished.items() if is_wished)
 
@@ -128,7 +128,7 @@ class EndpointProvider:
         )
 
     def _read(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
-        """The answers in a reply; an error about it says what it cost all the same."""
+        """Return the answers in a reply; an error about it says what it cost all the same."""
         try:
             return self.choices(received, request)
         except ProviderResponseError as error:
@@ -144,7 +144,7 @@ class EndpointProvider:
         choices: tuple[Choice, ...],
         request: ModelRequest,
     ) -> Usage:
-        """What a reply took, as far as that can be believed of `choices` in answer to `payload`."""
+        """Return what a reply took, as far as that can be believed of `choices` in answer to `payload`."""
         body = received.body
         tokens = self.tokens(body) if isinstance(body, dict) else None
         if tokens is not None:

@@ -54,7 +54,7 @@ class GoogleProvider(EndpointProvider):
 
 
 def build(source: ProviderSource) -> GoogleProvider:
-    """The provider that a checked `source` describes."""
+    """Return the provider that a checked `source` describes."""
     return GoogleProvider(vertex_endpoint(source) if source.kind == "vertex" else endpoint_of(source))
 
 
@@ -82,7 +82,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
-    """What makes the answer JSON, if it is to be."""
+    """Return what makes the answer JSON, if it is to be."""
     if request.response_schema is not None:
         return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
     kind = format_.get("type") if isinstance(format_, dict) else None
@@ -90,7 +90,7 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
 
 
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The system text, and the other messages; a conversation of system messages only is asked as the user."""
+    """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
     told = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [
@@ -104,7 +104,7 @@ def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, lis
 
 
 def _written(message: Message) -> Any:
-    """What a message says, as chat APIs write it or in this API's own words."""
+    """Return what a message says, as chat APIs write it or in this API's own words."""
     return message.further.get("parts") if message.content is None else message.content
 
 
@@ -114,7 +114,7 @@ def _instruction_text(written: Any) -> str:
 
 
 def _parts(content: Any) -> list[dict[str, Any]]:
-    """The parts of a message; those that this API does not spell as others do go as they are."""
+    """Return the parts of a message; those that this API does not spell as others do go as they are."""
     if isinstance(content, str):
         return [{"text": content}]
     parts = content if isinstance(content, list) else [content]
@@ -151,7 +151,7 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
 
 
 def _texts(parts: list[Any]) -> Iterator[str]:
-    """What was said without the thoughts; the calls that the model wants made, as JSON."""
+    """Yield what was said without the thoughts; the calls that the model wants made, as JSON."""
     for part in parts:
         if not isinstance(part, dict) or part.get("thought"):
             continue

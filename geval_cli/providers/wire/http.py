@@ -45,7 +45,7 @@ _NAMES = ("json", "text", "context")
 
 
 def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """What keeps `written` from being run, with a hint; None when nothing does."""
+    """Return what keeps `written` from being run, with a hint; None when nothing does."""
     if not javascript.is_installed():
         return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
     try:
@@ -70,14 +70,14 @@ class ResponseCode:
 
     @property
     def digest_text(self) -> str:
-        """What decides its results, for cache keys: the code itself, of a file too."""
+        """Return what decides its results, for cache keys: the code itself, of a file too."""
         try:
             return self._code().text
         except CodeError:
             return self._written
 
     async def answer(self, reply: HttpReply, body: JsonValue, context: CallContext) -> JsonValue:
-        """What the code makes of a reply, whose JSON is `body`; of a mapping with `output`, that.
+        """Return what the code makes of a reply, whose JSON is `body`; of a mapping with `output`, that.
 
         Raises:
             ProviderShapeError: the code fails, or gives nothing.
@@ -214,7 +214,7 @@ class HttpProvider:
         return self._settings.price
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """One answer, whatever number is asked for: an API of this kind knows nothing of several."""
+        """Return one answer, whatever number is asked for: an API of this kind knows nothing of several."""
         settings = self._settings
         context = self._context
         if settings.price is not None:
@@ -257,7 +257,7 @@ class HttpProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the config of an HTTP provider."""
+    """Return what is wrong with the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     problems += [*check_certificate(source), *_template_problems(source)]
     for key in _NOT_DONE.keys() & source.spec.config.keys():
@@ -291,7 +291,7 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
 
 
 def build(source: ProviderSource) -> HttpProvider:
-    """The provider that a checked `source` describes."""
+    """Return the provider that a checked `source` describes."""
     settings = own_settings(source.spec.config, HTTP_KEYS)
     url = settings.get("url", source.spec.id)
     written = settings.get("response_path", "")
@@ -403,7 +403,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
 
 
 async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """What the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
+    """Return what the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path
@@ -425,7 +425,7 @@ async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext
 
 
 def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
-    """The answer where most APIs have it, else all of the reply; None when they have null there."""
+    """Return the answer where most APIs have it, else all of the reply; None when they have null there."""
     if not isinstance(value, dict):
         return value
     is_null = False
@@ -441,7 +441,7 @@ def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
 
 
 def _json_of(reply: HttpReply) -> Any:
-    """The body as JSON; None when it is none."""
+    """Return the body as JSON; None when it is none."""
     try:
         return json.loads(reply.body)
     except ValueError:

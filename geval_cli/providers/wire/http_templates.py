@@ -35,7 +35,7 @@ class HttpTemplates(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """What the templates see."""
+        """Return what the templates see."""
         own = self.request.variables
         return {
             "messages": js_json(message_list(self.request.messages)),
@@ -85,7 +85,7 @@ class HttpTemplates(Struct, frozen=True):
 
 
 def names_in(template: Any) -> tuple[str, ...]:
-    """Every word of the expressions in `template`, sorted: the names of its variables are among them."""
+    """Return every word of the expressions in `template`, sorted: the names of its variables are among them."""
     words = {
         name
         for text in _texts(template)
@@ -96,7 +96,7 @@ def names_in(template: Any) -> tuple[str, ...]:
 
 
 def problems_of(template: Any, templates: Templates) -> Iterator[TemplateError]:
-    """What is wrong with the templates in `template`, data of any depth."""
+    """Yield what is wrong with the templates in `template`, data of any depth."""
     for text in _texts(template):
         try:
             templates.check(text)
@@ -105,7 +105,7 @@ def problems_of(template: Any, templates: Templates) -> Iterator[TemplateError]:
 
 
 def is_template(text: str) -> bool:
-    """Whether there is an expression in `text`."""
+    """Return whether there is an expression in `text`."""
     return any(mark in text for mark in TEMPLATE_MARKS)
 
 

@@ -73,7 +73,7 @@ class ClassificationProvider(EndpointProvider):
 
 
 def _scores(received: Received) -> dict[str, float]:
-    """The scores by label; servers send a list of them, or a list for each text."""
+    """Return the scores by label; servers send a list of them, or a list for each text."""
     entries = received.body
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         entries = entries[0]
@@ -159,7 +159,7 @@ class OpenAICompatibleProvider(EndpointProvider):
         return {name: value for name, value in payload.items() if value is not None}
 
     def _learn_cap(self, error: UnsupportedParameterError, payload: Mapping[str, Any]) -> bool:
-        """Whether the refusal told how much would be taken, so that asking for that much may succeed."""
+        """Return whether the refusal told how much would be taken, so that asking for that much may succeed."""
         name = "top_logprobs" if error.parameter == "logprobs" else error.parameter
         if name not in _CAPPED or name not in payload:
             return False

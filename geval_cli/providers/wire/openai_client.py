@@ -34,13 +34,13 @@ class ClientModel(Struct, frozen=True, eq=False):
 
 
 def is_openai_client(value: object) -> bool:
-    """Whether `value` is a client of the `openai` library, which whoever has one has imported."""
+    """Return whether `value` is a client of the `openai` library, which whoever has one has imported."""
     library: Any = sys.modules.get("openai")
     return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
 
 
 def is_async_client(client: object) -> bool:
-    """Whether a client's calls are awaited, and its connections belong to an event loop."""
+    """Return whether a client's calls are awaited, and its connections belong to an event loop."""
     library: Any = sys.modules["openai"]
     return isinstance(client, library.AsyncOpenAI)
 

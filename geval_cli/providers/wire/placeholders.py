@@ -82,12 +82,12 @@ class Places(Struct, frozen=True):
 
 
 def has_place(template: Any, *names: str) -> bool:
-    """Whether a value goes into `template`; with `names`, whether one of these does."""
+    """Return whether a value goes into `template`; with `names`, whether one of these does."""
     return any(not names or name in names for name in _names(template))
 
 
 def variables_in(template: Any) -> tuple[str, ...]:
-    """The names of the variables that `template` uses, sorted."""
+    """Return the names of the variables that `template` uses, sorted."""
     used = (name.removeprefix(_VARS) for name in _names(template) if name.startswith(_VARS))
     return tuple(sorted({name.partition(".")[0] for name in used}))
 

@@ -13,7 +13,7 @@ _EPOCH_MILLISECONDS_FROM = 1e12
 
 
 def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> float:
-    """How long from now until the limits are renewed that have nothing left, in seconds; 0 when none is used up.
+    """Return how long from now until the limits are renewed that have nothing left, in seconds; 0 when none is used up.
 
     Args:
         headers: of a successful answer, their names in lower case: x-ratelimit-remaining-requests, -reset-requests
@@ -40,7 +40,7 @@ def longest_reset_s(headers: Mapping[str, str], now_s: float) -> float | None:
 
 
 def duration_s(text: str) -> float | None:
-    """The seconds of "2.5", "2.5s", "350ms" or "1m30s"."""
+    """Return the seconds of "2.5", "2.5s", "350ms" or "1m30s"."""
     number = read_number(text)
     if number is not None:
         return number
@@ -51,7 +51,7 @@ def duration_s(text: str) -> float | None:
 
 
 def read_number(value: str | None) -> float | None:
-    """The number that a header is, or None when it is none."""
+    """Return the number that a header is, or None when it is none."""
     try:
         number = json.loads(value) if value else None
     except ValueError:
@@ -60,7 +60,7 @@ def read_number(value: str | None) -> float | None:
 
 
 def _limits(headers: Mapping[str, str], now_s: float) -> Iterator[tuple[str, float, float | None]]:
-    """Each limit that is told of: its name, the seconds to its renewal, and what is left of it.
+    """Yield each limit that is told of: its name, the seconds to its renewal, and what is left of it.
 
     None is left when no header says so, not a number when it cannot be read.
     """

@@ -83,7 +83,7 @@ class HttpReply(Struct, frozen=True):
 
 
 def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> ProviderError:
-    """The error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
+    """Return the error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
     error = _classified(reply, context, now_s)
     error.request_id = request_id_of(reply, context)
     return error
@@ -130,7 +130,7 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
 
 
 def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
-    """How long the server asks to wait, in seconds (never negative), or None when it does not say.
+    """Return how long the server asks to wait, in seconds (never negative), or None when it does not say.
 
     Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
     the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers

@@ -13,7 +13,7 @@ from geval_cli.records import Choice, ModelRequest
 
 
 def is_strict_safe(schema: Any) -> bool:
-    """Whether `schema`, and every schema in it, lists all its properties as required and allows no others."""
+    """Return whether `schema`, and every schema in it, lists all its properties as required and allows no others."""
     if isinstance(schema, list):
         return all(is_strict_safe(item) for item in schema)
     if not isinstance(schema, Mapping):
@@ -73,7 +73,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _input(request: ModelRequest) -> Any:
-    """One text as it is, which the API takes for the user's; else the messages."""
+    """Return one text as it is, which the API takes for the user's; else the messages."""
     messages = request.messages
     if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
         return messages[0].content
@@ -81,7 +81,7 @@ def _input(request: ModelRequest) -> Any:
 
 
 def _text_format(written: Mapping[str, Any]) -> dict[str, Any]:
-    """A `response_format` as this API writes it, with the schema's own keys beside the type."""
+    """Return a `response_format` as this API writes it, with the schema's own keys beside the type."""
     inner = written.get("json_schema")
     return {"type": written.get("type"), **inner} if isinstance(inner, dict) else dict(written)
 
@@ -100,7 +100,7 @@ def _choice(received: Received) -> Choice:
 
 
 def _parts(items: list[Mapping[str, Any]]) -> Iterator[str]:
-    """What was said, and the calls that the model wants made, as JSON."""
+    """Yield what was said, and the calls that the model wants made, as JSON."""
     for item in items:
         if item.get("type") == "message":
             yield from _message_text(item.get("content"))

@@ -102,7 +102,7 @@ class _SenselessError(ValueError):
 
 
 def read_chat_usage(body: Mapping[str, Any]) -> TokenUsage | None:
-    """The tokens of a chat completion; None when the server counts none, or what it says cannot be."""
+    """Return the tokens of a chat completion; None when the server counts none, or what it says cannot be."""
     usage = body.get("usage")
     if not isinstance(usage, dict) or not _reports(usage, "prompt_tokens", "completion_tokens"):
         return None
@@ -124,7 +124,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
 
 
 def told_usage(counts: Any) -> TokenUsage | None:
-    """The tokens that a program of the user's names beside its answer; None as for a chat completion."""
+    """Return the tokens that a program of the user's names beside its answer; None as for a chat completion."""
     if not isinstance(counts, dict):
         return None
     try:
@@ -191,7 +191,7 @@ def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    """A whole number from 0, also one that is written as 7.0; 0 when nothing is said."""
+    """Return a whole number from 0, also one that is written as 7.0; 0 when nothing is said."""
     value = usage.get(name)
     if value is None:
         return 0

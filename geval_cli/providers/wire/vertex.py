@@ -45,7 +45,7 @@ _PROJECT = compile_later(r"[a-z0-9][a-z0-9.:-]{0,127}")  # as in `example.com:my
 
 
 def is_region(value: Any) -> bool:
-    """Whether `value` can be the name of a region: nothing that would end a host name."""
+    """Return whether `value` can be the name of a region: nothing that would end a host name."""
     return isinstance(value, str) and _REGION.fullmatch(value) is not None
 
 
@@ -61,7 +61,7 @@ VERTEX_KEYS = (
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """What is wrong with the model and the config."""
+    """Return what is wrong with the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
@@ -70,7 +70,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """What is missing before it can be asked, or unusable in the environment."""
+    """Return what is missing before it can be asked, or unusable in the environment."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = []
     project, region = _project(source, settings), _region(source, settings)
@@ -88,7 +88,7 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 
 def vertex_endpoint(source: ProviderSource) -> Endpoint:
-    """The endpoint that a checked `source` describes."""
+    """Return the endpoint that a checked `source` describes."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     key, key_source = _credentials(source, settings)
     own_headers = {str(name).lower(): str(value) for name, value in settings.get("headers", {}).items()}
@@ -126,7 +126,7 @@ def _request_url(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 def _credentials(source: ProviderSource, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The key or the token, and in words where it came from."""
+    """Return the key or the token, and in words where it came from."""
     if "api_key" in settings:
         return settings["api_key"], "`apiKey` in the config"
     named = settings.get("api_key_env")

@@ -37,7 +37,7 @@ Wanted = JsonValue | EditedList | Written
 
 
 def plain_value(wanted: Wanted) -> JsonValue:
-    """The value alone."""
+    """Return the value alone."""
     if isinstance(wanted, Written):
         return wanted.value
     if isinstance(wanted, EditedList):
@@ -81,7 +81,7 @@ class YamlChanges:
         self._gone: set[int] = set()
 
     def make(self, old: JsonValue, wanted: Wanted) -> str:
-        """The changed text. Raises CutError when it cannot be cut like this."""
+        """Return the changed text. Raises CutError when it cannot be cut like this."""
         self._change(self._tree, old, wanted, _Spot())
         return self._cuts.apply()
 
@@ -228,7 +228,7 @@ class YamlChanges:
             cuts.insert(cuts.line_end(parts[before].end), f"\n{gap}{lines}")
 
     def _item_text(self, node: Node, old: JsonValue, item: EditedItem) -> str:
-        """A new item; a copy is written as what it is a copy of, as far as it is the same."""
+        """Return a new item; a copy is written as what it is a copy of, as far as it is the same."""
         value = plain_value(item.value)
         if item.origin is None:
             return block_text(value)
@@ -354,7 +354,7 @@ class YamlChanges:
         self._cuts.replace(begin, line_end, f"{head}{comment}\n{body}")
 
     def _apart(self, node: Node, name: str) -> str:
-        """A space where the part, an empty one, touches the colon or dash before it; then its anchor."""
+        """Return a space where the part, an empty one, touches the colon or dash before it; then its anchor."""
         touches = node.start > 0 and not self._cuts.text[node.start - 1].isspace()
         return f" {name}" if touches and node.start == node.end else name
 
@@ -369,7 +369,7 @@ def _leading(cuts: Cuts, at: int) -> int:
 
 
 def _indentation(cuts: Cuts, tree: Node) -> int:
-    """How far the text indents a mapping within a mapping; 2 where it has none."""
+    """Return how far the text indents a mapping within a mapping; 2 where it has none."""
     for node in tree.walk():
         for entry in node.entries:
             inner = entry.value

@@ -27,7 +27,7 @@ class Cuts:
         self.replace(at, at, new)
 
     def apply(self) -> str:
-        """The text with every cut made.
+        """Return the text with every cut made.
 
         Raises:
             CutError: two of them overlap.
@@ -44,7 +44,7 @@ class Cuts:
         return self._line_starts[bisect_right(self._line_starts, at) - 1]
 
     def line_end(self, at: int) -> int:
-        """Where the line of `at` ends, before its line break."""
+        """Return where the line of `at` ends, before its line break."""
         index = bisect_right(self._line_starts, at)
         if index == len(self._line_starts):
             return len(self.text)
@@ -52,7 +52,7 @@ class Cuts:
         return found - 1 if found > at and self.text[found - 1] == "\r" else found
 
     def next_line(self, at: int) -> int:
-        """Where the line after that of `at` begins."""
+        """Return where the line after that of `at` begins."""
         index = bisect_right(self._line_starts, at)
         return self._line_starts[index] if index < len(self._line_starts) else len(self.text)
 
@@ -60,7 +60,7 @@ class Cuts:
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
-        """Whether only spaces stand before `at` in its line."""
+        """Return whether only spaces stand before `at` in its line."""
         return self.behind_text(at, " ") <= self.line_start(at)
 
     def behind_text(self, at: int, blanks: str) -> int:
@@ -81,7 +81,7 @@ class Cuts:
         return found.end() if found else at
 
     def before_blank_lines(self, at: int, first: int) -> int:
-        """The start of the blank lines directly above the line start `at`, none of them before `first`."""
+        """Return the start of the blank lines directly above the line start `at`, none of them before `first`."""
         while at > first:
             above = self.line_start(at - 1)
             if above < first or self.text[above:at].strip():
@@ -90,7 +90,7 @@ class Cuts:
         return at
 
     def before_comments(self, at: int, column: int, first: int) -> int:
-        """The start of the comments of this column directly above the line start `at`, none before `first`."""
+        """Return the start of the comments of this column directly above the line start `at`, none before `first`."""
         while at > first:
             above = self.line_start(at - 1)
             line = self.text[above:at]

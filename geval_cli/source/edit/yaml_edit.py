@@ -62,7 +62,7 @@ class EditableText(Struct, frozen=True):
             return None
 
     def entries(self, path: Sequence[str | int], keys: Sequence[str]) -> str | None:
-        """The lines of some keys of the mapping at `path`, as `source` gives those of a whole collection."""
+        """Return the lines of some keys of the mapping at `path`, as `source` gives those of a whole collection."""
         node = _follow(self.tree, path)
         if node is None or node.is_flow or not keys:
             return None
@@ -80,7 +80,7 @@ class EditableText(Struct, frozen=True):
         return "\n".join(parts) if len(parts) == len(keys) else None
 
     def with_value(self, wanted: Wanted) -> str:
-        """The text changed so that it reads as `wanted`; the same text when it does so already.
+        """Return the text changed so that it reads as `wanted`; the same text when it does so already.
 
         Raises:
             UsageError: it cannot be written there.
@@ -99,7 +99,7 @@ class EditableText(Struct, frozen=True):
 
 
 def editable_text(text: str, name: str) -> EditableText:
-    """A text that can be changed in place.
+    """Return a text that can be changed in place.
 
     Raises:
         ConfigError: it is broken.

@@ -29,7 +29,7 @@ class _QuotingDumper(_ReadableDumper):
 
 
 def write_yaml(value: JsonValue, *, is_quoted: bool = False) -> str:
-    """The YAML text that `geval_cli.source.yaml_source.read_yaml` reads as an equal value.
+    """Return the YAML text that `geval_cli.source.yaml_source.read_yaml` reads as an equal value.
 
     Args:
         value: what to write.
@@ -105,12 +105,12 @@ def same(first: JsonValue, second: JsonValue) -> bool:
 
 
 def json_text(value: JsonValue, *, indent: int | None = None) -> str:
-    """The value as JSON: on one line, or with a line for each part and `indent` spaces before it."""
+    """Return the value as JSON: on one line, or with a line for each part and `indent` spaces before it."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def flow_text(value: JsonValue) -> str:
-    """The value on one line, as YAML writes it within brackets.
+    """Return the value on one line, as YAML writes it within brackets.
 
     Raises:
         UsageError: it holds text that YAML cannot write.
@@ -122,7 +122,7 @@ def flow_text(value: JsonValue) -> str:
 
 
 def block_text(value: JsonValue, style: str = "") -> str:
-    """The value as lines without indentation; a collection begins with its first key or dash.
+    """Return the value as lines without indentation; a collection begins with its first key or dash.
 
     Args:
         value: what to write.
@@ -145,7 +145,7 @@ def block_text(value: JsonValue, style: str = "") -> str:
 
 
 def entry_text(key: str, value: JsonValue, indent: int = 2) -> str:
-    """A key and its value as lines without indentation.
+    """Return a key and its value as lines without indentation.
 
     Raises:
         UsageError: they hold text that YAML cannot write.

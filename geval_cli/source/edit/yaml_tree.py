@@ -64,7 +64,7 @@ class _Open(Struct):
 
 
 def read_tree(text: str) -> Node:
-    """The tree of a text that `read_yaml` has read without problems."""
+    """Return the tree of a text that `read_yaml` has read without problems."""
     parser = FAST_LOADER(text)
     builder = _Builder(text)
     try:
@@ -108,7 +108,7 @@ class _Builder:
         return self._named(Node("scalar", start, end, style), event)
 
     def _block_end(self, start: int, end: int) -> int:
-        """The mark of a block text stands in a later line; blank lines are its own only where it keeps them."""
+        """Return the mark of a block text stands in a later line; blank lines are its own only where it keeps them."""
         written = self._text[start:end]
         if "+" in written.split("\n", 1)[0]:
             return start + len(written.removesuffix("\n").removesuffix("\r"))

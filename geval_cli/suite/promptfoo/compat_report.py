@@ -23,7 +23,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences(suite: Suite) -> Iterator[Difference]:
-    """Every known difference for a suite of promptfoo's dialect, each once, in the order of importance."""
+    """Yield every known difference for a suite of promptfoo's dialect, each once, in the order of importance."""
     seen: set[tuple[str, Location | None]] = set()
     for found in _all(suite):
         if (found.what, found.location) not in seen:

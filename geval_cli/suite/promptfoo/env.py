@@ -62,7 +62,7 @@ class PromptfooEnv(EnvValues):
 
 
 def literal_env(raw: JsonValue, around: Mapping[str, str], access: Access) -> dict[str, str]:
-    """The texts of an `env:` block; its values may use variables of the environment and of the block itself."""
+    """Return the texts of an `env:` block; its values may use variables of the environment and of the block itself."""
     if not isinstance(raw, dict):
         return {}
     values = {

@@ -32,7 +32,7 @@ from geval_cli.suite.validation import LoadContext
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
-    """The filters that a config names; what is none becomes a problem."""
+    """Return the filters that a config names; what is none becomes a problem."""
     found = []
     values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
     for name, written in values.items():
@@ -94,7 +94,7 @@ _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
 def read_options(settings: dict[str, ConfigPart], reading: LoadContext) -> PromptfooOptions:
-    """The options of a run; `commandLineOptions` win over `evaluateOptions`."""
+    """Return the options of a run; `commandLineOptions` win over `evaluateOptions`."""
     evaluate = settings_of(settings.get("evaluateOptions"), "evaluateOptions", reading)
     command = settings_of(settings.get("commandLineOptions"), "commandLineOptions", reading)
     values: dict[str, JsonValue] = {}
@@ -133,7 +133,7 @@ def _built(
 
 
 def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
-    """Where an option stands whose value is used."""
+    """Return where an option stands whose value is used."""
     for name in ("commandLineOptions", "evaluateOptions"):
         part = settings.get(name)
         if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:
@@ -162,7 +162,7 @@ def open_promptfoo_suite(
     access: Access,
     scripts: ScriptCaller | None = None,
 ) -> OpenedSuite:
-    """The suite that one config, or several together, describe, as far as it can be read.
+    """Return the suite that one config, or several together, describe, as far as it can be read.
 
     Relative paths are relative to the folder of the first config; those in prompts to that of their own.
 
@@ -237,7 +237,7 @@ def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[Der
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
-    """What every test has; of several configs the later one upon the earlier."""
+    """Return what every test has; of several configs the later one upon the earlier."""
     default = ReadTest()
     for part in parts:
         found = read_row(TestRow(part.value, part.place, part.folder), "defaultTest", reading)
@@ -247,7 +247,7 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
 
 
 def _snapshot(configs: list[ConfigFile]) -> JsonValue:
-    """What the run record keeps: the config as it is written, or a list of them."""
+    """Return what the run record keeps: the config as it is written, or a list of them."""
     written = [mask_config(config.written) for config in configs]
     return written[0] if len(written) == 1 else written
 
@@ -285,6 +285,6 @@ def _files_in(value: JsonValue, folder: Path, access: Access) -> Iterator[str]:
 
 
 def _names_files(text: str) -> bool:
-    """Whether a text may be the name of a file: one that is marked so, or a word with an ending."""
+    """Return whether a text may be the name of a file: one that is marked so, or a word with an ending."""
     is_marked = text.startswith(FILE_PREFIX)
     return is_marked or (len(text.split()) == 1 and Path(text).suffix != "" and "**" not in text)

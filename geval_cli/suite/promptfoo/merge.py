@@ -36,7 +36,7 @@ class References(Struct):
     _files: dict[Path, Document] = field(default_factory=dict)
 
     def resolved(self) -> JsonValue:
-        """The content of the document without references."""
+        """Return the content of the document without references."""
         return self._walk(self.document.value, self.document.place, self.document, ())
 
     def _walk(self, value: JsonValue, place: SourcePath, home: Document, trail: tuple[str, ...]) -> JsonValue:
@@ -163,7 +163,7 @@ class Sections(Struct):
 
 
 def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigFile:
-    """The content of a config with its references resolved and its env values filled in."""
+    """Return the content of a config with its references resolved and its env values filled in."""
     references = References(document, path.parent, reading.files.access, reading.problems)
     resolved = references.resolved()
     assert isinstance(resolved, dict)
@@ -178,7 +178,7 @@ def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigF
 
 
 def gather(configs: list[ConfigFile], reading: LoadContext) -> Sections:
-    """The parts of all configs."""
+    """Return the parts of all configs."""
     sections = Sections()
     for config in configs:
         _add(config, sections, reading)
@@ -228,7 +228,7 @@ def _list(config: ConfigFile, key: str, reading: LoadContext) -> list[ConfigPart
 
 
 def _of_file(part: ConfigPart, reading: LoadContext) -> list[ConfigPart]:
-    """The entries of the YAML or JSON files that a part names."""
+    """Return the entries of the YAML or JSON files that a part names."""
     found: list[ConfigPart] = []
     try:
         files = existing_files(str(part.value), part.folder, reading.files.access, part.place.value())
@@ -277,7 +277,7 @@ def _refuse(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dict[str, JsonValue]:
-    """The mapping that a part is; a problem, and nothing, when it is none."""
+    """Return the mapping that a part is; a problem, and nothing, when it is none."""
     if part is None:
         return {}
     if isinstance(part.value, dict):

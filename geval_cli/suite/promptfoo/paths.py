@@ -43,14 +43,14 @@ class NamedFile(Struct, frozen=True):
 
 
 def is_wildcard(name: str) -> bool:
-    """Whether `name` may stand for several files."""
+    """Return whether `name` may stand for several files."""
     return _WILDCARD.search(name) is not None
 
 
 def find_files(
     reference: str, folder: Path, access: Access, asked_at: Location | None = None
 ) -> list[NamedFile]:
-    """The files that `reference` names; none when there is no such file, or when it cannot be a name.
+    """Return the files that `reference` names; none when there is no such file, or when it cannot be a name.
 
     Those of a folder are sorted by name; those of wildcards come in promptfoo's order, the last name first.
 
@@ -84,7 +84,7 @@ def existing_files(
 
 
 def leads_outside(reference: str, folder: Path, access: Access) -> bool:
-    """Whether a reference, or one of the names that its wildcards stand for, leads to where nothing may be read.
+    """Return whether a reference, or one of the names that its wildcards stand for, leads to where nothing may be read.
 
     A name within braces counts as written, and `..` behind a wildcard as one that does.
     """
@@ -145,7 +145,7 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
 
 
 def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:
-    """What to say about a reference that names no file."""
+    """Return what to say about a reference that names no file."""
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
     if is_wildcard(name):
         return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")
@@ -195,7 +195,7 @@ STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 
 
 def file_keys(value: Mapping[str, JsonValue]) -> frozenset[str]:
-    """Those keys of a mapping, as it is written, whose whole value is the name of a file."""
+    """Return those keys of a mapping, as it is written, whose whole value is the name of a file."""
     return frozenset(key for key, entry in value.items() if is_file_reference(entry))
 
 

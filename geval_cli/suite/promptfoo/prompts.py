@@ -42,7 +42,7 @@ PromptTexts = Iterator[tuple[str, str]]
 def read_prompt_file(
     path: Path, access: Access, asked_at: Location | None, *, separator: str | None
 ) -> list[tuple[str, str]]:
-    """The prompts in a file, with the labels that the file gives them.
+    """Return the prompts in a file, with the labels that the file gives them.
 
     Args:
         path: of the file.
@@ -194,7 +194,7 @@ class _Draft(Struct, frozen=True):
 
 
 def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tuple[PromptSpec, ...]:
-    """The prompts of all `parts`, in their order; each has an id that no other has, and a label."""
+    """Return the prompts of all `parts`, in their order; each has an id that no other has, and a label."""
     drafts: list[_Draft] = []
     for part in parts:
         try:
@@ -205,7 +205,7 @@ def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tup
 
 
 def default_prompt(place: SourcePath) -> PromptSpec:
-    """What a config without `prompts` asks: the variable `prompt` of each test."""
+    """Return what a config without `prompts` asks: the variable `prompt` of each test."""
     return PromptSpec(id="prompt-1", label=DEFAULT_PROMPT, raw=DEFAULT_PROMPT, place=place)
 
 
@@ -262,7 +262,7 @@ def _check_keys(value: dict[str, JsonValue], part: ConfigPart, reading: LoadCont
 
 
 def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext) -> dict[str, JsonValue]:
-    """The prompt's own parameters of the model, with the contents of the files that they name."""
+    """Return the prompt's own parameters of the model, with the contents of the files that they name."""
     config, place = value.get("config"), part.place.child("config")
     if not {"raw", "id", "messages"} & value.keys() or config is None:
         return {}
@@ -274,7 +274,7 @@ def _params(value: dict[str, JsonValue], part: ConfigPart, reading: LoadContext)
 
 
 def _labelled(drafts: Iterator[_Draft], label: str) -> Iterator[_Draft]:
-    """The prompts of a file all have its label, by which tests and providers choose them.
+    """Yield the prompts of a file all have its label, by which tests and providers choose them.
 
     Those of a text file, which may hold several, are shown with the file's name and their text behind it.
     """
@@ -375,7 +375,7 @@ def _may_be_file(text: str) -> bool:
 
 
 def _must_be_file(text: str) -> bool:
-    """Whether a text can only be a file's name: one word with the ending of a prompt file."""
+    """Return whether a text can only be a file's name: one word with the ending of a prompt file."""
     return "{{" not in text and len(text.split()) == 1 and Path(text).suffix.lower() in PROMPT_SUFFIXES
 
 

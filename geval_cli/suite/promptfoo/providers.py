@@ -43,7 +43,7 @@ _EXAMPLE = "write its id, for example openai:gpt-4.1"
 
 
 def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> tuple[ProviderSpec, ...]:
-    """The providers of all `parts`; those with problems are left out."""
+    """Return the providers of all `parts`; those with problems are left out."""
     found: list[ProviderSpec] = []
     for part in parts:
         try:
@@ -54,14 +54,14 @@ def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> t
 
 
 def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
-    """The provider with so much time between its requests, unless it says itself how much."""
+    """Return the provider with so much time between its requests, unless it says itself how much."""
     if not delay_ms or "delay_ms" in spec.config:
         return spec
     return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
 
 
 def read_judge(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Who judges: a provider in any form, or a map of kinds of judgement to providers."""
+    """Return who judges: a provider in any form, or a map of kinds of judgement to providers."""
     part = ConfigPart(value, place, reading.files.base_dir)
     if isinstance(value, dict) and value and set(value) <= set(JUDGE_KINDS):
         by_kind = {
@@ -89,7 +89,7 @@ def read_judge(value: JsonValue, place: SourcePath, reading: LoadContext) -> Pro
 
 
 def read_answerer(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
-    """Who answers one test: a provider in any form, with its transform."""
+    """Return who answers one test: a provider in any form, with its transform."""
     try:
         return next(_providers(ConfigPart(value, place, reading.files.base_dir), reading), None)
     except ConfigError as error:
@@ -177,7 +177,7 @@ def _built(
 
 
 def _with_path(name: str, folder: Path, place: SourcePath, reading: LoadContext) -> str:
-    """The id as geval writes it; a program in a language that is not run is a problem."""
+    """Return the id as geval writes it; a program in a language that is not run is a problem."""
     path, function = split_part(
         name.removeprefix("python:").removeprefix("javascript:").removeprefix(FILE_PREFIX)
     )
@@ -220,7 +220,7 @@ def _is_structured(name: str) -> bool:
 
 
 def _shown_id(name: str) -> str:
-    """How promptfoo shows a provider of which the config writes only the id: without the mode of its API."""
+    """Return how promptfoo shows a provider of which the config writes only the id: without the mode of its API."""
     vendor, _, rest = name.partition(":")
     mode, separator, model = rest.partition(":")
     if separator and model and mode in _SHOWN_MODES and not vendor.startswith(("http", "file", "exec")):

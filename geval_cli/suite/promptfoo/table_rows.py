@@ -51,7 +51,7 @@ _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
 def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, JsonValue]:
-    """The assertion that a cell stands for, as a config would write it.
+    """Return the assertion that a cell stands for, as a config would write it.
 
     Args:
         text: of the cell, not empty.
@@ -82,7 +82,7 @@ def _typed(found: re.Match[str]) -> dict[str, JsonValue]:
 
 
 def _split(text: str) -> list[JsonValue]:
-    """The texts between the commas; quotes keep a comma inside a text."""
+    """Return the texts between the commas; quotes keep a comma inside a text."""
     return [
         item.strip() for row in csv.reader([text.replace("\n", " ")], skipinitialspace=True) for item in row
     ]
@@ -118,7 +118,7 @@ class TableColumns(Struct):
             self._check_name(name)
 
     def test_of(self, cells: list[str], location: Location | None) -> dict[str, JsonValue]:
-        """The test that a row describes; empty columns of ours say nothing, empty variables are empty texts."""
+        """Return the test that a row describes; empty columns of ours say nothing, empty variables are empty texts."""
         row = dict(zip(self.header, cells, strict=True))
         test: dict[str, JsonValue] = {"vars": {}}
         for name, cell in row.items():
@@ -193,7 +193,7 @@ class TableColumns(Struct):
 
 
 def _position(number: str) -> int:
-    """Which of a row's assertions `__config:__expected<number>` is about, from 0."""
+    """Return which of a row's assertions `__config:__expected<number>` is about, from 0."""
     return int(number or 1) - 1
 
 
@@ -205,5 +205,5 @@ def _put(test: dict[str, JsonValue], path: tuple[str, ...], value: JsonValue) ->
 
 
 def not_empty(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """The rows that have text in them."""
+    """Return the rows that have text in them."""
     return ((number, cells) for number, cells in rows if any(cell.strip() for cell in cells))

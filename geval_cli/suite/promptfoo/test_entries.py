@@ -38,7 +38,7 @@ _ON_TEXT = frozenset(
 
 
 def with_written_numbers(value: JsonValue) -> JsonValue:
-    """A list of assertions, those in groups too, with `1.0` as the text `1`."""
+    """Return a list of assertions, those in groups too, with `1.0` as the text `1`."""
     if not isinstance(value, list):
         return value
     return [_written(item) if isinstance(item, dict) else item for item in value]
@@ -106,7 +106,7 @@ class ReadTest(Struct, frozen=True):
 
 
 def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
-    """The specs of one row, with a problem for each mistake; None when nothing sensible is left.
+    """Return the specs of one row, with a problem for each mistake; None when nothing sensible is left.
 
     Args:
         row: as it is written.
@@ -137,7 +137,7 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
 def _take_provider(
     value: dict[str, JsonValue], place: SourcePath, what: str, reading: LoadContext
 ) -> ProviderSpec | None:
-    """Who answers the test, if it says so. `provider` of defaultTest is a judge, below that of its options."""
+    """Return who answers the test, if it says so. `provider` of defaultTest is a judge, below that of its options."""
     if value.get("provider") is None:
         value.pop("provider", None)
         return None
@@ -153,7 +153,7 @@ def _take_provider(
 def _take_directions(
     value: dict[str, JsonValue], place: SourcePath, reading: LoadContext
 ) -> PromptfooTestOptions | None:
-    """The promptfoo, taken out of `value`; options that nobody knows are parameters of the model's requests."""
+    """Return the promptfoo, taken out of `value`; options that nobody knows are parameters of the model's requests."""
     found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
@@ -202,7 +202,7 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
 def _variables_of_files(
     value: str | list[JsonValue], row: TestRow, reading: LoadContext
 ) -> dict[str, JsonValue]:
-    """The variables of YAML or JSON files, later ones winning; wildcards may fit none."""
+    """Return the variables of YAML or JSON files, later ones winning; wildcards may fit none."""
     variables: dict[str, JsonValue] = {}
     location = row.place.value("vars")
     for name in value if isinstance(value, list) else [value]:

@@ -36,7 +36,7 @@ Rows = Iterator[tuple[int, list[str]]]
 
 
 def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter: str = ",") -> Rows:
-    """The rows of a CSV file, line by line, the header among them; spaces belong to the texts.
+    """Yield the rows of a CSV file, line by line, the header among them; spaces belong to the texts.
 
     Raises:
         ConfigError: the file cannot be read or is no UTF-8 text, or a row has more or fewer cells than the header.
@@ -63,7 +63,7 @@ def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter
 
 
 def sheet_rows(path: Path, sheet: str, access: Access, asked_at: Location | None) -> Rows:
-    """The rows of a sheet (the first one when `sheet` is empty), values as texts.
+    """Yield the rows of a sheet (the first one when `sheet` is empty), values as texts.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
@@ -155,7 +155,7 @@ class TestRow(Struct, frozen=True):
 
 
 def iterate_rows(parts: tuple[ConfigPart, ...], reading: LoadContext) -> Iterator[TestRow]:
-    """Every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
+    """Yield every test of all `parts`, files read anew; what cannot be read becomes a problem of `reading`."""
     for part in parts:
         try:
             yield from _rows(part, reading)

@@ -41,7 +41,7 @@ MAX_COMBINATIONS = 100_000
 def expanded(
     variables: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext, *, expands: bool
 ) -> Iterator[dict[str, JsonValue]]:
-    """The variables of each test that one entry of `tests` stands for, files loaded.
+    """Yield the variables of each test that one entry of `tests` stands for, files loaded.
 
     A list multiplies the tests only if its first member is a text; any other list is one value. The first variable
     changes slowest.
@@ -113,7 +113,7 @@ def _content(file: NamedFile, asked_at: Location | None, reading: LoadContext) -
 
 
 def names_program(value: JsonValue) -> bool:
-    """Whether a loaded variable is the name of the program that makes it."""
+    """Return whether a loaded variable is the name of the program that makes it."""
     if not is_file_reference(value):
         return False
     path, _ = split_part(value.removeprefix(FILE_PREFIX))
@@ -169,7 +169,7 @@ class PromptfooTests(Struct, frozen=True):
             raise ConfigError(sort_problems(map(reading.env.hide, errors)))
 
     def problems(self) -> list[Problem]:
-        """What one pass finds, warnings too, of which a pass for tests says nothing."""
+        """Return what one pass finds, warnings too, of which a pass for tests says nothing."""
         reading = self.reading.with_problems([])
         for _ in self._cases(reading):
             pass
@@ -220,7 +220,7 @@ class PromptfooTests(Struct, frozen=True):
 
 
 def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scenario, ...]:
-    """The scenarios of a config, their files not yet read."""
+    """Return the scenarios of a config, their files not yet read."""
     found = []
     for index, part in enumerate(parts):
         value, place = part.value, part.place
@@ -239,7 +239,7 @@ def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scena
 
 
 def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[ConfigPart, ...]:
-    """The entries of a list, or the one thing that stands where a list may stand."""
+    """Return the entries of a list, or the one thing that stands where a list may stand."""
     if value is None:
         return ()
     if isinstance(value, list):
@@ -257,6 +257,6 @@ def _scenario_tests(scenario: Scenario, reading: LoadContext) -> Iterator[ReadTe
 
 
 def _in_conversation(test: ReadTest, scenario: Scenario) -> ReadTest:
-    """The test with a conversation of its scenario's own, unless it names one itself."""
+    """Return the test with a conversation of its scenario's own, unless it names one itself."""
     own = {CONVERSATION_ID: f"__scenario_{scenario.index}__", **test.spec.metadata}
     return replace(test, spec=test.spec.model_copy(update={"metadata": own}))

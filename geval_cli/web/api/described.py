@@ -50,12 +50,12 @@ class ProblemDocument(BaseModel):
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The entries of `responses` for `statuses`."""
+    """Return the entries of `responses` for `statuses`."""
     return {status: _described(status) for status in statuses}
 
 
 def answered(record: type[Struct]) -> dict[str, Any]:
-    """The entry of `responses` for an answer that is one of `run_models.ANSWERS`."""
+    """Return the entry of `responses` for an answer that is one of `run_models.ANSWERS`."""
     schema = {"$ref": f"#/components/schemas/{record.__name__}"}
     return {"description": record.__doc__, "content": {"application/json": {"schema": schema}}}
 

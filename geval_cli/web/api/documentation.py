@@ -50,7 +50,7 @@ class Operation(Struct, frozen=True):
 
 @router.get("/docs", include_in_schema=False)
 async def show_documentation(request: Request) -> HTMLResponse:
-    """The page of the HTTP API."""
+    """Return the page of the HTTP API."""
     document = request.app.openapi()
     operations = [_operation(item, document) for item in operations_of(document)]
     return render_page("docs.html", section="docs", operations=operations)
@@ -102,7 +102,7 @@ def _fields(schema: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Fie
 
 
 def _kind(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """A schema in a few words: `text, list of text or nothing`."""
+    """Return a schema in a few words: `text, list of text or nothing`."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema:
@@ -118,7 +118,7 @@ def _kind(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    """A body made of the examples of its fields; empty when there are none."""
+    """Return a body made of the examples of its fields; empty when there are none."""
     found = {
         name: part["examples"][0] for name, part in schema.get("properties", {}).items() if "examples" in part
     }

@@ -23,7 +23,7 @@ from geval_cli.web.settings import ServerSettings
 
 
 def _listed(value: object) -> object:
-    """One text as a list of one; nothing but white space as nothing at all."""
+    """Return one text as a list of one; nothing but white space as nothing at all."""
     if value is None or isinstance(value, str):
         return (value,) if value and value.strip() else None
     if not isinstance(value, list):
@@ -144,7 +144,7 @@ async def judge_output(
 
 
 def judge_spec(settings: ServerSettings) -> ProviderSpec:
-    """Who judges what is sent to `/api/geval`."""
+    """Return who judges what is sent to `/api/geval`."""
     return DEFAULT_JUDGE if settings.grader is None else ProviderSpec(id=settings.grader)
 
 
@@ -163,7 +163,7 @@ def _case(asked: GEvalRequest) -> JudgedCase:
 
 
 def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str | None]:
-    """The yardstick, and what its criteria were derived from when none were sent."""
+    """Return the yardstick, and what its criteria were derived from when none were sent."""
     criteria, derived_from = asked.criteria or (), None
     if not criteria and not asked.evaluation_steps:
         what = " ".join(asked.name.replace("_", " ").split())

@@ -31,7 +31,7 @@ def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = Fals
 
 
 def operations_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every operation of an OpenAPI document, with its `path` and `method`."""
+    """Return every operation of an OpenAPI document, with its `path` and `method`."""
     return [
         {**operation, "path": path, "method": method}
         for path, item in document["paths"].items()

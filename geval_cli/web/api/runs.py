@@ -20,7 +20,7 @@ from geval_cli.web.live_runs import LiveRuns, RunChoices
 
 
 def _no_text(value: object) -> object:
-    """A number as JSON has it: neither a text that looks like one nor a truth value."""
+    """Return a number as JSON has it: neither a text that looks like one nor a truth value."""
     if isinstance(value, str | bool):
         raise ValueError("this must be a number")  # noqa: TRY004 - pydantic reports ValueErrors
     return value
@@ -201,7 +201,7 @@ async def read_results(
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
 ) -> Response:
-    """Some results of a run by test, repeat and column; those that are there, when it is under way."""
+    """Return some results of a run by test, repeat and column; those that are there, when it is under way."""
     runs = _runs(request)
     stored = await asyncio.to_thread(runs.find, run_id)
     pages = await asyncio.to_thread(runs.pages)
@@ -224,7 +224,7 @@ async def read_results(
     },
 )
 async def watch_run(request: Request, run_id: RunId) -> Response:
-    """What happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
+    """Return what happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
     stored = await asyncio.to_thread(_runs(request).find, run_id)
     return StreamingResponse(
         event_stream(_live(request), stored),

@@ -27,7 +27,7 @@ _BODIES = ("raw", "system", "messages")
 
 
 def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem]:
-    """The problems that `geval validate` would report of the composed text, warnings too."""
+    """Return the problems that `geval validate` would report of the composed text, warnings too."""
     try:
         return list(prepare(replace(request, draft=composed.text), is_going_to_run=False).warnings)
     except ConfigError as error:
@@ -35,7 +35,7 @@ def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem
 
 
 def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
-    """Problems for the page: those of fields whose text stands for nothing first, then those of the whole text.
+    """Return problems for the page: those of fields whose text stands for nothing first, then those of the whole text.
 
     `list`, `index` and `field` say where the page shows it; lines of the first kind are those of the field.
     """
@@ -47,12 +47,12 @@ def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -
 
 
 def has_errors(composed: ComposedSuite, problems: Iterable[Problem]) -> bool:
-    """Whether a run would refuse the text."""
+    """Return whether a run would refuse the text."""
     return bool(composed.problems) or any(problem.severity is Severity.ERROR for problem in problems)
 
 
 def difference(before: str, after: str) -> str:
-    """The lines that change, as `diff -u` shows them; empty when there are none, or too many to look at."""
+    """Return the lines that change, as `diff -u` shows them; empty when there are none, or too many to look at."""
     if before == after or len(before) + len(after) > DIFFERENCE_MAX:
         return ""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", n=2, lineterm="")

@@ -69,7 +69,7 @@ def _config_files(folder: Path) -> Iterator[Path]:
 
 
 def _has_address(path: Path) -> bool:
-    """Whether a link can name it: on Linux names may be bytes that are no text."""
+    """Return whether a link can name it: on Linux names may be bytes that are no text."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:

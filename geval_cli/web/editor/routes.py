@@ -98,7 +98,7 @@ _CONFLICT, _UNPROCESSABLE = 409, 422
 
 @router.get("", response_class=HTMLResponse)
 def show_suites(request: Request) -> HTMLResponse:
-    """The suites of the served folder."""
+    """Return the suites of the served folder."""
     folder = _settings(request).folder
     suites = list_suites(folder)
     return render_page(
@@ -113,7 +113,7 @@ def show_suites(request: Request) -> HTMLResponse:
 
 @router.get("/edit", response_class=HTMLResponse)
 def edit_suite(request: Request, path: str) -> HTMLResponse:
-    """The editor of one suite."""
+    """Return the editor of one suite."""
     try:
         file = open_suite_file(_settings(request).folder, path)
     except RefusedError as error:
@@ -129,7 +129,7 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
 
 @router.post("/check")
 async def check_draft(request: Request, asked: CheckRequest) -> Response:
-    """The problems of a draft, and whether its file is still the one that it was made from."""
+    """Return the problems of a draft, and whether its file is still the one that it was made from."""
     settings = _settings(request)
     return _json(await asyncio.to_thread(_checked, settings, asked))
 

@@ -39,17 +39,17 @@ class SuiteFile(Struct, frozen=True):
     has_mark: bool
 
     def written(self, text: str) -> bytes:
-        """The bytes that the file has with another text."""
+        """Return the bytes that the file has with another text."""
         return (_BYTE_ORDER_MARK if self.has_mark else b"") + text.encode()
 
 
 def is_suite(value: JsonValue) -> bool:
-    """Whether the content of a file is that of a suite, as far as its keys say."""
+    """Return whether the content of a file is that of a suite, as far as its keys say."""
     return isinstance(value, dict) and not SUITE_KEYS.isdisjoint(value)
 
 
 def open_suite_file(folder: Path, name: str) -> SuiteFile:
-    """The suite `name` of the served folder.
+    """Return the suite `name` of the served folder.
 
     Raises:
         RefusedError: no such file, no suite, or one that cannot be edited here.
@@ -92,7 +92,7 @@ def _suite_text(path: Path, name: str, text: str) -> EditableText:
 
 
 def digest_on_disk(path: Path) -> str:
-    """The SHA-256 of a file's bytes now; empty when it is gone."""
+    """Return the SHA-256 of a file's bytes now; empty when it is gone."""
     try:
         with open_regular(path, TRUSTED) as stream:
             return hashlib.sha256(stream.read()).hexdigest()

@@ -76,7 +76,7 @@ class ShownAssertion(Struct, frozen=True):
 
 
 def shown_assertions(result: CaseResult) -> list[ShownAssertion]:
-    """The assertions of a case in their order."""
+    """Return the assertions of a case in their order."""
     numbers = count(1)
     return [_shown(item, numbers) for item in result.assertions]
 
@@ -110,7 +110,7 @@ def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
 
 
 def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[str, float]]:
-    """The shares with those ratings of a short scale of whole numbers that got nothing."""
+    """Return the shares with those ratings of a short scale of whole numbers that got nothing."""
     match bounds:
         case [int() | float() as low, int() | float() as high] if 0 < high - low < _SCALE_MAX:
             scale = {f"{low + step:g}": 0.0 for step in range(int(high - low) + 1)}
@@ -137,7 +137,7 @@ def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
 
 
 def chat_messages(rendered: str) -> list[Message]:
-    """The messages of a rendered chat prompt; empty for a prompt that is plain text."""
+    """Return the messages of a rendered chat prompt; empty for a prompt that is plain text."""
     try:
         items = json.loads(rendered)
     except (ValueError, RecursionError):
@@ -149,12 +149,12 @@ def chat_messages(rendered: str) -> list[Message]:
 
 
 def output_text(result: CaseResult) -> str:
-    """The output as it is read best: text as it came, anything else as JSON with line breaks."""
+    """Return the output as it is read best: text as it came, anything else as JSON with line breaks."""
     return shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
 
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
-    """What was asked for on whose behalf, where anything was."""
+    """Return what was asked for on whose behalf, where anything was."""
     names = {"generation": "Model", "judge": "Judge"}
     return [(names[role.value], usage) for role, usage in result.usage.items() if usage.requests]
 
@@ -192,7 +192,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/runs/{run_id}/results/{test}/{repeat}/{column}", response_class=HTMLResponse)
 def show_case(request: Request, run_id: str, test: str, repeat: str, column: str) -> HTMLResponse:
-    """The case of a run in one cell of its matrix; all three numbers count from 0."""
+    """Return the case of a run in one cell of its matrix; all three numbers count from 0."""
     runs = stored_runs(request)
     run = runs.find(run_id).run
     row = _row(request, run.id, test, repeat)
@@ -220,7 +220,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
 
 
 def _row(request: Request, run_id: str, test: str, repeat: str) -> list[CaseResult]:
-    """The results of one test and repeat by column; empty for what is no number."""
+    """Return the results of one test and repeat by column; empty for what is no number."""
     if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX for text in (test, repeat)):
         return []
     return stored_runs(request).pages().row(run_id, int(test), int(repeat))

@@ -16,12 +16,12 @@ _PAGE_DIGITS_MAX = 9
 
 
 def run_link(run_id: str) -> str:
-    """Where a run is shown."""
+    """Return where a run is shown."""
     return f"/runs/{quote(run_id, safe='')}"
 
 
 def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
-    """Where one case of a run is shown."""
+    """Return where one case of a run is shown."""
     return f"{run_link(run_id)}/results/{case.test_index}/{case.repeat_index}/{case.column}"
 
 
@@ -34,18 +34,18 @@ def link_with(path: str, values: Mapping[str, object]) -> str:
 
 
 def page_number(request: Request) -> int:
-    """The page asked for, counted from 1."""
+    """Return the page asked for, counted from 1."""
     text = request.query_params.get("page", "")
     is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
     return max(int(text), 1) if is_number else 1
 
 
 def page_count(total: int, size: int) -> int:
-    """How many pages of `size` it takes, at least one."""
+    """Return how many pages of `size` it takes, at least one."""
     return max(-(-total // size), 1)
 
 
 def word_in_query(request: Request, name: str, kind: type[WordT]) -> WordT | None:
-    """The value of a query parameter that knows only the words of `kind`."""
+    """Return the value of a query parameter that knows only the words of `kind`."""
     text = request.query_params.get(name)
     return next((word for word in kind if word.value == text), None)

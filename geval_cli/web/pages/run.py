@@ -35,13 +35,13 @@ class Cell(Struct, frozen=True):
 
 @router.get("/runs")
 def go_to_runs() -> RedirectResponse:
-    """The list has a shorter address."""
+    """Return the list has a shorter address."""
     return RedirectResponse("/")
 
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(request: Request, run_id: str) -> Response:
-    """A run by its id, the beginning of it, or `latest`."""
+    """Return a run by its id, the beginning of it, or `latest`."""
     runs = stored_runs(request)
     report = load_report(runs, run_id)
     run = report.run
@@ -84,7 +84,7 @@ def show_run(request: Request, run_id: str) -> Response:
 
 
 def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list[Column]:
-    """The columns of the run; where its record has none, those that its results have."""
+    """Return the columns of the run; where its record has none, those that its results have."""
     if columns:
         return list(columns)
     results = {index: result for row in rows for index, result in row.cells.items()}
@@ -92,14 +92,14 @@ def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list
 
 
 def row_title(result: CaseResult) -> str:
-    """What a test is about: its description, else its variables in short, else its prompt."""
+    """Return what a test is about: its description, else its variables in short, else its prompt."""
     if result.description:
         return short_text(result.description, 160)
     return variables_line(result) or short_text(result.prompt.rendered, 160)
 
 
 def variables_line(result: CaseResult) -> str:
-    """The variables of a test on one line."""
+    """Return the variables of a test on one line."""
     pairs = [f"{short_text(name, 40)}: {short_text(value, 60)}" for name, value in result.vars.items()]
     return short_text(" · ".join(pairs), 160)
 

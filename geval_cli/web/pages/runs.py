@@ -45,7 +45,7 @@ class Trend(Struct, frozen=True):
 
 
 def trends(history: Sequence[RunPoint]) -> list[Trend]:
-    """One trend for each config of which several runs had a pass rate, the config that ran last first."""
+    """Return one trend for each config of which several runs had a pass rate, the config that ran last first."""
     by_config: dict[str, list[RunPoint]] = {}
     for point in history:
         if point.pass_rate is not None:
@@ -88,7 +88,7 @@ router = APIRouter(route_class=PageRoute)
 
 @router.get("/", response_class=HTMLResponse)
 def show_runs(request: Request) -> HTMLResponse:
-    """All runs, newest first, or with `?config=` those of one config."""
+    """Return all runs, newest first, or with `?config=` those of one config."""
     pages = stored_runs(request).pages()
     config = request.query_params.get("config") or None
     number = page_number(request)
