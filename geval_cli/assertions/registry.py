@@ -83,7 +83,7 @@ ASSERTION_TYPES = AssertionTypes(
         "is-valid-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-tools-call": "structured.tool_calls:ToolCallAssertion",
-        "tool-call-f1": "structured.tool_call_f1:ToolCallF1Spec",
+        "tool-call-f1": "structured.tool_call_f1:ToolCallF1Assertion",
         "webhook": "programs.webhook:WebhookAssertion",
         "javascript": "programs.code:CodeAssertion",
         "python": "programs.code:CodeAssertion",

@@ -12,7 +12,7 @@ from geval_cli.assertions.graded.geval_metric import metric_from_spec
 from geval_cli.assertions.outcome import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
-from geval_cli.providers.wire.openai_client import HINT, ClientModel, client_problem, is_openai_client
+from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client
 from geval_cli.records import JsonValue
 from geval_cli.runs.judging import judge_problems
 from geval_cli.source.access import TRUSTED

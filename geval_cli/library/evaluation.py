@@ -9,7 +9,7 @@ from geval_cli.errors import ApiError, GevalError, MissingParamsError, ProviderE
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import missing_params
 from geval_cli.library.records import Result, TestCase
-from geval_cli.providers.wire.openai_client import ClientModel
+from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status
 from geval_cli.runs.judging import Judges
 from geval_cli.specs.base import ProviderSpec

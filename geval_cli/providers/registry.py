@@ -19,7 +19,7 @@ from geval_cli.providers.base import Provider
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
-from geval_cli.providers.wire.openai_client import ClientModel
+from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.providers.wire.vertex import VERTEX
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
@@ -251,7 +251,7 @@ def build_provider(
 
 def build_client_provider(asked: ClientModel, number: int) -> Provider:
     """Return the provider for a client of the user's, the `number`-th of its event loop."""
-    provider: Provider = import_module(f"{_HERE}.openai_client").build(asked, number)
+    provider: Provider = import_module(f"{_HERE}.wire.openai_client").build(asked, number)
     return provider
 
 

@@ -25,7 +25,7 @@ from geval_cli.providers.registry import (
     check_ready,
 )
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.openai_client import ClientModel
+from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec

@@ -174,7 +174,7 @@ def test_a_score_beside_a_threshold_is_on_its_side(score: float, other: float, t
 ASSERTIONS = Path(__file__).parents[2] / "geval_cli" / "assertions"
 
 
-@pytest.mark.parametrize("module", sorted(ASSERTIONS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("module", sorted(ASSERTIONS.rglob("*.py")), ids=lambda path: path.stem)
 def test_reasons_round_scores_with_the_one_function(module: Path) -> None:
     assert not re.search(
         r"\{[a-z_.]*(score|similarity|cost)[a-z_.]*:\.\d", module.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from pydantic import Field
 from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools
 from geval_cli.errors import UnjudgeableError
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import ModelResponse
 from geval_cli.specs.base import Score
 
@@ -53,9 +54,11 @@ class PerplexityScoreAssertion(Assertion):
         perplexity = _perplexity(subject.response)
         score = 1 / (1 + perplexity)
         if self.threshold is None:
-            reason = f"the perplexity is {perplexity:.4g}, which is a score of {score:.4f}"
+            reason = f"the perplexity is {perplexity:.4g}, which is a score of {format_score(score)}"
             return replace(Outcome.of(True, reason, perplexity=perplexity), score=score)
-        reason = f"the score is {score:.4f}; the threshold is {self.threshold:g}"
+        reason = (
+            f"the score is {format_score_beside(score, self.threshold)}; the threshold is {self.threshold:g}"
+        )
         return Outcome.graded(score, reason, self.threshold, perplexity=perplexity)
 
 

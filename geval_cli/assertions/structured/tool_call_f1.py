@@ -12,6 +12,7 @@ from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import Score
 from geval_cli.specs.dialect import Dialect
@@ -24,7 +25,7 @@ _FLAT_CALLS = frozenset({"tool_use", "function_call"})
 _MOST_FAILURES = 1000  # each takes time in proportion to the text
 
 
-class ToolCallF1Spec(Assertion):
+class ToolCallF1Assertion(Assertion):
     """tool-call-f1: which tools the output calls, against those that it should."""
 
     value_form = "texts"
@@ -57,7 +58,8 @@ class ToolCallF1Spec(Assertion):
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         shown = shortened(", ".join(sorted(called))) or "nothing"
         reason = (
-            f"F1 is {score:.3f} (precision {precision:.3f}, recall {recall:.3f}); the threshold is {threshold:g}. "
+            f"F1 is {format_score_beside(score, threshold)} (precision {format_score(precision)}, "
+            f"recall {format_score(recall)}); the threshold is {threshold:g}. "
             f"Expected: {shortened(', '.join(sorted(expected)))}. Called: {shown}"
         )
         is_default = self.threshold is None
@@ -69,7 +71,7 @@ class ToolCallF1Spec(Assertion):
         return outcome
 
 
-def _expected(spec: ToolCallF1Spec, test: TestCase, templates: Templates) -> set[str]:
+def _expected(spec: ToolCallF1Assertion, test: TestCase, templates: Templates) -> set[str]:
     return {name.strip() for name in rendered_texts(spec.value, test, templates, split=True) if name.strip()}
 
 

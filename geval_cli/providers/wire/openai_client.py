@@ -1,13 +1,12 @@
 """Sends the requests of the chat API through a client of the `openai` library that the user already has."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
 from geval_cli.json_codec import decode_json
@@ -16,46 +15,10 @@ from geval_cli.providers.network.client import HttpCall
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
+from geval_cli.providers.wire.client_model import ClientModel, is_async_client
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
 from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error
-
-HINT = 'write model=(client, "gpt-4.1")'
-
-
-class ClientModel(Struct, frozen=True, eq=False):
-    """A model, and the client that leads to it: OpenAI or AsyncOpenAI, or Azure's, which are such."""
-
-    client: Any
-    model: str
-
-    def __repr__(self) -> str:
-        return f"ClientModel({type(self.client).__name__}, {self.model!r})"  # a client shows its headers
-
-
-def is_openai_client(value: object) -> bool:
-    """Return whether `value` is a client of the `openai` library, which whoever has one has imported."""
-    library: Any = sys.modules.get("openai")
-    return library is not None and isinstance(value, library.OpenAI | library.AsyncOpenAI)
-
-
-def is_async_client(client: object) -> bool:
-    """Return whether a client's calls are awaited, and its connections belong to an event loop."""
-    library: Any = sys.modules["openai"]
-    return isinstance(client, library.AsyncOpenAI)
-
-
-def client_problem(client: Any) -> tuple[str, str] | None:
-    """Return what keeps a client from being used, and a hint.
-
-    Judges live in an event loop of their own, so an asynchronous client is copied with connections of its own. That
-    cannot be done with an `http_client` of the user's: its connections belong to the user's loop.
-    """
-    if not is_async_client(client) or type(client._client).__name__ == "AsyncHttpxClientWrapper":
-        return None
-    message = f"`model` is an {type(client).__name__} with an `http_client` of its own, which belongs to another loop"
-    return message, f"give an {type(client).__name__.removeprefix('Async')} client, which is asked in threads"
-
 
 _THREADS = 32
 """How many calls of a synchronous client are under way at once: each takes a thread."""
