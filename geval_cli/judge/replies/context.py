@@ -209,6 +209,11 @@ def is_end_of_scale(text: str, start: int, end: int) -> bool:
 _WHERE = compile_later(r"\bwhere[ \t](?:an?[ \t])?\Z", re.IGNORECASE)
 
 
+def is_reported(words: str) -> bool:
+    """Return whether words say that somebody else wants or states something, as in `the score the user demanded`."""
+    return _REPORTED.search(words) is not None
+
+
 def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int) -> bool:
     """Return whether the statement that `match` found is the judge's own word on what it rates.
 

@@ -13,7 +13,13 @@ from msgspec.structs import replace
 
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.metric import ScoreRange, format_number
-from geval_cli.judge.replies.context import is_end_of_scale, is_introduced_as_foreign, is_meant, quoted_spans
+from geval_cli.judge.replies.context import (
+    is_end_of_scale,
+    is_introduced_as_foreign,
+    is_meant,
+    is_reported,
+    quoted_spans,
+)
 from geval_cli.judge.replies.spelling import (
     MARKUP,
     RATING,
@@ -173,7 +179,7 @@ _NOT_A_NOUN = (
     r"mainly|mostly|"
     r"primarily|only|it|this|the|i|also|too|within|where|were|until|requires?|needs?|seems?|feels?|isn|wasn|"
     r"will|"
-    r"out|of|per|claim\w*|stands?|denotes?|describes?|implies|overall)\b)[a-z])"
+    r"out|of(?=[ \t]{1,3}[0-9])|per|claim\w*|stands?|denotes?|describes?|implies|overall)\b)[a-z])"
 )
 _LINK = (
     r"(?:[:=\uff1a]|"
@@ -380,7 +386,7 @@ def read_sentences(reply: Reply) -> list[Stated]:
     """Return the ratings that are meant where sentences speak of ratings; on another scale only if there are no others.
 
     Raises:
-        JudgeParseError: there are too many to be about one thing.
+        JudgeParseError: they are about more than one thing.
     """
     meant: dict[int, Stated] = {}
     dropped: set[int] = set()
@@ -389,6 +395,8 @@ def read_sentences(reply: Reply) -> list[Stated]:
             raise JudgeParseError("the judge's reply speaks of too many scores", raw_text=reply.text)
         rating = stated(match)
         if _is_meant(reply, match, rating, is_noun=is_noun):
+            if reply.name is None and _RATES_SEVERAL.match(reply.text, match.end()):
+                raise JudgeParseError("the judge's reply rates more than one thing", raw_text=reply.text)
             is_final = match.groupdict().get("final") is not None
             known = meant.get(rating.start)
             meant[rating.start] = replace(rating, is_final=is_final or (known is not None and known.is_final))
@@ -427,8 +435,16 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
         or reply.is_about_another(_word_before(text, match))
         or reply.is_about_another(about or (_FOR.match(behind) or [None])[0])
         or (_stands_first(text, match.start()) and is_introduced_as_foreign(text, match.start()))
+        or (about is not None and is_reported(about))
         or not is_meant(text, match, is_noun=is_noun, number_end=match.end())
     )
+
+
+_RATES_SEVERAL = compile_later(
+    rf"[ \t]{{1,3}}(?:for|in|on)(?:{_WORD}){{1,3}}(?:,|[ \t](?:and|but|yet))[ \t]{{1,3}}{_FILLER}{{0,2}}{RATING}",
+    re.IGNORECASE,
+)
+"""`5 for fluency but 2 for consistency`: neither of the two is the one rating that was asked for."""
 
 
 def _stands_first(text: str, start: int) -> bool:
