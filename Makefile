@@ -6,7 +6,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -33,6 +33,10 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks
+
+# Takes an hour or more; some of it: make soak PARTS="kills mutants"
+soak: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m soak $(PARTS)
 
 clean:
 	rm -rf .venv .venv-* .geval .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -20,21 +20,22 @@ TESTS = 60
 RATES = (0.01, 0.1, 0.5)
 
 
-def run() -> None:
+def run(tests: int = TESTS) -> bool:
+    """Print a line for each kind, and return whether every verdict of every run was the right one."""
     sys.path.insert(0, str(ROOT / "tests"))  # the faulty server is the tests' own
     faults = importlib.import_module("support.faults")
 
-    print(f"{TESTS} tests for each kind, up to {faults.MAX_RETRIES} repetitions")
+    print(f"{tests} tests for each kind, up to {faults.MAX_RETRIES} repetitions")
     print("role        kind         rate  passed  failed  errors  right  wrong  requests")
-    for is_judge in (False, True):
-        for rate in RATES:
-            print_cell(faults, rate, is_judge=is_judge)
+    cells = [(rate, is_judge) for is_judge in (False, True) for rate in RATES]
+    outcomes = [print_cell(faults, tests, rate, is_judge=is_judge) for rate, is_judge in cells]
+    return all(outcomes)
 
 
-def print_cell(faults: Any, rate: float, *, is_judge: bool) -> None:
+def print_cell(faults: Any, tests: int, rate: float, *, is_judge: bool) -> bool:
     """One run with all kinds of faults at once, a line for each kind."""
-    results, faulty, took_s = run_once(faults, rate, is_judge=is_judge)
-    wrong_in_all = 0
+    results, faulty, took_s = run_once(faults, tests, rate, is_judge=is_judge)
+    wrong_in_all = right_in_all = 0
     for kind in faults.FAULTS:
         found = [status for name, number, status in results if name == kind]
         must = [
@@ -49,22 +50,26 @@ def print_cell(faults: Any, rate: float, *, is_judge: bool) -> None:
             if name == kind
         )
         wrong_in_all += wrong
+        right_in_all += right
         counts = Counter(found)
         model = f"judge-{kind}" if is_judge else kind
         requests = sum(count for (name, _), count in faulty.attempts.items() if name == model)
         numbers = f"{counts['passed']:6}  {counts['failed']:6}  {counts['error']:6}  {right:5}  {wrong:5}"
         print(f"{'judge' if is_judge else 'generation':10}  {kind:11}  {rate:4.0%}  {numbers}  {requests:8}")
     print(f"   {len(results)} verdicts, {wrong_in_all} wrong, {took_s:.1f} s\n")
+    return right_in_all == len(results) and not wrong_in_all
 
 
-def run_once(faults: Any, rate: float, *, is_judge: bool) -> tuple[list[tuple[str, int, str]], Any, float]:
+def run_once(
+    faults: Any, tests: int, rate: float, *, is_judge: bool
+) -> tuple[list[tuple[str, int, str]], Any, float]:
     """(kind, test, status) of every verdict, the server, and the seconds that the command took."""
     loopback = importlib.import_module("support.loopback")
     faulty = faults.FaultyServer(rate)
     with loopback.LoopbackServer(respond=faulty.respond) as server, tempfile.TemporaryDirectory() as name:
         make = faults.judge_config if is_judge else faults.generation_config
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(make(TESTS, server.base_url)), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(make(tests, server.base_url)), encoding="utf-8")
         command = [sys.executable, "-m", "geval_cli", "run", "config.json", "-o", "out.json", "-j", "200"]
         started = time.perf_counter()
         finished = subprocess.run(command, cwd=folder, env={**os.environ}, capture_output=True, check=False)

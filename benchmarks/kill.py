@@ -21,8 +21,9 @@ MOST_REQUESTS = 50
 REQUESTS = 2 * TESTS + 1
 
 
-def run() -> None:
-    seed = random.SystemRandom().randrange(1_000_000)
+def run(seed: int | None = None) -> bool:
+    """Print what came of it, and return whether everything was as it must be."""
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     print(f"{TESTS} tests, {REQUESTS} requests, {KILLS} kills, seed {seed}")
     with tempfile.TemporaryDirectory() as name, CountingServer() as server:
         trial = disturbed(
@@ -45,6 +46,7 @@ def run() -> None:
     }
     for what, is_kept in verdict.items():
         print(f"{what}: {'yes' if is_kept else 'NO'}")
+    return all(verdict.values())
 
 
 def show(trial: Trial) -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -102,16 +103,17 @@ def config(server: LoopbackServer) -> dict[str, Any]:
 
 
 class Echo:
-    """Answers in turn with every fault and with success, and says back whatever it was sent."""
+    """Answers each kind of request in turn with every fault and with success, and says back whatever it was sent."""
 
     def __init__(self) -> None:
         self.server: LoopbackServer
-        self._turn = 0
+        self._turns: Counter[tuple[str, bool]] = Counter()
 
     def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         request = next(item for item in reversed(self.server.requests) if item.headers is headers)
-        self._turn += 1
-        return self._replies(request)[self._turn % 8]
+        kind = (request.path.partition("?")[0], "judge" in str(request.body))  # whichever kind comes first
+        self._turns[kind] += 1
+        return self._replies(request)[self._turns[kind] % 8]
 
     def _replies(self, request: RecordedRequest) -> list[Reply]:
         heard = f"{request.path} {dict(request.headers)} {request.body.decode()}"

@@ -224,6 +224,8 @@ def _own_files() -> Iterable[Path]:
     """geval, Python, libraries, certificates, and what names of hosts are looked up with."""
     yield Path(__file__).parents[1]
     yield from {Path(path) for path in sysconfig.get_paths().values()}
+    # Those of the user's own site, of the system below an environment, or that a .pth file names.
+    yield from (path for path in map(Path, sys.path) if path.name in {"site-packages", "dist-packages"})
     yield Path(sys.base_prefix) / "lib"
     yield Path(sys.prefix) / "pyvenv.cfg"
     certificates = ssl.get_default_verify_paths()

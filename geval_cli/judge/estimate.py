@@ -29,7 +29,7 @@ class RatingQuestion(Struct, frozen=True):
 
     messages: tuple[Message, ...]
     criterion: Criterion
-    repeat_index: int = 0
+    repeat_index: int
     response_schema: Mapping[str, JsonValue] | None = None
 
     def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:

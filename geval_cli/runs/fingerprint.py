@@ -97,10 +97,10 @@ def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_chang
             yield "files that the tests name: their content"
         else:
             yield f"file {name}: its content"
-    elif part == ROWS_PART or (part.startswith(CONFIG_PART) and not has_config_changes):
+    elif part == ROWS_PART or part.startswith(CONFIG_PART):
         if not has_config_changes:
             yield f"{part.removeprefix(CONFIG_PART)}: a value that comes from the environment or from another file"
-    elif part != OVERRIDES_PART and not part.startswith(CONFIG_PART):
+    elif part != OVERRIDES_PART:
         yield part
 
 

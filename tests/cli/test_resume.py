@@ -310,6 +310,39 @@ def test_what_a_killed_run_had_spent_beyond_its_results_counts_on(
     assert (usage["requests"], usage["input_tokens"]) == (8, 56)
 
 
+def test_answers_of_a_killed_run_that_are_done_again_stay_paid_for(product: Product, model: Model) -> None:
+    """Their results go; the money does not come back."""
+    is_refused = True
+
+    def respond(body: Any, headers: Mapping[str, str]) -> Any:
+        if body["model"] != "judge":
+            return model.respond(body, headers)
+        if is_refused and "word 1" in json.dumps(body["messages"]):
+            return error_reply(400, "this I refuse")
+        return chat_reply('{"reason": "good", "pass": true, "score": 1}')
+
+    judge = {"id": "openai:judge", "config": {"max_retries": 0}}
+    rubric = {"type": "llm-rubric", "value": "It is fine.", "provider": judge}
+    priced = {
+        "id": "openai:m",
+        "config": {"price": {"input": 10_000, "output": 10_000}},
+    }  # 10 cents an answer
+    whole = config(providers=[priced], defaultTest={"assert": [rubric]})
+    with LoopbackServer(respond=respond) as server:
+        first = product.run(whole, server)
+        assert statuses(first).count("error") == 1
+        make_unfinished(product, lost=0)
+        with RunStore.open(product.folder / "state")._database.connect() as connection:
+            connection.execute("UPDATE origins SET spent = NULL")
+        connection.close()
+        is_refused = False
+        empty = ("--cache-dir", str(product.folder / "empty"))
+        resumed = product.run(whole, server, "--resume-from", "latest", "--retry-errors", *empty)
+    assert statuses(resumed) == ["passed"] * TESTS
+    usage = resumed.results["summary"]["usage"]["generation"]
+    assert (usage["requests"], usage["cost_usd"]) == (7, pytest.approx(0.7))
+
+
 @pytest.mark.parametrize(
     ("before", "now", "named"),
     [

@@ -11,6 +11,7 @@ import pytest
 from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, chat_reply
 
+from geval_cli.cli import stranger
 from geval_cli.cli.landlock import landlock_version
 from geval_cli.cli.stranger import Wall, drop_keys, is_harmless
 from geval_cli.errors import UsageError
@@ -278,3 +279,10 @@ def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
     monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
     assert home(None) == tmp_path / "state" / "geval" / "untrusted"
     assert home(Path("mine")) == Path("mine")
+
+
+def test_libraries_of_every_site_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("user/site-packages", "system/dist-packages", "project"):
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+    readable = {path for path in stranger._own_files() if path.is_relative_to(tmp_path)}
+    assert readable == {tmp_path / "user/site-packages", tmp_path / "system/dist-packages"}

@@ -130,6 +130,22 @@ def test_a_gate_on_nothing_says_what_is_missing(text: str, note: str) -> None:
     assert result_of(text, cached) == GateResult(text, Status.ERROR, None, note)
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("pass_rate >= 1%", "there is nothing to count"),
+        ("pass_rate[area=nowhere] >= 1%", "no case has these tags"),
+        ("latency.p95 <= 100", "no answer was timed"),
+    ],
+)
+def test_a_gate_on_an_empty_run_says_so(text: str, note: str) -> None:
+    assert result_of(text, []) == GateResult(text, Status.ERROR, None, note)
+
+
+def test_a_single_score_has_a_number_beside_it_and_no_interval() -> None:
+    assert result_of("coherence.mean >= 0.5", PASSED[:1]).note == "n=1"
+
+
 def test_fail_under_counts_errors_as_not_passed() -> None:
     (just, missed) = judge_gates([passed_gate(0.6), passed_gate(0.601)], ALL, max_errors=None)
 
@@ -150,6 +166,17 @@ def test_quantiles_are_off_by_half_a_per_cent_at_most(values: list[float], share
     exact = sorted(values)[max(-(-int(share * 100) * len(values) // 100), 1) - 1]
 
     assert quantiles.at(share) == pytest.approx(exact, rel=0.0051)
+
+
+def test_quantiles_of_numbers_that_are_zero_and_of_no_share() -> None:
+    quantiles = Quantiles()
+    for value in (0, -1, 0, 5):
+        quantiles.add(value)
+    assert [quantiles.at(share) for share in (0, 0.5, 0.75)] == [0, 0, 0]
+    assert quantiles.at(0.76) == pytest.approx(5, rel=0.0051)
+    several = Quantiles()
+    several.add(7)
+    assert several.at(0) == pytest.approx(7, rel=0.0051)
 
 
 def test_a_gate_on_the_errors_of_one_metric() -> None:
@@ -209,3 +236,14 @@ def test_the_interval_beside_a_gate_counts_each_test_once() -> None:
     once, again = (result_of("coherence.mean >= 0.75", results) for results in ([*PASSED, *FAILED], several))
 
     assert once.note.removeprefix("n=8") == again.note.removeprefix("n=24")
+
+
+@pytest.mark.parametrize(("name", "actual"), [("p50", 500), ("p95", 950), ("p99", 990)])
+def test_each_quantile_of_latency_is_its_own(name: str, actual: float) -> None:
+    results = [make_case(number, latency_ms=10.0 * (number + 1)) for number in range(100)]
+    assert result_of(f"latency.{name} <= 9999", results).actual == pytest.approx(actual, rel=0.0051)
+
+
+def test_tags_that_there_are_are_not_told_as_missing() -> None:
+    broken = [make_case(0, status=Status.ERROR, metadata={"area": "billing"}, named_scores={})]
+    assert result_of("pass_rate[area=billing] >= 1%", broken).note == "there is nothing to count"

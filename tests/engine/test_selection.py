@@ -53,6 +53,8 @@ TESTS = [
         (Selection(metadata=(("langs", "de"),)), [0]),
         (Selection(metadata=(("langs", "d"),)), []),
         (Selection(metadata=(("level", "3"),)), [2]),
+        (Selection(metadata=(("nothing", "null"),)), []),
+        (Selection(metadata=(("nothing", ""),)), []),
         (Selection(metadata=(("area", "bill"), ("langs", "en"))), [0]),
         (Selection(first=2), [0, 1]),
         (Selection(first=0), []),
@@ -139,6 +141,9 @@ def test_what_is_written_tells_apart_whatever_selects_other_tests() -> None:
     assert len(set(written)) == len(said)
     assert [selection.takes_all for selection in said] == [True] + [False] * (len(said) - 1)
     assert Selection(seed=5).written == Selection().written == {}
+    assert Selection(failing=frozenset({"a"})).written == {
+        "--filter-failing": "ca978112ca1bbdca"
+    }  # stored with runs
     assert Selection(failing=frozenset("abc")).written == Selection(failing=frozenset("cab")).written
 
 

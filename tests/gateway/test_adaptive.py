@@ -133,6 +133,24 @@ def test_one_overloaded_server_leaves_the_slots_of_another_alone(world):
     assert free.most_on_the_wire == 8
 
 
+@pytest.mark.parametrize(
+    ("status", "wait_s", "ends_at"),
+    [(503, None, 1003), (529, None, 1003), (500, 1, 1003), (500, None, 1002), (502, None, 1002)],
+)
+def test_only_a_server_that_is_asked_too_much_is_asked_less_at_once(world, status, wait_s, ends_at):
+    async def server(request):
+        await world.time.sleep(1)
+        if int(request.messages[0].content) < 8:
+            error = ProviderUnavailableError("busy", provider_id="f", status=status)
+            error.retry_after_s = wait_s
+            return error
+        return "fine"
+
+    provider = FakeProvider(server, limits=ProviderLimits(max_concurrency=8, max_retries=0))
+    complete_all(world, [(provider, ask(str(number))) for number in range(16)])
+    assert world.time.now == ends_at
+
+
 def test_an_error_that_is_no_overload_changes_nothing(world):
     async def server(request):
         await world.time.sleep(1)

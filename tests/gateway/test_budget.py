@@ -12,7 +12,7 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.budget import Budget, BudgetLayer
+from geval_cli.gateway.budget import Budget, BudgetLayer, _Price
 from geval_cli.gateway.call import ModelCall, ServerKey
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.providers.base import ProviderLimits
@@ -110,6 +110,18 @@ def test_each_kind_of_request_tells_its_own_price_first(world):
     assert [request.role for request in provider.requests[:2]] == list(Role)
 
 
+def test_questions_for_other_answers_are_of_another_kind(world):
+    def server(request):
+        return costing(5.0 if "steps" in request.response_schema["properties"] else 0.01)(request)
+
+    provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=20.0)
+    schemas = [{"properties": {name: {}}} for name in ("score", "steps")]
+    requests = [ask(f"{n:02}", response_schema=schema) for n in range(50) for schema in schemas]
+    ask_many(world, provider, budget, requests, max_concurrency=100)
+    assert [request.response_schema for request in provider.requests[:2]] == schemas
+    assert budget.cost_usd < 20.0 + 5.0 + 0.01
+
+
 def test_longer_questions_are_expected_to_cost_more(world):
     def server(request):
         return costing(len(request.messages[0].content) / 100)(request)
@@ -117,6 +129,14 @@ def test_longer_questions_are_expected_to_cost_more(world):
     provider, budget = FakeProvider(slowly(world, server)), Budget(max_cost_usd=10.0)
     ask_many(world, provider, budget, [ask("x"), *(ask(f"{n:0100}") for n in range(99))], max_concurrency=100)
     assert budget.cost_usd <= 11.01
+
+
+def test_of_several_answers_to_a_question_each_counts_as_one_of_its_length():
+    price = _Price()
+    price.learn(1.0, answers=4, characters=100)
+    assert price.expected_usd(answers=2, characters=100) == pytest.approx(0.5)
+    assert price.expected_usd(answers=2, characters=200) == pytest.approx(1.0)
+    assert price.expected_usd(answers=1, characters=1) == pytest.approx(0.25)
 
 
 def test_only_the_first_request_of_a_kind_goes_alone(world):
@@ -273,6 +293,15 @@ def test_samples_that_were_paid_for_are_not_bought_again(world):
     provider, budget = FakeProvider(lambda _: ["only one"]), Budget(max_requests=3)
     assert len(world.time.run(body()).choices) == 5
     assert len(provider.requests) == 5
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [(1, "of 1 request is used up"), (2, "of 2 requests is used up"), (1000, "of 1,000 requests is used up")],
+)
+def test_a_budget_is_named_by_its_number(most, said):
+    with pytest.raises(BudgetError, match=said):
+        Budget(max_requests=most, requests=most).check()
 
 
 @pytest.mark.parametrize("budget", [Budget(max_requests=0), Budget(max_cost_usd=0.5)])

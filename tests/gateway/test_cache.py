@@ -197,6 +197,28 @@ def test_a_cache_that_cannot_be_written_to_still_gives_what_it_has(world, cache,
     assert len(world.notices) == 1
 
 
+def test_what_cannot_be_written_once_is_not_written_again_in_this_run(world, cache, tmp_path):
+    """As the user was told: a disk that is full is not tried for every answer."""
+
+    def change(statement):
+        other = sqlite3.connect(tmp_path / "home" / "cache.db")
+        other.execute(statement)
+        other.commit()
+        other.close()
+
+    async def body():
+        gateway = world.gateway(cache=cache)
+        change("CREATE TRIGGER full BEFORE INSERT ON choices BEGIN SELECT RAISE(ABORT, 'no'); END")
+        await gateway.complete(provider, ask("a"))
+        change("DROP TRIGGER full")
+        await gateway.complete(provider, ask("b"))
+        return (await cache.stats()).entries
+
+    provider = FakeProvider()
+    assert world.time.run(body()) == 0
+    assert len(world.notices) == 1
+
+
 def test_memory_keeps_what_was_read_last():
     memory = Memory()
     memory.put({str(number): StoredChoice(Choice(str(number))) for number in range(10_000)})
@@ -220,6 +242,13 @@ def test_memory_keeps_fewer_long_answers():
     memory = Memory(1000)
     memory.put({str(number): StoredChoice(Choice("long" * 10_000)) for number in range(9)})
     assert set(memory.get([str(number) for number in range(9)])) == {"6", "7", "8"}
+
+
+def test_an_answer_that_is_put_again_takes_its_room_once():
+    memory = Memory(1000)
+    for _ in range(100):
+        memory.put({name: StoredChoice(Choice("long" * 10_000)) for name in "abc"})
+    assert set(memory.get("abc")) == set("abc")
 
 
 def test_an_answer_that_is_asked_for_often_is_read_from_the_disk_once(world, cache, tmp_path):
@@ -298,7 +327,7 @@ def test_more_samples_of_a_question_count_those_that_are_new_to_the_run(world, c
     assert [(usage.requests, usage.cached_requests) for usage in usages] == [(2, 0), (3, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_what_samples_of_one_request_cost_is_split_over_them_without_a_rest(world, cache, count):
     """So that whoever reads them one by one later finds what the whole cost."""
 
@@ -312,6 +341,7 @@ def test_what_samples_of_one_request_cost_is_split_over_them_without_a_rest(worl
     keys = choice_keys(provider.identity, request)
     stored = world.time.run(cache.get_many(keys))
     shares = [stored[key].usage for key in keys]
+    assert [share.requests for share in shares] == [1] * count
     assert sum(share.input_tokens for share in shares) == 100
     assert sum(share.output_tokens for share in shares) == 11
     assert sum(share.cost_usd for share in shares) == pytest.approx(0.35)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_provider import FakeProvider, ask
 
-from geval_cli.errors import ProviderRequestError, ProviderTimeoutError
+from geval_cli.errors import ProviderRateLimitError, ProviderRequestError, ProviderTimeoutError
 from geval_cli.gateway.limits import Window
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Usage
@@ -206,3 +206,52 @@ def test_an_answer_from_the_cache_waits_for_nothing(world):
     spaced = slow(world, 0, limits=ProviderLimits(delay_ms=1500))
     complete_all(world, [(spaced, ask("once")) for _ in range(4)])
     assert world.time.now == 1000
+
+
+def test_a_call_cancelled_while_the_run_is_crowded_leaves_its_providers_slot(world):
+    crowding = slow(world, 100, model="crowding")
+    provider = slow(world, limits=ProviderLimits(max_concurrency=1))
+
+    async def body():
+        gateway = world.gateway(max_concurrency=1)
+        first = asyncio.create_task(gateway.complete(crowding, ask("x")))
+        await world.time.sleep(0)
+        waiting = asyncio.create_task(gateway.complete(provider, ask("waiting")))
+        await world.time.sleep(1)
+        waiting.cancel()
+        await asyncio.wait([waiting, first])
+        return await gateway.complete(provider, ask("after"))
+
+    assert world.time.run(body()).text == "after"
+
+
+def test_a_pause_that_begins_while_a_call_stands_in_line_takes_no_slot(world):
+    refused = []
+
+    async def server(request):
+        await world.time.sleep(1)
+        if not refused:
+            refused.append(request)
+            raise ProviderRateLimitError("too many", provider_id="fake", status=429, retry_after_s=5)
+        return "fine"
+
+    provider = FakeProvider(server, limits=ProviderLimits(max_concurrency=1))
+    answers = complete_all(world, [(provider, ask(str(number))) for number in range(4)])
+    assert [answer.text for answer in answers] == ["fine"] * 4
+    assert world.time.now >= 1010
+
+
+@pytest.mark.parametrize(("characters", "ends_at"), [(200, 1000), (204, 1062)])
+def test_four_characters_are_taken_for_a_token_until_the_server_says_more(world, characters, ends_at):
+    provider = FakeProvider(
+        lambda _: ModelResponse((Choice("x"),), usage=Usage(input_tokens=50)),
+        limits=ProviderLimits(tokens_per_minute=100),
+    )
+
+    async def body():
+        gateway = world.gateway()
+        await gateway.complete(provider, ask("a" * 200))
+        await gateway.complete(provider, ask("b" * characters))
+
+    world.time.run(body())
+    assert world.time.now == pytest.approx(ends_at, abs=1)

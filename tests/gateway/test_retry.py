@@ -68,6 +68,23 @@ def test_after_max_retries_the_last_error_is_raised(world):
     assert [call.failed for call in world.calls] == [True]
 
 
+@pytest.mark.parametrize(
+    ("wait_s", "retries", "asked"), [(0, 2, "down (asked 3 times)"), (120, 1, "down (asked 2 times)")]
+)
+def test_an_error_says_how_often_the_model_was_asked(world, wait_s, retries, asked):
+    limits = ProviderLimits(max_retries=retries, timeout_s=60)
+    with pytest.raises(ProviderUnavailableError) as caught:
+        complete(world, FakeProvider(lambda _: unavailable(wait_s), limits=limits))
+    assert caught.value.message == asked
+
+
+def test_an_error_after_one_attempt_says_nothing_of_attempts(world):
+    limits = ProviderLimits(max_retries=1, timeout_s=60)
+    with pytest.raises(ProviderUnavailableError) as caught:
+        complete(world, FakeProvider(lambda _: unavailable(120.5), limits=limits))
+    assert caught.value.message == "down"
+
+
 def test_waits_grow_exponentially_up_to_half_a_minute(world):
     provider = FakeProvider(lambda _: unavailable(), limits=ProviderLimits(max_retries=8))
     with pytest.raises(ProviderUnavailableError):

@@ -16,6 +16,7 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.judge.dimensions import DIMENSIONS
+from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import JudgedCase, Metric, RubricPrompt
@@ -286,6 +287,26 @@ def test_many_ratings_are_shortened_in_words():
     reason = run(replace(COHERENT, scoring="samples", samples=7), judge, ARTICLE).reason
 
     assert reason.endswith("1 29%, 2 14%, 2.5 14%, 3 14%, 4 14%, ...)")
+
+
+def test_as_many_ratings_as_are_shown_are_not_shortened():
+    judge = says(reply("1", "2", "3", "4", "5"))
+
+    reason = run(replace(COHERENT, scoring="samples", samples=5), judge, ARTICLE).reason
+
+    assert reason.endswith("1 20%, 2 20%, 3 20%, 4 20%, 5 20%)")
+
+
+def test_a_sample_that_a_token_limit_cut_off_says_so():
+    choices = (Choice("I thi", finish_reason="length"), Choice("?"), Choice("?"))
+    cut, whole = ModelResponse(choices[:2]), ModelResponse(choices[1:])
+    metric = replace(COHERENT, scoring="samples", samples=2)
+
+    with pytest.raises(JudgeError, match=r"the first because .* \(a token limit cut it off\)"):
+        run(metric, says(cut), ARTICLE)
+    with pytest.raises(JudgeError) as caught:
+        run(metric, says(whole), ARTICLE)
+    assert "cut it off" not in caught.value.message
 
 
 def test_min_valid_can_be_set():
@@ -677,6 +698,17 @@ def test_of_too_few_readable_samples_those_that_cannot_be_read_are_asked_for_aga
     assert {request.role for request in judge.forgotten} <= {Role.JUDGE}
 
 
+def test_unreadable_samples_without_numbers_are_all_asked_for_again():
+    class Nameless(KeepingJudge):
+        async def complete(self, request):
+            return replace(await super().complete(request), sample_indexes=())
+
+    judge = Nameless(lambda _: reply("4", "?", "?"))
+    with pytest.raises(JudgeError, match="of 3 samples are valid"):
+        run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE)
+    assert [request.sample_indexes for request in judge.forgotten] == [(0, 1, 2)]
+
+
 # -- rubric prompts ---------------------------------------------------------------------------------------------
 
 FORM = """Rate {{dimension}} ({{min}}-{{max}}) - {{criteria}}
@@ -826,3 +858,10 @@ def test_the_verdict_is_the_judges_own_whatever_the_output_says(output):
     assert f"\n{output}\n<<<END Actual Output " in prompt
     assert prompt.endswith("\n\nJSON:")
     assert result.rating == 2
+
+
+@pytest.mark.parametrize(
+    ("share", "estimator"), [(MIN_COVERAGE, "logprobs"), (MIN_COVERAGE - 0.01, "single")]
+)
+def test_just_enough_coverage_is_enough(share, estimator):
+    assert run(CORRECT, says(weighed_verdict({"8": share}))).estimator == estimator

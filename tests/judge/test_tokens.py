@@ -77,3 +77,12 @@ def test_what_follows_lost_tokens_must_follow_in_the_text_too():
     text = "x 1 y 10"
 
     assert [item[:2] for item in spans(["x ", "\ufffd", "1", "0"], text)] == [("x ", 0), ("1", 6), ("0", 7)]
+
+
+def test_matching_resumes_further_away_the_more_tokens_were_lost():
+    text = "一二三四五六七八九十 ok 8}"
+    assert spans(["\ufffd"] * 5 + [" ok ", "8", "}"], text) == [
+        (" ok ", 10, 14),
+        ("8", 14, 15),
+        ("}", 15, 16),
+    ]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.judge.weighing import weigh_by_logprobs
+from geval_cli.judge.weighing import LARGEST_SCALE, Scale, weigh_by_logprobs
 from geval_cli.records import TokenAlternative, TokenLogprob
 
 ENDS = ("}", "\n}", ",", ', "ok": true}', '"}', " ", "\n", ".\n", ")")
@@ -139,6 +139,12 @@ def test_decimals_over_three_tokens():
     assert found.masses == pytest.approx({3.5: 0.9 * 0.8 * 0.75, 3: 0.9 * 0.2 + 0.9 * 0.8 * 0.25})
 
 
+def test_a_point_behind_a_rating_leaves_it_open_until_the_next_token():
+    tokens = [token("7", 1), token(".", 1), token("\n", 0.6, [("5", 0.4)])]
+
+    assert weigh(tokens, "7", score_step=0.5).masses == pytest.approx({7: 0.6, 7.5: 0.4})
+
+
 def test_a_rating_between_the_steps_counts_and_makes_bare_digits_doubtful():
     tokens = [
         token("7", 0.6, [("8", 0.4)]),
@@ -216,6 +222,11 @@ def test_a_score_whose_tokens_are_missing_has_no_distribution():
 
 def test_a_score_in_words_has_no_distribution():
     assert weigh([token("eight", 1)], "eight").coverage == 0
+
+
+@pytest.mark.parametrize(("high", "ratings"), [(LARGEST_SCALE - 1, LARGEST_SCALE), (LARGEST_SCALE, 0)])
+def test_the_largest_scale_is_still_spelled(high, ratings):
+    assert len(Scale.of((0, high), 1).spellings) == ratings
 
 
 def test_a_scale_with_too_many_ratings_settles_nothing():
@@ -483,3 +494,9 @@ def test_a_plus_before_the_score_is_part_of_it(tokens):
     path = [token('{"score":', 1), *[token(text, 1) for text in tokens], token("}", 1)]
 
     assert weigh(path, "+3", score_range=(-5, 5)).masses == pytest.approx({3: 1})
+
+
+def test_a_first_token_that_cannot_be_read_is_not_made_up_for_by_those_behind_it():
+    tokens = [token(" x: 1", 0.6, [(" x: 2", 0.4)]), token(".", 1), token("\n", 1)]
+
+    assert weigh(tokens, "1", text="x: 1.\n").masses == {}

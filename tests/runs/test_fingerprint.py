@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -27,6 +28,10 @@ def said(before: Any, now: Any, **parts: Any) -> list[str]:
         ({"a": "x" * 100}, {"a": 0}, ['a: "' + "x" * 56 + "... -> 0"]),
         ({"password": "one"}, {"password": "two"}, ["password: *** -> ***"]),
         ({"note": "sk-abcdefgh1234"}, {"note": ""}, ['note: "***" -> ""']),
+        ({"a": "x" * 58}, {"a": 0}, ['a: "' + "x" * 58 + '" -> 0']),
+        ({"a": "xy"}, {"a": ["x", "z"]}, ['a: "xy" -> ["x", "z"]']),
+        ({"a": ["x", "z"]}, {"a": "xy"}, ['a: ["x", "z"] -> "xy"']),
+        ({"a": {"b": 1}}, {"a": [1]}, ['a: {"b": 1} -> [1]']),
         ({"a": [True]}, {"a": [True]}, []),
     ],
 )
@@ -63,3 +68,13 @@ def test_files_are_told_by_their_names() -> None:
 def test_a_value_from_the_environment_is_told_without_showing_it() -> None:
     lines = said({"a": 1}, {"a": 1}, suite=({"config: prompts": "1"}, {"config: prompts": "2"}))
     assert lines == ["prompts: a value that comes from the environment or from another file"]
+
+
+def test_parts_that_are_equal_are_not_told() -> None:
+    parts = [json.loads('{"file: a.txt": ["same hash"], "config: tests": ["same hash"]}') for _ in range(2)]
+    assert said({}, {}, suite=tuple(parts)) == []
+
+
+def test_a_part_without_words_of_its_own_is_told_by_its_name() -> None:
+    assert said({}, {}, suite=({"strict": "1"}, {"strict": "2"})) == ["strict"]
+    assert said({}, {}, suite=({"vars": "1"}, {"vars": "2"})) == []

@@ -59,6 +59,30 @@ def test_a_gate_on_what_the_config_lacks_is_a_problem(
 
 
 @pytest.mark.parametrize(
+    ("written", "message", "hint"),
+    [
+        ("errors <= 1", "`gates` must be a list", "put `- ` before each gate"),
+        ("{errors: 1}", "`gates` must be a list", "write"),
+        ("[{errors: 1}]", "a gate is one text", "write"),
+    ],
+)
+def test_gates_that_are_no_list_of_texts_are_refused(
+    tmp_path: Path, written: str, message: str, hint: str
+) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: {written}\n")
+    assert found.message.startswith(message)
+    assert found.hint.startswith(hint)
+
+
+def test_a_gate_on_a_metric_that_nothing_has_names_those_that_there_are(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['style.mean >= 0']\n")
+    assert found.notes == ("metrics: hellos, tone",)
+    bare = SUITE.replace(", metric: tone", "").replace(', metric: "{{word}}s"', "")
+    (found,) = problems_of(tmp_path, f"{bare}gates: ['style.mean >= 0']\n")
+    assert found.notes == ("no assertion has a metric",)
+
+
+@pytest.mark.parametrize(
     "gate",
     [
         "tone.mean >= 0.5",

@@ -1,12 +1,15 @@
 import pytest
 
+from geval_cli.records import JsonValue
 from geval_cli.source.problems import draw_source_line
 from geval_cli.source.secrets import (
+    header_values,
     is_secret_name,
     is_secret_parameter,
     mask_config,
     mask_text,
     secret_values,
+    secret_variables,
 )
 from geval_cli.specs.base import ProviderSpec
 
@@ -249,3 +252,58 @@ def test_a_provider_shows_itself_without_its_keys() -> None:
 )
 def test_hostile_texts_are_searched_quickly(part: str) -> None:
     assert mask_text(part * 20_000) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('password: "sk-abcdefgh1234 and more words"', "password: ***"),
+        ("https://x.example/?token=sk-abcdefgh1234!rest", "https://x.example/?token=***"),
+        ("--token sk-abcdefgh1234@tail-of-it", "--token ***"),
+    ],
+)
+def test_a_secret_within_a_secret_does_not_end_it(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({"api_key_env": "CORP_KEY", "model_env": "NAME"}, {"CORP_KEY"}),
+        ({"apiKeyEnvar": "CORP_KEY"}, {"CORP_KEY"}),
+        ({"api_key_env": ["CORP_KEY"]}, set()),
+        ({"apiKey": "{{ env.A }}{{ env.B }}"}, {"A", "B"}),
+        ({"apiKey": 12345, "label": "{{ env.L }}"}, set()),
+        ({"auth": {"user": ["{{ env.U }}"], "n": 5}}, {"U"}),
+        ({"headers": {"X-Corp": "{{ env.H }}"}, "body": {"X-Corp": "{{ env.B }}"}}, {"H"}),
+        ({"headers": {"Accept": "{{ env.H }}", "n": 5}}, {"H"}),
+        (
+            {"url": "https://{{ env.U }}:{{ env.P }}@x.example/{{ env.PATH }}?sig={{ env.S }}"},
+            {"U", "P", "S"},
+        ),
+        (["{{ env.L }}"], set()),
+    ],
+)
+def test_variables_that_hold_keys_are_known_by_where_they_are_used(
+    config: JsonValue, names: set[str]
+) -> None:
+    assert set(secret_variables(config)) == names
+
+
+def test_the_plural_is_a_secret_only_of_some_keys() -> None:
+    assert all(is_secret_name(name) for name in ["api_keys", "access_keys", "SECRET_KEYS", "privateKeys"])
+    assert not any(is_secret_name(name) for name in ["keys", "arrow_keys", "dictKeys"])
+
+
+def test_short_parts_of_a_secret_are_no_secrets() -> None:
+    """They would be masked wherever they occur in a text."""
+    assert set(secret_values({"Cookie": "sid=0123456789; n=1234567"})) == {
+        "sid=0123456789; n=1234567",
+        "n=1234567",
+        "0123456789",
+    }
+
+
+def test_short_values_of_headers_are_hidden_in_their_place_only() -> None:
+    assert list(header_values({"X-Corp": "ab12c"})) == []
+    assert list(header_values({"X-Corp": "ab12cd"})) == ["ab12cd"]

@@ -204,3 +204,30 @@ def test_the_interval_of_a_share_counts_clusters(
 def test_the_share_of_single_cases_is_wilsons(passed: list[bool]) -> None:
     found = clustered(*((test, float(value)) for test, value in enumerate(passed))).share_interval()
     assert found == wilson_interval(sum(passed), len(passed))
+
+
+@pytest.mark.parametrize(
+    ("scores", "lowest", "highest"),
+    [((0.9, 1.5), False, False), ((-0.1, 1.0), False, False), ((0.1, 0.9), True, True)],
+)
+def test_only_an_interval_of_scores_is_cut(scores: tuple[float, ...], lowest: bool, highest: bool) -> None:
+    interval = clustered(*enumerate(scores)).interval()
+    assert interval is not None
+    assert (interval[0] >= 0, interval[1] <= 1) == (lowest, highest)
+
+
+def test_open_clusters_are_clusters() -> None:
+    assert [clustered(*((test, 0.5) for test in range(count))).clusters for count in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_large_mean_loses_no_digits() -> None:
+    """Milliseconds since 1970, say: what differs is far behind the first digits."""
+    near = clustered((0, 0.25), (1, 0.75), (2, 1.5))
+    far = clustered((0, 1e12 + 0.25), (1, 1e12 + 0.75), (2, 1e12 + 1.5))
+    assert far.standard_error() == pytest.approx(near.standard_error(), rel=1e-9)
+
+
+def test_one_cluster_has_a_mean_and_no_interval() -> None:
+    one = clustered((0, 0.5), (0, 0.7))
+    assert (one.mean, one.interval(), one.standard_error()) == (pytest.approx(0.6), None, None)
+    assert (clustered().mean, clustered().interval(), clustered().share_interval()) == (None, None, None)

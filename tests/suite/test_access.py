@@ -87,6 +87,13 @@ def test_two_configs_may_read_in_both_of_their_folders_and_nowhere_else(tmp_path
     ]
 
 
+def test_a_name_that_means_nothing_by_now_is_not_read(folder: Path) -> None:
+    with (folder / "a.txt").open("rb") as stream:
+        (folder / "a.txt").unlink()
+        with pytest.raises(OutsideError):
+            access_of_stranger([folder]).require_same(stream, folder / "a.txt")
+
+
 def test_a_name_that_means_another_file_by_now_is_not_read(folder: Path) -> None:
     access = access_of_stranger([folder])
     with (folder / "a.txt").open("rb") as stream:

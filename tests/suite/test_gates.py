@@ -56,6 +56,8 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
         ("cost <= 5%", "a limit in per cent of something that is no share", "coherence.mean >= 0.7"),
         ("pass_rate[billing] >= 0.9", "broken tags", "[area=billing]"),
         ("pass_rate[] >= 0.9", "broken tags", "[area=billing]"),
+        (".mean >= 0.5", "nothing is called `.mean`", "METRIC.mean"),
+        ("'' .mean >= 0.5", "nothing is called `'' .mean`", "METRIC.mean"),
         ("errors <= 1e3", "this is no gate", "errors <= 1%"),
     ],
 )

@@ -1,0 +1,174 @@
+"""The modules whose every line decides something for the user, and the tests that say so; most telling ones first."""
+
+CORE: dict[str, tuple[str, ...]] = {
+    "geval_cli/judge/weighing.py": (
+        "tests/judge/test_weighing.py",
+        "tests/judge/test_grading.py",
+        "tests/judge/test_tokens.py",
+    ),
+    "geval_cli/judge/scoring.py": ("tests/judge/test_scoring.py", "tests/judge/test_grading.py"),
+    "geval_cli/judge/estimate.py": ("tests/judge/test_grading.py", "tests/judge/test_scoring.py"),
+    "geval_cli/runs/resume.py": (
+        "tests/cli/test_resume.py",
+        "tests/cli/test_rows.py",
+        "tests/runs/test_resume.py",
+    ),
+    "geval_cli/runs/fingerprint.py": ("tests/runs/test_fingerprint.py", "tests/cli/test_resume.py"),
+    "geval_cli/engine/gates.py": (
+        "tests/engine/test_gates.py",
+        "tests/runs/test_gates_before_paying.py",
+        "tests/cli/test_gates_and_filters.py",
+    ),
+    "geval_cli/suite/gates.py": (
+        "tests/suite/test_gates.py",
+        "tests/engine/test_gates.py",
+        "tests/runs/test_gates_before_paying.py",
+        "tests/cli/test_gates_and_filters.py",
+    ),
+    "geval_cli/statistics/intervals.py": ("tests/statistics/test_intervals.py", "tests/engine/test_gates.py"),
+    "geval_cli/statistics/quantiles.py": ("tests/engine/test_gates.py",),
+    "geval_cli/engine/flakiness.py": ("tests/engine/test_flakiness.py",),
+    "geval_cli/engine/aggregate.py": ("tests/engine/test_aggregate.py", "tests/engine/test_gates.py"),
+    "geval_cli/engine/selection.py": (
+        "tests/engine/test_selection.py",
+        "tests/engine/test_filters.py",
+        "tests/cli/test_gates_and_filters.py",
+    ),
+    "geval_cli/source/secrets.py": ("tests/source/test_secrets.py",),
+    "geval_cli/source/access.py": (
+        "tests/suite/test_access.py",
+        "tests/runs/test_untrusted.py",
+        "tests/test_access_is_given.py",
+    ),
+    "geval_cli/suite/trust.py": (
+        "tests/suite/test_trust.py",
+        "tests/runs/test_untrusted.py",
+        "tests/runs/test_untrusted_execution.py",
+    ),
+    "geval_cli/gateway/limits.py": (
+        "tests/gateway/test_limits.py",
+        "tests/gateway/test_adaptive.py",
+        "tests/gateway/test_gateway.py",
+        "tests/gateway/test_retry.py",
+        "tests/gateway/test_budget.py",
+    ),
+    "geval_cli/gateway/retry.py": ("tests/gateway/test_retry.py", "tests/gateway/test_gateway.py"),
+    "geval_cli/gateway/budget.py": ("tests/gateway/test_budget.py", "tests/gateway/test_gateway.py"),
+    "geval_cli/gateway/single_flight.py": (
+        "tests/gateway/test_single_flight.py",
+        "tests/gateway/test_cache.py",
+    ),
+    "geval_cli/gateway/cache.py": (
+        "tests/gateway/test_cache.py",
+        "tests/gateway/test_fan_out.py",
+        "tests/gateway/test_single_flight.py",
+        "tests/gateway/test_gateway.py",
+    ),
+}
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        "geval_cli/judge/weighing.py",
+        "if abs(rating - value) <= _SAME_RATING:",
+        "if (abs(rating - value) < _SAME_RATING):",
+    ): "no rating is exactly 1e-9 away from another number that is read",
+    (
+        "geval_cli/judge/weighing.py",
+        "elif not _NUMBER_START.fullmatch(self._spelled): self.is_over = True",
+        "self.is_over = False",
+    ): "what is no beginning of a number becomes none by more tokens: going on counts nothing",
+    (
+        "geval_cli/judge/scoring.py",
+        "if not -_DUST <= score <= 1 + _DUST:",
+        "if not (-_DUST < score <= 1 + _DUST):",
+    ): "no score is exactly 1e-9 below 0",
+    (
+        "geval_cli/runs/fingerprint.py",
+        "if old is not new and _text(old) != _text(new):",
+        "if (_text(old) != _text(new)):",
+    ): "what is the same is written alike; it is only quicker not to write it",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_EXACT_UP_TO = 200",
+        "_EXACT_UP_TO = 201",
+    ): "there both ways give the same nine decimals",
+    (
+        "geval_cli/statistics/intervals.py",
+        "_EXACT_UP_TO = 200",
+        "_EXACT_UP_TO = (199)",
+    ): "there both ways give the same nine decimals",
+    (
+        "geval_cli/statistics/intervals.py",
+        "if _share_within(middle, freedom) < 2 * _CONFIDENCE_QUANTILE - 1:",
+        "if (_share_within(middle, freedom) <= 2 * _CONFIDENCE_QUANTILE - 1):",
+    ): "halving comes to the same place from either side",
+    (
+        "geval_cli/statistics/intervals.py",
+        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
+        "((78) * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
+    ): "beyond 200 degrees of freedom it is the twelfth decimal",
+    (
+        "geval_cli/statistics/intervals.py",
+        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,",
+        "(79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - (945 / z)) / 92160,",
+    ): "beyond 200 degrees of freedom it is the twelfth decimal",
+    (
+        "geval_cli/statistics/intervals.py",
+        "(3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,",
+        "(3 * z**7 + 19 * z**5 + 17 * z**3 - (14) * z) / 384,",
+    ): "beyond 200 degrees of freedom it is the tenth decimal",
+    (
+        "geval_cli/gateway/limits.py",
+        "while self._taken and self._taken[0].at + self._span_s <= now:",
+        "while self._taken and (self._taken[0].at + self._span_s < now):",
+    ): "at that very moment what is left of the wait is 0 either way",
+    (
+        "geval_cli/gateway/limits.py",
+        "_LONGEST_SLEEP_S = 1.0",
+        "_LONGEST_SLEEP_S = 2.0",
+    ): "how often a wait is looked at again decides nothing",
+    (
+        "geval_cli/gateway/single_flight.py",
+        "if waiter.done() and not waiter.cancelled():",
+        "if (not waiter.cancelled()):",
+    ): "who is cancelled while waiting cancels the future that it waits for",
+    (
+        "geval_cli/gateway/single_flight.py",
+        "if not flight.waiters and not flight.task.done():",
+        "if (not flight.waiters):",
+    ): "a task that is done cannot be cancelled, and leaves the table by itself",
+    (
+        "geval_cli/gateway/cache.py",
+        "if missing and call.outlives_run and self._store is not None:",
+        "if (call.outlives_run and self._store is not None):",
+    ): "asking the database for nothing gives nothing",
+    (
+        "geval_cli/gateway/cache.py",
+        "key_of = dict(zip(call.request.sample_indexes, call.keys, strict=True))",
+        "key_of = dict(zip(call.request.sample_indexes, call.keys, strict=False))",
+    ): "a call has a key for each sample",
+    (
+        "geval_cli/gateway/cache.py",
+        "return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]",
+        "return [Usage(2, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]",
+    ): "how many requests an answer took is not kept: it is always one",
+    (
+        "geval_cli/gateway/cache.py",
+        "requests=1,",
+        "requests=(0),",
+    ): "how many requests an answer took is not kept: it is always one",
+    (
+        "geval_cli/gateway/cache.py",
+        "_MEMORY_BESIDE_A_STORE = 40_000",
+        "_MEMORY_BESIDE_A_STORE = (39999)",
+    ): "a size of that order is meant",
+    (
+        "geval_cli/gateway/cache.py",
+        "_CHARACTERS_PER_WEIGHT = 150",
+        "_CHARACTERS_PER_WEIGHT = 151",
+    ): "a size of that order is meant",
+}
+"""Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
+
+Where the line alone is not enough, the one above it stands before it.
+"""

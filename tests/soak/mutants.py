@@ -1,0 +1,251 @@
+"""Puts small mistakes into the core, a seeded sample of them, and looks whether the tests beside it notice.
+
+The checkout is never written to: the mistakes go into copies of the package in a temporary folder, which stand before
+the original in environments of their own, so that the commands that tests start have the mistake as well.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+
+from soak.core import CORE, EQUIVALENT
+from soak.mutant_worker import TIMED_OUT
+from soak.mutation import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = 120
+LEAST = 3
+"""As many of each module are in a sample, if it has them."""
+SLACK_S = 20.0
+TIMES = 5
+"""A mistake may make the tests so many times slower, and `SLACK_S` more; then it counts as noticed."""
+FAILED = 1
+NOT_COLLECTED = 2
+"""Exit codes of pytest: a test failed; a module of tests could not be loaded. Others are mistakes of ours."""
+
+
+@dataclass
+class Tally:
+    """What became of the mistakes in one module."""
+
+    made: int = 0
+    killed: int = 0
+    equivalent: int = 0
+    survivors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that runs tests against its own copy of the package."""
+
+    folder: Path
+    process: "subprocess.Popen[str]"
+
+    def test(self, tests: Sequence[str], limit_s: float) -> tuple[int, float]:
+        """Return pytest's exit code and the seconds that it took."""
+        arguments = ["-x", "-q", "-n", "0", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
+        # The libraries are loaded before pytest can rewrite assertions in those that are plugins of it.
+        arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        arguments += [f"--rootdir={ROOT}", f"--basetemp={self.folder / 'tmp'}", "--hypothesis-seed=0"]
+        order = {
+            "arguments": arguments + [str(ROOT / test) for test in tests],
+            "copy": str(self.folder / "copy"),
+            "limit_s": limit_s,
+            "output": str(self.output),
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return answer["code"], answer["seconds"]
+
+    @property
+    def output(self) -> Path:
+        """What pytest printed last."""
+        return self.folder / "output.txt"
+
+    @contextmanager
+    def with_text(self, module: str, text: str, number: int) -> Iterator[None]:
+        """Have `text` as the module. Every text has a time of its own, by which Python knows compiled ones."""
+        path = self.folder / "copy" / module
+        original, before = path.read_text(encoding="utf-8"), path.stat().st_mtime
+        try:
+            path.write_text(text, encoding="utf-8")
+            os.utime(path, (number, number))
+            yield
+        finally:
+            path.write_text(original, encoding="utf-8")
+            os.utime(path, (before, before))
+
+
+def main(words: Sequence[str] | None = None) -> bool:
+    """Return whether every mistake was noticed, but those that are known to change nothing."""
+    chosen = _options().parse_args(words)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as for Ctrl-C: nothing is left behind
+    modules = [
+        module for module in CORE if not chosen.modules or any(part in module for part in chosen.modules)
+    ]
+    made = {module: mutants((ROOT / module).read_text(encoding="utf-8")) for module in modules}
+    sample = sampled(made, chosen.sample, chosen.seed)
+    print(f"{sum(map(len, sample.values()))} mutants, seed {chosen.seed}", flush=True)
+    tallies = {module: Tally() for module in modules}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-mutants-")))
+        # Left last, so that it waits for its jobs when their workers are gone.
+        pool = stack.enter_context(ThreadPoolExecutor(chosen.jobs))
+        idle: Queue[Worker] = Queue()
+        for number in range(chosen.jobs):
+            idle.put(stack.enter_context(started_worker(folder / str(number))))
+        stop = threading.Event()
+        try:
+            jobs = [
+                pool.submit(_try_module, module, sample[module], idle, tallies[module], stop)
+                for module in modules
+            ]
+            for job in jobs:
+                job.result()
+        finally:
+            stop.set()
+    show(tallies)
+    return not any(tally.survivors for tally in tallies.values())
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m soak mutants", description=__doc__)
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many mutants; 0 for all of them")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--modules", nargs="+", metavar="PART", help="those whose path contains it")
+    return parser
+
+
+def sampled(made: dict[str, list[Mutant]], size: int, seed: int) -> dict[str, list[Mutant]]:
+    """Return `size` of the mutants, of each module as many as are its share, and not fewer than `LEAST`."""
+    total = sum(map(len, made.values()))
+    chosen = {}
+    for module, all_of_it in made.items():
+        share = len(all_of_it) if not size else max(LEAST, round(size * len(all_of_it) / total))
+        chance = random.Random(f"{seed} {module}")
+        chosen[module] = chance.sample(all_of_it, min(share, len(all_of_it)))
+    return chosen
+
+
+def _try_module(
+    module: str, chosen: Sequence[Mutant], idle: "Queue[Worker]", tally: Tally, stop: threading.Event
+) -> None:
+    """Try the mutants of one module, one after the other, on one worker."""
+    source = (ROOT / module).read_text(encoding="utf-8")
+    worker = idle.get()
+    try:
+        limit_s = _time_limit_s(worker, module)
+        for number, mutant in enumerate(chosen, start=1):
+            if stop.is_set():
+                return
+            with worker.with_text(module, mutant.text, number):
+                is_noticed = _is_noticed(worker, module, limit_s)
+            tally.made += 1
+            if is_noticed:
+                tally.killed += 1
+            elif is_equivalent(module, mutant):
+                tally.equivalent += 1
+            else:
+                tally.survivors.append(mutant.difference(source, module))
+        print(f"{module}: {tally.killed} of {tally.made}", *tally.survivors, sep="\n", flush=True)
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        idle.put(worker)
+
+
+def _time_limit_s(worker: Worker, module: str) -> float:
+    """Return how long the module's tests may take; they must pass as it is."""
+    code, seconds = worker.test(CORE[module], 600)
+    if code:
+        raise SystemExit(f"{module}: its tests fail as it is ({code})\n{worker.output.read_text()[-3000:]}")
+    return seconds * TIMES + SLACK_S
+
+
+def _is_noticed(worker: Worker, module: str, limit_s: float) -> bool:
+    code, _ = worker.test(CORE[module], limit_s)
+    if code not in {0, FAILED, NOT_COLLECTED, TIMED_OUT}:
+        raise SystemExit(f"{module}: pytest ended with {code}\n{worker.output.read_text()[-3000:]}")
+    return code != 0
+
+
+def is_equivalent(module: str, mutant: Mutant) -> bool:
+    """Tell whether the mistake is one of those that are known to change nothing."""
+    lines = (mutant.before, f"{mutant.above} {mutant.before}")
+    return any((module, line, mutant.after) in EQUIVALENT for line in lines)
+
+
+@contextmanager
+def started_worker(folder: Path) -> Iterator[Worker]:
+    """Start a worker in an environment where a copy of the package takes the place of the original."""
+    package = "geval_cli"
+    shutil.copytree(ROOT / package, folder / "copy" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    # Whoever starts this environment's Python, even with other variables, finds the copy and then our libraries.
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = folder / "env" / "lib" / version / "site-packages"
+    (site / "copy.pth").write_text(f"{folder / 'copy'}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    environment = os.environ | {
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis"),
+        "PYTHONPATH": str(ROOT / "tests"),
+    }
+    with subprocess.Popen(
+        [str(folder / "env" / "bin" / "python"), "-P", str(Path(__file__).with_name("mutant_worker.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is ours to handle
+    ) as process:
+        try:
+            yield Worker(folder, process)
+        finally:
+            process.terminate()
+
+
+def show(tallies: dict[str, Tally]) -> None:
+    """Print a line for each module, and every mistake that nobody noticed."""
+    print(f"\n{'module':36} mutants  killed  equivalent  open")
+    for module, tally in tallies.items():
+        print(
+            f"{module:36} {tally.made:7}  {tally.killed:6}  {tally.equivalent:10}  {len(tally.survivors):4}"
+        )
+    made, killed, equivalent = (
+        sum(getattr(tally, name) for tally in tallies.values()) for name in ("made", "killed", "equivalent")
+    )
+    share = killed / max(1, made - equivalent)
+    print(
+        f"{'all':36} {made:7}  {killed:6}  {equivalent:10}  {made - killed - equivalent:4}  {share:.1%} killed"
+    )
+
+
+def started_as_command() -> None:
+    began = time.monotonic()
+    is_good = main()
+    print(f"{time.monotonic() - began:.0f} s")
+    sys.exit(not is_good)
+
+
+if __name__ == "__main__":
+    started_as_command()

@@ -1,0 +1,72 @@
+"""A stranger's tests must stay what they were when they were checked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import pytest
+
+from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.errors import ConfigError
+from geval_cli.source.source_map import SourcePath
+from geval_cli.suite.trust import WatchedTests
+
+
+@dataclass
+class Source:
+    """Tests that may be others each time."""
+
+    tests: list[TestCase]
+
+    def __iter__(self) -> Iterator[TestCase]:
+        yield from self.tests
+
+
+def case(index: int = 0, **changes: object) -> TestCase:
+    return TestCase(index, SourcePath.nowhere(), None, **changes)  # type: ignore[arg-type]
+
+
+def told(watched: WatchedTests) -> bool:
+    """Whether reading the tests once more ends with what is wrong with them."""
+    with pytest.raises(ConfigError) as caught:
+        list(watched)
+    return "is not what was checked" in caught.value.problems[0].message
+
+
+def asserting(metric: str) -> TestCase:
+    return case(assertions=(Assertion(type="contains", metric=metric),))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (case(vars={"x": "a"}), case(vars={"x": "b"})),
+        (case(vars={"x": PurePosixPath("a")}), case(vars={"x": PurePosixPath("b")})),
+        (case(metadata={"a": 2}), case(metadata={"a": 1})),
+        (asserting("a"), asserting("b")),
+        (asserting("a"), case()),
+    ],
+)
+def test_a_test_that_has_changed_is_not_run(before: TestCase, now: TestCase) -> None:
+    source = Source([before])
+    watched = WatchedTests(source)
+    assert [list(watched), list(watched)] == [[before], [before]]
+    source.tests = [now]
+    assert told(watched)
+
+
+def test_tests_that_come_or_go_after_they_were_checked_are_not_run() -> None:
+    source = Source([case(0), case(1)])
+    watched = WatchedTests(source)
+    list(watched)
+    for others in ([case(0), case(1), case(2)], [case(0)]):
+        source.tests = others
+        assert told(watched)
+
+
+def test_what_was_read_in_part_is_checked_where_it_goes_on() -> None:
+    source = Source([case(0), case(1)])
+    watched = WatchedTests(source)
+    next(iter(watched))
+    assert len(list(watched)) == 2
