@@ -35,7 +35,7 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to a shell or to CI (GEVAL.md, section 4)."""
+    """The exit codes that a shell or CI sees (GEVAL.md, section 4)."""
 
     OK = 0
     FAILED = 1

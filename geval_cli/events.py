@@ -1,4 +1,4 @@
-"""What the engine says while it runs. Progress, store and reports listen; none of them is known here."""
+"""Define the events of a run. Progress, store and reports listen to them; none of these is known here."""
 
 from msgspec import Struct
 

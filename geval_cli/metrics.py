@@ -53,7 +53,7 @@ def _words(text: str) -> list[str]:
 
 
 Judged = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""What a g-eval is recognised by: its type, its criteria and, without them, its steps; no space around texts."""
+"""The key of a g-eval: its type, its criteria or, without them, its steps; no space around texts."""
 
 
 def lacks_metrics(assertions: Iterable[AssertionResult]) -> bool:

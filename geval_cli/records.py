@@ -111,7 +111,7 @@ class Choice(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
+    """Tokens and cost of calls. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
     `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
     gave; tokens are of the requests that were really sent. An answer that several calls of one run share counts once,
@@ -194,7 +194,7 @@ class ErrorInfo(Struct, frozen=True):
 
 
 class AssertionResult(Struct, frozen=True):
-    """What one assertion said about one output. `score` is 0..1, or None when there was nothing to score."""
+    """The result of one assertion for one output. `score` is 0..1, or None when there was nothing to score."""
 
     type: str
     metric: str | None

@@ -1,4 +1,4 @@
-"""What an assertion looks at, what it may use, and what it answers."""
+"""Define the input, the tools and the outcome of an assertion."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class Subject(Struct, frozen=True):
 
 
 class JudgeDefaults(Struct, frozen=True):
-    """What the command line says about judging; it stands between a test's own options and `defaultTest`'s.
+    """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
 
     `threshold` is what the dialect asks of a g-eval that names none.
     """
@@ -105,7 +105,7 @@ async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[A
 
 
 class Tools(Struct, frozen=True):
-    """What assertions may use: templates, a judge for any provider spec, and a way to have other assertions judged.
+    """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
 
     Attributes:
         judge_each: the results of several assertions on one output, errors as results too.
@@ -125,7 +125,7 @@ class Tools(Struct, frozen=True):
 
 
 class CheckContext(Struct, frozen=True):
-    """What is known of a test before anything is sent. `rendered_prompt` is None when it cannot be rendered.
+    """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
 
     `base_dir` is the config's folder, to which names of code files are relative.
     """

@@ -110,7 +110,7 @@ ASSERTION_TYPES = AssertionTypes(
         "max-score": "max_score:MaxScoreAssertion",
     }
 )
-"""What a config may write as `type`, without `not-`, and the class of each: `module:Class` in this package."""
+"""The types that a config may name, without `not-`, and the class of each: `module:Class` in this package."""
 
 EVALUATION_TYPES = AssertionTypes(
     {

@@ -1,4 +1,4 @@
-"""What assertions see that compare the outputs of one test: all of them, with what was found out about each."""
+"""Define the group of outputs that comparing assertions see: all of one test, with the results of each."""
 
 from collections.abc import Sequence
 

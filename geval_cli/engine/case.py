@@ -76,7 +76,7 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 
 class JobContext(Struct, frozen=True):
-    """What a job needs to be done: a way to ask the model, the tools of the assertions, what earlier jobs left."""
+    """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs."""
 
     generate: Generate
     tools: Tools
@@ -214,7 +214,7 @@ def _check_chat(job: Job, rendered: Rendered) -> None:
 
 
 def _output_of(choice: Choice) -> JsonValue:
-    """What promptfoo takes for the output: the data that a program or an HTTP API answered with, else the text."""
+    """Return the output as promptfoo defines it: the data of a program's or an HTTP API's answer, else the text."""
     if not choice.is_data:
         return choice.text
     output: JsonValue = json.loads(js_json(json.loads(choice.text)))

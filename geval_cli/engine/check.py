@@ -31,7 +31,7 @@ _TESTS_COMPARED = 100
 
 
 class Checked(Struct, frozen=True):
-    """What the first pass found.
+    """The findings of the first pass over all tests.
 
     Attributes:
         problems: all of them, warnings too.

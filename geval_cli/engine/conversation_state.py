@@ -1,4 +1,4 @@
-"""What later tests of a run see of earlier ones: outputs that are kept under a name, and former turns of a talk."""
+"""Keep what later tests of a run see of earlier ones: named outputs, and the turns of a conversation."""
 
 import json
 
@@ -28,7 +28,7 @@ def is_order_bound(test: TestCase) -> bool:
 
 
 class ConversationState(Struct):
-    """What the jobs of one run leave to those after them; they are done one by one then."""
+    """The outputs and turns that jobs leave to later ones; such jobs run one after another."""
 
     _outputs: dict[str, JsonValue] = field(default_factory=dict)
     _turns: dict[str, list[JsonValue]] = field(default_factory=dict)

@@ -25,7 +25,7 @@ _NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
 """Types whose verdict may name scores that the config does not."""
 
 ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
-"""What decides a run that nobody set a gate for."""
+"""The gate of a run without gates of its own."""
 
 
 def judge_gates(
@@ -51,7 +51,7 @@ def judge_gates(
 
 
 class _Sums(Struct):
-    """What one gate needs of the results that its tags select."""
+    """The sums that one gate needs over the results its tags select."""
 
     gate: Gate
     cases: int = 0

@@ -1,4 +1,4 @@
-"""What a run has to say besides its results, gathered from its events."""
+"""Gather the notices of a run, besides its results, from its events."""
 
 from msgspec import Struct, field
 

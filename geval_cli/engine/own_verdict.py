@@ -53,7 +53,7 @@ async def own_verdict(
 def _parts(
     spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
-    """What one assertion said, followed by what its members said: those of a set, and the parts that code told."""
+    """Return the result of an assertion, then those of its members: of a set, or the parts that code returned."""
     whole: dict[str, JsonValue] = {
         "pass": result.status is Status.PASSED,
         "score": result.score,

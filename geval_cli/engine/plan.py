@@ -1,4 +1,4 @@
-"""What a run will do: jobs, lazily, a queue of them for each provider. Pure."""
+"""Plan the jobs of a run: lazily, with a queue for each provider. Pure."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""What judges can be asked before there is an output: asked while the models under test still write theirs."""
+"""Call judges ahead for answers that need no output, while the models under test still write theirs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

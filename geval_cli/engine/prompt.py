@@ -171,13 +171,13 @@ def _with_compact_texts(value: JsonValue) -> JsonValue:
 
 
 def _stays_as_it_is(text: str) -> bool:
-    """Whether promptfoo renders nothing of a prompt: an expression of it is not closed in the line where it begins."""
+    """Return whether promptfoo leaves a prompt unrendered: an expression is not closed on the line where it begins."""
     is_marked = all(mark.search(text) for mark in _RAW_MARKS)
     return bool(_ACROSS_LINES.search(text)) and not is_marked
 
 
 def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> bool:
-    """Whether a variable's text is rendered: as soon as a name in it is no variable, all of it stays as it is."""
+    """Return whether a variable's text is rendered: one name in it that is no variable leaves all of it as it is."""
     text = _COMMENT.sub("", text)
     names = {found[1] or found[2] for found in _NAMES.finditer(text)}
     for loop in _LOOP.finditer(text):
@@ -224,7 +224,7 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    """Whether this is meant as a message. One that lacks its content is the API's to refuse: as text it would pass."""
+    """Return whether this is meant as a message. One without content is for the API to refuse: as text it would pass."""
     return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 

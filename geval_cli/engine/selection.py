@@ -17,7 +17,7 @@ _PATTERN_TIMEOUT_S = 2.0
 
 
 class Selection(Struct, frozen=True):
-    """What to take; each part narrows down what those before it left, in this order.
+    """A choice of tests; each part narrows the choice of those before it, in this order.
 
     Attributes:
         providers: a regular expression that is found in a provider's id or label.

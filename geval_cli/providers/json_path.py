@@ -6,7 +6,7 @@ from typing import Any
 from geval_cli.patterns import compile_later
 
 RESPONSE_KEYS = ("response_path", "responsePath", "transformResponse", "responseParser")
-"""What says where the answer of an HTTP API is: a path, or else JavaScript."""
+"""A pattern that tells a path to the answer of an HTTP API from JavaScript."""
 
 _STEP = compile_later(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _ROOTS = ("json", "$")

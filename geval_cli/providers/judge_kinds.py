@@ -1,4 +1,4 @@
-"""What a provider's id says that its model answers with: texts, vectors, classes, or what a moderator flags."""
+"""Tell from a provider's id what its model returns: texts, vectors, classes, or a moderator's flags."""
 
 from collections.abc import Mapping
 

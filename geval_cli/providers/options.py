@@ -91,7 +91,7 @@ CERTIFICATE_KEYS = (
     OwnKey(("client_cert", "clientCert"), "the path of a PEM file", is_text),
     OwnKey(("client_key", "clientKey"), "the path of a PEM file", is_text),
 )
-"""What a client shows to servers that want to know who it is."""
+"""The keys of a client certificate."""
 
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
@@ -187,7 +187,7 @@ def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
 
 
 class Others(Enum):
-    """What becomes of keys that are not geval's own."""
+    """The treatment of keys that are not geval's own."""
 
     SENT = "sent"
     HANDED_OVER = "handed to the program"

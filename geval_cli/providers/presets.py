@@ -274,7 +274,7 @@ def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 class _Call(Struct, frozen=True):
-    """What is called at an address: the `path` of an API, for a model, in a version of Azure's."""
+    """An endpoint at an address: the `path` of an API, for a model, in a version of Azure's."""
 
     model: str
     path: str

@@ -1,4 +1,4 @@
-"""What tokens cost: the price that the config names, else the vendor's list price as geval's table knows it.
+"""Price tokens: by the config's own price, else by the vendor's list price in geval's table.
 
 The table is the package genai-prices, as it was installed: nothing is fetched. An unknown price is None, never 0.
 """
@@ -38,7 +38,7 @@ _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".service
 
 
 class Price(Protocol):
-    """What a provider takes for tokens."""
+    """A provider's price for tokens."""
 
     def prepare(self) -> None:
         """Do what takes long beforehand, so that it delays no answer that is on its way."""

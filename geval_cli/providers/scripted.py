@@ -38,7 +38,7 @@ class ScriptedError(Struct, frozen=True):
 
 
 class ScriptEntry(Struct, frozen=True):
-    """What is answered to the prompts that `match` fits; "" fits all.
+    """The answer to the prompts that `match` fits; "" fits all.
 
     Attributes:
         replies: one of them is chosen by sample and repeat index.

@@ -1,4 +1,4 @@
-"""What a provider is built from: its part of the config, the environment, and the config's folder."""
+"""Define the source of a provider: its part of the config, the environment, and the config's folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class ProviderSource:
 
     @property
     def secret_values(self) -> list[str]:
-        """What must not be shown: all secrets of the id and the config, and of the environment, which programs see."""
+        """Return the values to hide: secrets of the id, the config and the environment, which programs see."""
         inherited = {
             name: value
             for name, value in self.env.items()

@@ -31,7 +31,7 @@ def wants_annotations(environ: Mapping[str, str]) -> bool:
 
 
 class _Annotation(Struct):
-    """What did not pass on one line of a config, over all cases."""
+    """The failures of one line of a config, over all cases."""
 
     status: Status
     location: str

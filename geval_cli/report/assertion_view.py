@@ -66,7 +66,7 @@ class AssertionView(Struct, frozen=True):
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """What `detail` holds of one verdict; everything that is given out is inert."""
+    """One verdict of a judge out of `detail`; all its texts are sanitized."""
 
     detail: Mapping[str, JsonValue]
 

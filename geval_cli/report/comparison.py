@@ -14,7 +14,7 @@ _Key = tuple[object, ...]
 
 
 class Change(StrEnum):
-    """What became of a case's verdict, in the order in which people want to see it."""
+    """A change of a case's verdict, in the order in which people want to see it."""
 
     NEWLY_FAILED = "newly failed"
     NEWLY_ERROR = "newly error"

@@ -51,7 +51,7 @@ class MarkdownFile:
 
 
 class _Picked(Struct):
-    """What the page needs of the results: counts by column, and the first cases that did not pass."""
+    """The part of the results that the page shows: counts by column, and the first cases that did not pass."""
 
     counts: Counter[tuple[int, Status]] = field(default_factory=Counter)
     cases: list[CaseResult] = field(default_factory=list)

@@ -20,7 +20,7 @@ STYLES = {
 }
 WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", Status.NOT_EVALUATED: "n/e"}
 VERDICT_WIDTH = len("* PASS 0.9996 ~")
-"""What a verdict takes in a table: mark, word, score and the mark of a fallback."""
+"""The width of a verdict in a table: mark, word, score and the mark of a fallback."""
 
 _LABEL_MAX = 60
 

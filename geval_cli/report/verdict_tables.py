@@ -1,4 +1,4 @@
-"""What was said of a run as a whole: its gates with their actual values, and the tests that are flaky."""
+"""Build the tables about a run as a whole: its gates with their actual values, and its flaky tests."""
 
 from collections.abc import Iterator
 

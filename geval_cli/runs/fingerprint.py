@@ -1,4 +1,4 @@
-"""What decides the results of a run, part by part, and in words what differs between two runs."""
+"""Hash the inputs that decide a run's results, part by part, and say in words how two runs differ."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
 def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
-    """What decides the results of a run: the suite's parts as hashes, and what the command line says about them."""
+    """Return all that decides a run's results: the suite's parts as hashes, and the command line's options for them."""
     request = prepared.request
     return {
         _SUITE: dict(prepared.suite.parts),

@@ -32,7 +32,7 @@ from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
 PROMPTFOO_THRESHOLD = 0.7
-"""What a g-eval must reach in promptfoo's dialect when it does not say."""
+"""The threshold of a g-eval without one in promptfoo's dialect."""
 
 
 _NOTHING_CHECKED = Problem(

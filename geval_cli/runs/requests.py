@@ -1,4 +1,4 @@
-"""What is asked of a run, and a run that is ready to start."""
+"""Define the request for a run, and a run that is ready to start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Resumption(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run, and how. `environ` is the process environment; `variables` are set in every test.
+    """A request for a run. `environ` is the process environment; `variables` are set in every test.
 
     Attributes:
         dialect: whose rules the config follows; None: as it says itself.
@@ -95,7 +95,7 @@ class RunRequest:
 
     @property
     def access(self) -> Access:
-        """What may be read, run and reached for the config. What the user names beside it is the user's own word."""
+        """Return the access that the config has. Files that the user names beside it are trusted."""
         vouched = frozenset[bytes]()
         if self.is_own_grader and self.grader is not None and ":" in self.grader:
             vouched = frozenset({ProviderSpec(id=self.grader).fingerprint})

@@ -1,4 +1,4 @@
-"""What is said of a run as a whole once all results are known: its gates, and the tests that are flaky."""
+"""Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
 from collections.abc import Callable, Iterable
 

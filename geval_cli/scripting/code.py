@@ -20,7 +20,7 @@ PYTHON_SUFFIXES = frozenset({".py"})
 
 
 class Language(StrEnum):
-    """What a config's code is written in."""
+    """The language of a config's code."""
 
     JAVASCRIPT = "javascript"
     PYTHON = "python"

@@ -44,7 +44,7 @@ _MODULES = compile_later(
 
 
 class JavaScriptLimits(Struct, frozen=True):
-    """What one call may use. `time_s` is processor time; after `wall_s` nobody waits for it any longer."""
+    """The limits of one call. `time_s` is processor time; `wall_s` is the longest that a caller waits."""
 
     memory_bytes: int = 128 * 1024 * 1024
     time_s: float = 10.0
@@ -56,7 +56,7 @@ _NOW = threading.Lock()
 
 
 class Entry(StrEnum):
-    """What of a file is called: its function, what makes tests, or the `callApi` of a provider."""
+    """The part of a file to call: its function, its test generator, or the `callApi` of a provider."""
 
     FUNCTION = "function"
     TESTS = "tests"
@@ -93,7 +93,7 @@ def call_javascript_now(
     *,
     entry: Entry = Entry.FUNCTION,
 ) -> JsonValue:
-    """What `JavaScriptEngine.call` returns, for callers that cannot wait any other way than by standing still."""
+    """Return the result of `JavaScriptEngine.call`, for callers that can only wait by blocking."""
     job = _job(code, arguments, entry)
     with _NOW:
         process = _process_for_now(os.getpid())
@@ -172,7 +172,7 @@ class JavaScriptEngine(Struct):
 
 
 class _JavaScriptError(ScriptError):
-    """What the code threw; `line` is that of the code, from 1."""
+    """The error that the code threw; `line` counts the code's lines from 1."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message if line is None else f"{message} (line {line})")

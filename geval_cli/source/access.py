@@ -1,4 +1,4 @@
-"""What a config may have read, run and reached: one object, handed to everything that reads, runs or sends.
+"""Decide what a config may read, run and reach: one object, handed to everything that reads, runs or sends.
 
 There is no variable that says it for all: whoever opens a file, runs code or sends a request for a config was given
 the config's `Access`, from the first byte that is read of it to the last request of its run.
@@ -28,7 +28,7 @@ class NamedProvider(Protocol):
 
 
 class Access(Struct, frozen=True):
-    """What may be done for a config.
+    """The permissions of a config.
 
     Attributes:
         folders: files are read in these and below them only, links followed first; None for anywhere.
@@ -69,7 +69,7 @@ class Access(Struct, frozen=True):
         return "--untrusted does" if self.is_strangers else "this server does"
 
     def is_outside(self, path: Path) -> bool:
-        """Whether `path`, with every link on its way followed, may not be read; so is what cannot be followed."""
+        """Return whether `path`, with all its links followed, may not be read, or cannot be followed."""
         if self.folders is None:
             return False
         try:

@@ -72,7 +72,7 @@ _BROKEN = (
     OSError,
     AssertionError,
 )
-"""What the package also raises on broken files."""
+"""Further errors that openpyxl raises on broken files."""
 
 
 def _package(path: Path, asked_at: Location | None) -> ModuleType:

@@ -28,7 +28,7 @@ _REPLACEMENT = "�"
 
 
 class _Cell(NamedTuple):
-    """What one source character becomes on the screen, and how many columns it takes there."""
+    """One source character as the screen shows it, with its width in columns."""
 
     text: str
     width: int

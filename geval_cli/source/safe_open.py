@@ -12,7 +12,7 @@ _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 class SpecialFileError(OSError):
-    """What has the name of a file is a pipe, a socket or a device."""
+    """The path names a pipe, a socket or a device instead of a file."""
 
 
 def open_regular(path: Path, access: Access) -> BinaryIO:

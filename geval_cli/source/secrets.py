@@ -1,4 +1,4 @@
-"""What must never be shown or kept: keys and passwords, found by the name they stand under, by their place or form."""
+"""Find secrets, which are never shown or stored: keys and passwords, by the name they have, by place or form."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +89,7 @@ _MIN_PART = 8  # of a cookie or a scheme with several values; shorter words woul
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret: a config key, an environment variable, a header, a query parameter."""
+    """Return whether a name is a secret's: of a config key, an environment variable, a header, a query parameter."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TAILS:
         words.pop()
@@ -110,7 +110,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Whether a header, or a query parameter as it stands in a URL, is a secret: some words are keys only there."""
+    """Return whether a header, or a query parameter as written in a URL, is secret: some words are keys only there."""
     plain = unquote(name)
     return is_secret_name(plain) or plain.lower() in _SECRET_PARAMETERS
 

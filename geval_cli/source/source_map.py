@@ -256,7 +256,7 @@ MAX_DEPTH = 100
 
 
 ENV_MARK = "env."
-"""What every `{{ env.NAME }}` contains; texts without it need not be searched for any."""
+"""The part that every `{{ env.NAME }}` contains; texts without it need no search."""
 
 
 class Document(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What promptfoo configs say that geval's own do not: directions of a test, filters of a provider, judges by kind."""
+"""Define the parts that only promptfoo configs have: options of a test, filters of a provider, judges by kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

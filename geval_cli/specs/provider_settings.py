@@ -12,7 +12,7 @@ from geval_cli.records import JsonValue
 
 
 class Kind(Struct, frozen=True):
-    """What a parameter takes: in words, as a test, and as a JSON Schema."""
+    """The kind of a parameter's value: in words, as a test, and as a JSON Schema."""
 
     expected: str
     is_valid: Callable[[Any], bool]

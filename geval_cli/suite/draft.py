@@ -43,7 +43,7 @@ class ItemForm(Struct, frozen=True):
 
 
 class SuiteForm(Struct, frozen=True):
-    """What an editor shows of a suite. `tests_file` names the file that holds the tests, which are then not shown."""
+    """A suite as an editor shows it. `tests_file` names the file that holds the tests, which are then not shown."""
 
     fields: Fields
     prompts: tuple[ItemForm, ...] = ()

@@ -17,7 +17,7 @@ Comparison = Literal[">=", ">", "<=", "<"]
 
 
 class Statistic(StrEnum):
-    """What of a metric, or of the whole run, is compared.
+    """The figure of a metric, or of the whole run, that is compared.
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
@@ -71,7 +71,7 @@ class Gate:
     place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is on the right side of the limit; both are rounded to nine decimals, as scores are."""
+        """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
         left, right = round(value, 9), round(self.limit, 9)
         match self.comparison:
             case ">=":

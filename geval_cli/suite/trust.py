@@ -1,4 +1,4 @@
-"""What in a config runs code, reads the environment, writes files or calls web hooks: refused to strangers."""
+"""Refuse strangers' configs that run code, read the environment, write files or call web hooks."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

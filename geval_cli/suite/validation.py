@@ -38,7 +38,7 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 
 
 class LoadContext(Struct, frozen=True):
-    """What the readers of a config's parts share: the problems so far, its files, its environment values.
+    """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
     Without `scripts`, what a program would make is refused.
     """

@@ -18,7 +18,7 @@ from geval_cli.templating.js_text import js_string
 JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""What JavaScript takes for space."""
+"""JavaScript's white space."""
 
 _MOST_REPEATED = 1_000_000
 _MOST_ENTRIES = 100_000
@@ -55,7 +55,7 @@ class JsObject(dict[str, Any]):
 
 
 class JsUndefined(ChainableUndefined):
-    """What is not there: written as nothing, with members that are not there either, equal to null."""
+    """JavaScript's undefined: printed as nothing, with members that are undefined too, equal to null."""
 
     def __eq__(self, other: object) -> bool:
         return other is None or isinstance(other, Undefined)

@@ -1,4 +1,4 @@
-"""What a template may use of time and memory: a config must not be able to hold up, or fill up, the machine.
+"""Limit the time and memory of a template: a config must not be able to hold up, or fill up, the machine.
 
 Jinja2's sandbox keeps templates away from Python, and bounds `range`. The rest is bounded here: the length of texts,
 rounds of loops together with calls of macros, and the numbers by which texts are stretched.

@@ -191,7 +191,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def each(value: Any, names: int) -> Any:
-        """What a loop goes through: keys and values for two names, else parts of each entry; nothing for no list."""
+        """Return the items of a loop: keys and values for two names, else parts of each entry; nothing for no list."""
         if names == 1:
             return rounds(value) if isinstance(value, str | list) else []
         if isinstance(value, Mapping | str):

@@ -1,4 +1,4 @@
-"""What can be wrong with a g-eval assertion, found before anything is sent."""
+"""Check g-eval assertions before anything is sent."""
 
 import math
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def range_of(spec: GEvalFields) -> ScoreRange:
 
 
 def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
-    """What to ask about a threshold outside 0..1: whether it was meant on the rating scale. None when it is fine."""
+    """Return a hint for a threshold outside 0..1, which may be meant on the rating scale; None when it is fine."""
     if 0 <= threshold <= 1:
         return None
     low, high = score_range

@@ -25,7 +25,7 @@ Read = TypeVar("Read")
 
 
 class Question(Struct, frozen=True):
-    """What a judge is asked.
+    """A question to a judge.
 
     Attributes:
         name: of our prompt.

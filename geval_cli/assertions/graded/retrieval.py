@@ -1,4 +1,4 @@
-"""What a judged answer rests on: its question, and the context that was retrieved for it."""
+"""Find the question and the retrieved context that an output is judged by."""
 
 from pydantic import AliasChoices, Field
 
@@ -13,7 +13,7 @@ DEFAULT_THRESHOLD = 0.5
 
 
 class ContextAssertion(ModelGradedAssertion):
-    """What the assertions about retrieved context have in common."""
+    """Base of the assertions about retrieved context."""
 
     context_transform: str | None = Field(
         None,

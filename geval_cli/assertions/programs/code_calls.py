@@ -98,7 +98,7 @@ def code_problems(
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
 ) -> list[Problem]:
-    """What is wrong with code before it is run: no such file, a syntax error, an engine that is not installed."""
+    """Return the problems of code before it is run: no such file, a syntax error, an engine that is not installed."""
     is_template = any(mark in written for mark in TEMPLATE_MARKS)
     if is_template and context.test.index >= _CHECKED_TESTS:
         return []

@@ -109,7 +109,7 @@ class IsJsonAssertion(Assertion):
 
 
 def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
-    """Whether any JSON of an output will do; of those that will not, the reason is about the one that comes nearest."""
+    """Check that some JSON of an output matches; if none does, give the reason of the nearest one."""
     nearest: list[str] | None = None
     count = 0
     for value in values:

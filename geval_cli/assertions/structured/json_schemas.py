@@ -34,7 +34,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _Flaw(Struct, frozen=True):
-    """What is wrong with a schema; `path` leads to the place within it."""
+    """A problem of a schema; `path` leads to the place within it."""
 
     message: str
     hint: str

@@ -76,7 +76,7 @@ _EVERYTHING = "(.*)"
 
 
 class SqlRules(ValueRules):
-    """What an SQL output may use."""
+    """The databases, tables and columns that an SQL output may use."""
 
     database_type: str = Field(
         "MySQL",
@@ -165,7 +165,7 @@ def _problem(text: str, rules: SqlRules) -> str:
 
 
 def _is_whole(statement: exp.Expr) -> bool:
-    """Whether a statement says what it does; the parser also takes a lone `SELECT`, and `UPDATE your profile`."""
+    """Return whether a statement is complete; the parser also accepts a lone `SELECT`, and `UPDATE your profile`."""
     if isinstance(statement, exp.Select):
         return bool(statement.expressions)
     if isinstance(statement, exp.Update):

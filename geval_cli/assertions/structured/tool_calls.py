@@ -70,7 +70,7 @@ def _line(text: str) -> JsonValue:
 
 
 def _is_response_call(value: JsonValue) -> bool:
-    """Whether it is a call as the Responses API writes it: name and arguments without a `function` around them."""
+    """Return whether this is a call of the Responses API: name and arguments without a `function` around them."""
     return isinstance(value, dict) and value.get("type") == "function_call"
 
 

@@ -65,7 +65,7 @@ class _Elements(Struct):
 
 
 class XmlRules(ValueRules):
-    """What an XML output must hold."""
+    """The elements that an XML output must have."""
 
     required_elements: tuple[str, ...] = Field(
         validation_alias=AliasChoices("requiredElements", "required_elements"),

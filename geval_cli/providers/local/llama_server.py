@@ -23,7 +23,7 @@ _MODEL_ALIAS = "local"
 
 
 class LlamaSettings(msgspec.Struct, frozen=True):
-    """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once.
+    """The settings that a model is loaded with. `n_ctx` tokens are shared by `n_parallel` answers at once.
 
     With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
     """

@@ -175,7 +175,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """What is missing: the package that runs models, or the model's file. A known model is fetched when needed."""
+    """Return a problem per missing part: the package that runs models, the model's file (known models are fetched later)."""
     problems = []
     if find_spec("xllamacpp") is None:
         message = f"{source.id} needs the package xllamacpp, which is not installed"

@@ -56,7 +56,7 @@ _LOADED = LlamaPool(start_llama_server)
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """What a local provider runs: the file at `path`, or the known model `name` when there is none.
+    """The model of a local provider: the file at `path`, or the known model `name` when there is none.
 
     With `embeds` it turns texts into vectors instead of answering them.
     """

@@ -102,7 +102,7 @@ class _Handler(ResponseHandler):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came that no request asked for, and nothing of the last request is still to be sent."""
+        """Return whether the connection is idle: no unrequested bytes came, and the last request is sent whole."""
         if self.should_close or self.transport is None:
             return False
         if not self.was_used:  # a TLS server sends tickets before it is asked
@@ -279,7 +279,7 @@ def _input_test(file_number: int) -> Callable[[], object]:
 
 
 def _is_at_a_beginning(parser: Any) -> bool:
-    """Whether `parser` has nothing of a further answer: then a whole one that it is given is all that it finds."""
+    """Return whether `parser` holds no part of a further answer, so that its next input is read on its own."""
     try:
         messages, is_upgraded, _ = parser.feed_data(_PROBE)
     except (HttpProcessingError, ValueError, AttributeError):

@@ -42,7 +42,7 @@ _WHAT_BROKE: dict[type[HttpFailure], str] = {
     BrokenCompressionError: "sent an answer whose compression is broken",
     NotHttpError: "sent something that is not HTTP",
 }
-"""What happened on a connection that stood, in words that follow the name of the server."""
+"""The failures of an established connection, in words that follow the name of the server."""
 
 
 def connection_error(

@@ -16,7 +16,7 @@ CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class ClientCertificate(Struct, frozen=True):
-    """What a server may ask this client to show: a certificate and its key, as PEM files.
+    """A certificate that this client can show to a server, and its key, as PEM files.
 
     `key` is empty where the certificate's file holds the key, too.
     """

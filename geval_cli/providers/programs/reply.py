@@ -1,4 +1,4 @@
-"""What functions and classes of the user's answer as providers, and how an id names them: shared by all languages."""
+"""Read the answers of the user's functions and classes as providers, and how an id names them; for all languages."""
 
 import json
 from pathlib import Path

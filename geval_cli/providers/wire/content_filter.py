@@ -1,4 +1,4 @@
-"""What a provider's own safety filter says: as a refused request, as a verdict beside an answer, as a finish reason."""
+"""Read the verdict of a provider's safety filter: a refused request, flags beside an answer, a finish reason."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the chat APIs have in common as providers: an endpoint, a transport to it, and the way of one request.
+"""Send requests of the chat APIs: the endpoint, the transport and the steps that their providers share.
 
 A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
 """

@@ -155,7 +155,7 @@ _NOT_DONE = {
     "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
     "validateStatus": "a status of 2xx is an answer, and any other an error",
 }
-"""What others do and this provider does not, with what to do instead."""
+"""Options that other tools have and this provider does not, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def _template_problems(source: ProviderSource) -> Iterator[Problem]:
-    """What is wrong with the templates of a request, which only promptfoo's dialect has; elsewhere they are texts."""
+    """Return the problems of a request's templates, which only promptfoo's dialect has; elsewhere they are texts."""
     if not source.is_promptfoo:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):

@@ -1,4 +1,4 @@
-"""What servers say about their limits in headers: what is left of them, and when they are renewed."""
+"""Read the rate limits in a server's headers: what is left of them, and when they are renewed."""
 
 import json
 import math

@@ -57,7 +57,7 @@ _WAIT_IN_WORDS = compile_later(
 
 
 class CallContext(Struct, frozen=True):
-    """What an error needs to know about the call: who was asked, with which key and parameters."""
+    """The facts of a call that an error names: provider, key and parameters."""
 
     provider_id: str
     secrets: Secrets = field(default_factory=Secrets)
@@ -90,7 +90,7 @@ def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> Pr
 
 
 def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
-    """What the vendor finds the request by, if a header says so: short, and without keys that a server echoes."""
+    """Return the vendor's id of the request, if a header has it: short, and without keys that a server echoes."""
     for name in _REQUEST_ID_HEADERS:
         if named := reply.headers.get(name):
             return context.secrets.redact(named)[:_REQUEST_ID_CHARS]

@@ -49,7 +49,7 @@ class TokenUsage(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """What one request sent and got, by which its token counts are judged.
+    """The texts that one request sent and got, by which its token counts are checked.
 
     Attributes:
         sent: the request, or its text.

@@ -100,7 +100,7 @@ _CANNOT_FOLD = re.compile(r"^[ \t]|[ \t]$|[ \t]{2}|\n{2,}\Z", re.MULTILINE)
 
 
 def same(first: JsonValue, second: JsonValue) -> bool:
-    """Whether two values are the same to YAML: 1, 1.0 and true are three things, the order of keys does not count."""
+    """Return whether two values are the same to YAML: 1, 1.0 and true differ, the order of keys does not count."""
     return first is second or json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 

@@ -255,7 +255,7 @@ def _snapshot(configs: list[ConfigFile]) -> JsonValue:
 def _digest_parts(
     configs: list[ConfigFile], reading: LoadContext, overrides: SuiteOverrides
 ) -> dict[str, str]:
-    """What decides the results: every config, and every file that anything in them names, with or without file://."""
+    """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
     joined = {
         (key if index == 0 else f"{key} ({config.path.name})"): value
         for index, config in enumerate(configs)

@@ -260,7 +260,7 @@ def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def _refuse(config: ConfigFile, reading: LoadContext) -> None:
-    """What a run here would silently leave out is refused."""
+    """Refuse keys that a run here would silently leave out."""
     hints = {
         "extensions": ("extensions are not run", "prepare and clean up around `geval run` instead"),
         "redteam": (

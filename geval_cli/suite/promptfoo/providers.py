@@ -35,7 +35,7 @@ from geval_cli.templating.js_text import js_string
 
 _OWN_KEYS = frozenset({"id", "label", "config", "prompts", "transform", "delay", "env", "inputs"})
 _SHOWN_MODES = ("chat", "responses", "completion", "messages")
-"""What stands between the vendor and the model in an id, and is not shown when the config writes only the id."""
+"""Parts between the vendor and the model of an id, which are not shown when the config has only the id."""
 _PRICED = ("openai:", "anthropic:", "mistral:", "xai:", "groq:", "deepseek:")
 """Vendors whose answers promptfoo prices by the model's name, whatever server gives them."""
 _CALLBACK_KEYS = ("functionToolCallbacks",)

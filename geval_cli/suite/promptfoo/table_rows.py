@@ -46,7 +46,7 @@ _THRESHOLDS = {
     ),
     "similar": 0.8,
 }
-"""What promptfoo takes for the threshold of these in a table, when the cell does not say."""
+"""promptfoo's threshold for these types in a table whose cell has none."""
 _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
@@ -104,7 +104,7 @@ _ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 
 class TableColumns(Struct):
-    """What the columns of one table mean. Rows are read one by one; what is wrong with the header is said once."""
+    """The meaning of one table's columns. Rows are read one by one; problems of the header are reported once."""
 
     header: list[str]
     place: Location | None
