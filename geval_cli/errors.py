@@ -1,4 +1,4 @@
-"""Every exception of the product, where a problem stands in a file, and the exit codes.
+"""Every exception of the product, where a problem is in a file, and the exit codes.
 
     GevalError(message, hint, location)
     ├─ ConfigError(problems)            the suite is not valid; carries every problem at once
@@ -71,7 +71,7 @@ class Severity(StrEnum):
 class Problem:
     """One thing that is wrong with a config: what, where, and what to do about it.
 
-    `hint` is short and stands beside the caret; `notes` are further lines below it.
+    `hint` is short and is beside the caret; `notes` are further lines below it.
     """
 
     message: str

@@ -25,7 +25,7 @@ def default_metric(
 ) -> str:
     """Return the name that criteria as written, else the first evaluation step, stand for.
 
-    The scores of a negated assertion say the opposite of its criteria, so `not-` stands before their name.
+    The scores of a negated assertion say the opposite of its criteria, so `not-` is before their name.
     """
     texts = (criteria,) if isinstance(criteria, str) else tuple(criteria or ())
     name = _first_words(" ".join(texts)) or _first_words(next(iter(steps or ()), "")) or _NAMELESS

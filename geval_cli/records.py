@@ -26,7 +26,7 @@ class Status(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How a run stands. `aborted`: a budget or a fatal problem stopped it."""
+    """The state of a run. `aborted`: a budget or a fatal problem stopped it."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -84,7 +84,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class TokenAlternative(Struct, frozen=True):
-    """A token that could have stood in a place, with its natural-log probability."""
+    """A token that could have been in a place, with its natural-log probability."""
 
     text: str
     logprob: float
@@ -301,7 +301,7 @@ class MetricSummary(Struct, frozen=True):
 
 
 class GateResult(Struct, frozen=True):
-    """How a gate stands: `failed` it did not hold, `error` nothing could be counted for it.
+    """The result of a gate: `failed` it did not hold, `error` nothing could be counted for it.
 
     Attributes:
         gate: as written in the config or on the command line.

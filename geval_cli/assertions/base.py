@@ -27,7 +27,7 @@ class ValueRules(Spec):
     """A mapping that an assertion takes as its `value`."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return what is wrong with values that are each of the right type."""
+        """Return the problems of values that are each of the right type."""
         return ()
 
 
@@ -40,7 +40,7 @@ class Assertion(Spec):
     """One entry of `assert`. `type` is written with `not-` before it to negate the verdict.
 
     Attributes:
-        value_form: how `value` is read; None takes it as it stands.
+        value_form: how `value` is read; None takes it as it is.
         value_may_be_null: null is a value of its own and not an policy.
         threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
         compares_outputs: all outputs of a test are judged together, by `judge_row`.

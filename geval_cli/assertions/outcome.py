@@ -192,7 +192,7 @@ _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """Return the outcome under `not-`: pass flips and the score is turned round. What was not judged stays so."""
+    """Return the outcome under `not-`: pass flips and the score is inverted. What was not judged stays so."""
     return replace(
         outcome,
         status=_OPPOSITE.get(outcome.status, outcome.status),
@@ -207,7 +207,7 @@ def shortened(text: str, limit: int = 120) -> str:
 
 
 def location_of(spec: Assertion) -> str | None:
-    """`file:line:column` of an assertion, or of the key that stands for it; None when it does not stand in a file."""
+    """`file:line:column` of an assertion, or of the key that stands for it; None when it does not be in a file."""
     location = spec.place.key()
     return None if location is None else str(location)
 

@@ -164,7 +164,7 @@ def wants_logprobs(specs: Iterable[Assertion]) -> bool:
 
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
+    """Return every problem of a JSON Schema that is outside assertions; `name` is how messages call it."""
     from geval_cli.assertions.structured.json_schemas import schema_problems
 
     return schema_problems(written, name, place)

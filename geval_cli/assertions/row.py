@@ -19,7 +19,7 @@ class RowMember(Struct, frozen=True):
 
 
 def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """See to it that there is something to compare.
+    """Make sure that there is something to compare.
 
     Raises:
         UnjudgeableError: fewer than two outputs could be had.

@@ -85,7 +85,7 @@ class JobContext(Struct, frozen=True):
 
 
 class PendingResult(Struct, frozen=True):
-    """How a job stands: its result so far, and what was judged; None when there is no output to judge."""
+    """The state of a job: its result so far, and what was judged; None when there is no output to judge."""
 
     job: Job
     result: CaseResult
@@ -102,7 +102,7 @@ async def run_job(job: Job, context: JobContext) -> CaseResult:
 
 
 async def begin_job(job: Job, context: JobContext) -> PendingResult:
-    """Return how one job stands, but for the assertions that compare its output with others.
+    """Return the state of a job, but for the assertions that compare its output with others.
 
     Raises:
         BudgetError: as in `run_job`.

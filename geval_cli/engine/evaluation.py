@@ -47,7 +47,7 @@ def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
 
 
 def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """Yield what is wrong with the evaluation keys of prompts, whatever the test."""
+    """Yield the problems of the evaluation keys of prompts, whatever the test."""
     for prompt in prompts:
         yield from _check_expected_schema(prompt)
         if prompt.effective_mode == "schema" and (prompt.evaluation_criteria or "").strip():

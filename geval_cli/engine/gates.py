@@ -31,7 +31,7 @@ ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
 def judge_gates(
     gates: Sequence[Gate], results: Iterable[CaseResult], *, max_errors: int | None
 ) -> tuple[GateResult, ...]:
-    """Return how each gate stands, and last whether there were more errors than `max_errors` allows (None: not asked).
+    """Return the result of each gate, and last of the limit `max_errors` on the number of errors; None sets no limit.
 
     A gate that nothing could be counted for is an error, never passed. Too many errors are an error too: nothing was
     found to be bad, but not all was judged.
@@ -102,7 +102,7 @@ class _Sums(Struct):
             self.finished.add(result.test_index, has_passed)
 
     def result(self) -> GateResult:
-        """Return how the gate stands."""
+        """Return the result of the gate."""
         actual, note = self._actual()
         if actual is None:
             return GateResult(self.gate.text, Status.ERROR, None, self._nothing())

@@ -55,7 +55,7 @@ NO_PROVIDER = ProviderSpec(id="none")
 class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
-    `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
+    `group` names the jobs that are in one row of the table: the same test and repeat. Assertions that compare
     answers with one another are judged by it. `label` is what results show for the provider in place of its own.
     """
 
@@ -160,6 +160,6 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:
-    """Return whether the config wrote nothing but an id, which may be the name of a provider that stands elsewhere."""
+    """Return whether the config wrote nothing but an id, which may be the name of a provider that is elsewhere."""
     has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
     return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}

@@ -224,7 +224,7 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    """Return whether this is meant as a message. One without content is for the API to refuse: as text it would pass."""
+    """Return whether this is meant as a message. Without content the API refuses it; as text it would pass."""
     return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 

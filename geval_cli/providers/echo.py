@@ -39,7 +39,7 @@ class EchoProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the limits of an echo; it has no other settings."""
+    """Return the problems of the limits of an echo; it has no other settings."""
     return check_settings(source, LIMIT_KEYS)
 
 

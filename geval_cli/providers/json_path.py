@@ -33,7 +33,7 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
 
 
 def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
-    """Return what stands at the end of the path in `value`.
+    """Return what is at the end of the path in `value`.
 
     Raises:
         LookupError: the path leads nowhere; the text names the step.

@@ -17,7 +17,7 @@ _KINDS: Mapping[str, str] = {
     "text-classification": CLASSIFICATION,
     "moderation": MODERATION,
 }
-"""By what stands between the vendor and the model: `openai:embedding:MODEL`."""
+"""By what is between the vendor and the model: `openai:embedding:MODEL`."""
 
 _WITHOUT_MODEL = frozenset({MODERATION})
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
@@ -68,7 +68,7 @@ def structured_output_key(provider_id: str) -> str | None:
 
 
 def overlooks_schema_files(provider_id: str) -> bool:
-    """Return whether promptfoo leaves an answer as text when its format stands in a file: so with chat APIs."""
+    """Return whether promptfoo leaves an answer as text when its format is in a file: so with chat APIs."""
     vendor, _, rest = provider_id.partition(":")
     return vendor.lower() != "anthropic" and not rest.startswith("responses:")
 

@@ -72,7 +72,7 @@ def speaks_responses(source: ProviderSource) -> bool:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the config of a provider that a preset describes."""
+    """Return the problems of the config of a provider that a preset describes."""
     problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"

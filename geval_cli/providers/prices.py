@@ -13,7 +13,7 @@ from msgspec import Struct
 from geval_cli.providers.wire.token_usage import TokenUsage
 
 LIST_PRICE = "list"
-"""As `price` of a provider: what the vendor lists, also where a gateway or a test server stands before it."""
+"""As `price` of a provider: what the vendor lists, also where a gateway or a test server is before it."""
 
 _TOKENS_PER_PRICE = 1_000_000
 

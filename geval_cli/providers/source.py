@@ -24,12 +24,12 @@ class ProviderSource:
 
     @property
     def kind(self) -> str:
-        """Return what stands before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
+        """Return what is before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
         return self.spec.id.partition(":")[0].lower()
 
     @property
     def name(self) -> str:
-        """Return what stands after the first colon of the id: a model, a path, a command."""
+        """Return what is after the first colon of the id: a model, a path, a command."""
         return self.spec.id.partition(":")[2]
 
     @property
@@ -58,7 +58,7 @@ class ProviderSource:
 
     @property
     def is_of_promptfoo(self) -> bool:
-        """Return whether it stands in a config of promptfoo's dialect."""
+        """Return whether it is in a config of promptfoo's dialect."""
         return isinstance(self.spec, EnvProviderSpec)
 
     def key_problem(

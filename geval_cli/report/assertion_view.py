@@ -59,7 +59,7 @@ class AssertionView(Struct, frozen=True):
             return format_score(item.score)
         default = " (default)" if item.threshold_is_default else ""
         if item.type.startswith("not-"):
-            # The threshold is compared with what was judged; the score is that turned round.
+            # The threshold is compared with what was judged; the score is that inverted.
             judged = format_comparison(1 - item.score, item.threshold)
             return f"{format_score(item.score)}, since {judged}{default}"
         return f"{format_comparison(item.score, item.threshold)}{default}"
@@ -79,7 +79,7 @@ class JudgeVerdict(Struct, frozen=True):
         )
 
     def reason(self) -> str:
-        """Return the judge's reason as it came; not inert yet, since it may have lines."""
+        """Return the judge's reason as it came; not sanitized yet, since it may have lines."""
         text = self.detail.get("reason")
         return text if isinstance(text, str) else ""
 

@@ -57,7 +57,7 @@ class Comparison(Struct, frozen=True):
 
     Attributes:
         tests_by: "variables" when tests with equal description and variables belong together, "place" when no two
-            tests are equal and the first of one run stands beside the first of the other.
+            tests are equal and the first of one run is beside the first of the other.
         columns_by: "label" or "place", in the same way for prompt x provider.
         only_before: cases of the earlier run that have no partner.
         only_after: cases of the later run that have no partner.

@@ -26,7 +26,7 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 class HtmlFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    The results stand in the page as JSON, from which its script draws them as text: nothing that a model said is
+    The results are in the page as JSON, from which its script draws them as text: nothing that a model said is
     markup. A content security policy lets nothing run but that script, and nothing be fetched.
     """
 
@@ -77,7 +77,7 @@ def _without_config(report: RunReport) -> object:
 
 
 def _embedded(value: object) -> str:
-    """JSON that stands safely within a script element: no tag and no comment can begin in it."""
+    """JSON that is safely within a script element: no tag and no comment can begin in it."""
     return json_text(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 

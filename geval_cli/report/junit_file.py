@@ -91,7 +91,7 @@ def _suite_start(
 
 
 def suite_name(column: Column) -> str:
-    """Return what a column is called where only one line of text can stand: `prompt | provider`."""
+    """Return what a column is called where only one line of text can be: `prompt | provider`."""
     labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
     return " | ".join(label for label in labels if label) or "geval"
 

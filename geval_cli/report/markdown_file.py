@@ -32,7 +32,7 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 class MarkdownFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    Every text that comes from a model, a config or a server stands in code spans or blocks: nothing in it is a link,
+    Every text that comes from a model, a config or a server is in code spans or blocks: nothing in it is a link,
     a mention, an image or markup.
     """
 

@@ -44,7 +44,7 @@ FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def check_output_path(path: Path) -> Problem | None:
-    """Return what stands in the way of writing results to `path`, if anything; to be asked before a run starts."""
+    """Return what is in the way of writing results to `path`, if anything; to be asked before a run starts."""
     if _format_of(path) is None:
         known = ", ".join(sorted(FORMATS))
         what = (

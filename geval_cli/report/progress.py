@@ -47,7 +47,7 @@ class RunState(Struct):
         return sum(self.counts.values())
 
     def count_parts(self) -> list[tuple[Status, str]]:
-        """`5 passed`, `2 failed`, `1 error`; failures and errors stand there only once there are any."""
+        """`5 passed`, `2 failed`, `1 error`; failures and errors are there only once there are any."""
         passed, failed, errors = (self.counts[item] for item in (Status.PASSED, Status.FAILED, Status.ERROR))
         parts = [(Status.PASSED, f"{passed:,} passed")]
         if failed:

@@ -49,13 +49,13 @@ def sanitize(text: str) -> str:
 
 
 def inert_lines(text: str) -> list[str]:
-    """Return the lines of `text`, each inert; tabs become four spaces. Never empty."""
+    """Return the lines of `text`, each sanitized; tabs become four spaces. Never empty."""
     lines = text.replace("\r\n", "\n").split("\n")
     return [sanitize(line.replace("\t", TAB)) for line in lines]
 
 
 def one_line(text: str, width: int) -> str:
-    """`text` inert on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
+    """`text` sanitized on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
     # Each cell needs at most a few characters; the rest of a huge output is never looked at.
     start = " ".join(text[: width * 8 + 200].split())
     shown = sanitize(start)
@@ -65,7 +65,7 @@ def one_line(text: str, width: int) -> str:
 
 
 def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[str]:
-    """Return the first lines of `text`, inert, and a last one that says how much was left out. Empty for blank text."""
+    """Return the first lines of `text`, sanitized, and a last one with the number of those left out. Empty for blank text."""
     if not text.strip():
         return []
     kept = text.rstrip()[:character_count]

@@ -67,7 +67,7 @@ async def run_evaluation(
 ) -> RunReport:
     """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
 
-    With `resumed` an earlier run is gone on with: only what it lacks is done, and the report is of all of it.
+    With `resumed` an earlier run is resumed: only what it lacks is done, and the report is of all of it.
 
     After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
     its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
@@ -195,7 +195,7 @@ def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
-    """Return how a run stands whose jobs came to an end."""
+    """Return the state of a run whose jobs came to an end."""
     total = tally.summary().total
     if stop.is_requested and total < prepared.total:
         return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED

@@ -167,7 +167,7 @@ async def judging(
 def judge_problems(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, is_going_to_judge: bool = True
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a provider as a judge; nothing is sent.
+    """Yield the problems of a provider as a judge; nothing is sent.
 
     Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
     """

@@ -27,7 +27,7 @@ def is_untrusted(environ: Mapping[str, str]) -> bool:
 
 
 class Resumption(Struct, frozen=True):
-    """Which earlier run to go on with.
+    """Which earlier run to resume.
 
     Attributes:
         run: its id, or the beginning of it, or `latest`; None for the latest one of the config.
@@ -58,7 +58,7 @@ class RunRequest:
         budget: what the run may cost; several runs may share one. None for no bound.
         traces_requests: whether an event tells of every request.
         is_offline: whether only the cache may answer.
-        resume: the earlier run to go on with; None begins a new one.
+        resume: the earlier run to resume; None begins a new one.
         draft: what is to be checked in place of the config's text on disk.
     """
 

@@ -55,7 +55,7 @@ class DoneCases:
 
 
 class ResumedRun(Struct, frozen=True):
-    """An earlier run that is to be gone on with, and that no other process works on.
+    """An earlier run that is to be resumed, and that no other process works on.
 
     Attributes:
         run: its record.
@@ -101,7 +101,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
 
 
 def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """Return the earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
+    """Return the earlier run that `prepared` asks for as it is now, for looking at it: it is not claimed.
 
     Raises:
         UsageError: there is no such run, or it is not the same suite any more.

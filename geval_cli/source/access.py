@@ -50,7 +50,7 @@ class Access(Struct, frozen=True):
         return not self.reads_environment
 
     def vouches_for(self, spec: NamedProvider) -> bool:
-        """Return whether a provider is the user's own word: it stands in no config, and the user named it."""
+        """Return whether a provider is the user's own word: it is in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 
     def require_code(self, what: str) -> None:
@@ -98,7 +98,7 @@ class Access(Struct, frozen=True):
             raise OutsideError(path, self)
 
     def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
-        """Return what to say about a file that may not be read. It says nothing of whether there is one."""
+        """Return the problem of a file that may not be read. It says nothing of whether there is one."""
         if not self.is_strangers:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
             return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
@@ -119,7 +119,7 @@ class OutsideError(OSError):
         self.access = access
 
     def problem(self, asked_at: Location | None) -> Problem:
-        """Return what to say about it, placed at `asked_at`."""
+        """Return the problem of it, placed at `asked_at`."""
         return self.access.outside_problem(self.path, asked_at)
 
 
@@ -140,7 +140,7 @@ def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
 
 
 def environment_problem(name: str, location: Location | None) -> Problem:
-    """Return what to say about a stranger's config that asks for an environment value."""
+    """Return the problem of a stranger's config that asks for an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
     return Problem(message, location, "write the value itself; keys come from the providers' own variables")
 

@@ -35,10 +35,10 @@ class _Cell(NamedTuple):
 
 
 def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the line as it is to be shown, and a line of carets to stand under it.
+    """Return the line as it is to be shown, and a line of carets for use under it.
 
     Args:
-        line: as it stands in the file.
+        line: as it is in the file.
         column: the first character to point at, from 1; may lie just behind the end.
         length: how many characters to point at.
         above: the lines above it, the nearest first; they say what is a header.
@@ -102,7 +102,7 @@ def _cell(character: str, column: int) -> _Cell:
 
 
 def _masked_before(cells: list[_Cell], start: int) -> int:
-    """Return how far back the visible mask begins, for a caret that would stand inside it."""
+    """Return how far back the visible mask begins, for a caret that would be inside it."""
     for cell in reversed(cells[:start]):
         if cell.width:
             return cell.width if cell.text == MASK else 0

@@ -126,7 +126,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_bare(text: str) -> str:
-    """`text` without what has the form of a key, wherever it stands: for prose, in which names mean nothing."""
+    """`text` without what has the form of a key, wherever it is: for prose, in which names mean nothing."""
     return _BARE.sub(MASK, text)
 
 
@@ -162,7 +162,7 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
 
 
 def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
-    """The value in a source line that stands under `headers:`. `before` are the lines above it, the nearest first."""
+    """The value in a source line that is under `headers:`. `before` are the lines above it, the nearest first."""
     depth = _depth(line)
     if not depth or not (pair := _HEADER_PAIR.match(line, depth)):
         return []
@@ -269,7 +269,7 @@ def _is_header(key: str, entry: JsonValue, under: str) -> bool:
 
 
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
-    """Return whether `key`, in a mapping that stands under `under`, makes secrets of all texts in `entry`."""
+    """Return whether `key`, in a mapping that is under `under`, makes secrets of all texts in `entry`."""
     if isinstance(entry, dict):
         if under == "properties":  # a JSON Schema may well describe a property named `password`
             return False

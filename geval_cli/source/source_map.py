@@ -31,7 +31,7 @@ class SourcePath(Struct, frozen=True):
 
     @classmethod
     def nowhere(cls) -> "SourcePath":
-        """For specs that come from code or from the command line and stand in no file."""
+        """For specs that come from code or from the command line and are in no file."""
         return cls(Positions(""))
 
     def child(self, *keys: str | int) -> "SourcePath":
@@ -59,7 +59,7 @@ class SourcePath(Struct, frozen=True):
         return self.value()
 
 
-# Every test asks anew where the assertions of `defaultTest` stand.
+# Every test asks anew where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
@@ -78,7 +78,7 @@ class Span(Struct):
 
 
 class KeySpan(NamedTuple):
-    """Where a key of a mapping stands, and its value's span."""
+    """The position of a key of a mapping, and its value's span."""
 
     start: int
     end: int
@@ -154,7 +154,7 @@ class SpanTree:
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
-        """Return where a key stands, told to somebody who reads about `offset`."""
+        """Return the position of , told to somebody who reads about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it already stands in line {there.line}{column}"
@@ -165,12 +165,12 @@ class SpanTree:
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
-        """Return where the value at `path` stands; raises KeyError when the file has none."""
+        """Return the position of ; raises KeyError when the file has none."""
         span, written = self._follow(path)
         return self.locate(span.start, span.end, written)
 
     def find_key(self, path: KeyPath) -> Location:
-        """Return where the key that `path` ends with stands; its key path is that of the mapping around it."""
+        """Return the position of the key that `path` ends with; its key path is that of the mapping around it."""
         if not path or isinstance(path[-1], int):
             raise KeyError(path)
         span, written = self._follow(path[:-1])

@@ -58,7 +58,7 @@ class ProviderSpec(Spec):
 
     @property
     def public_id(self) -> str:
-        """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
+        """The id without the keys that may be in it (`http://...?api_key=***`), as everybody may see it."""
         return _masked(self.id)
 
     @property

@@ -122,7 +122,7 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
 
 
 def _items(name: str, top: Mapping[str, JsonValue]) -> tuple[list[JsonValue], bool]:
-    """Return the items of a list, and whether they stand in one: a single prompt or provider may stand for itself."""
+    """Return the items of a list, and whether they are in one: a single prompt or provider may stand for itself."""
     value = top.get(name)
     if isinstance(value, list):
         return value, True
@@ -300,7 +300,7 @@ def _with_field(
 
 
 def _placed(entries: dict[str, Wanted], key: str, value: Wanted, order: Sequence[str]) -> dict[str, Wanted]:
-    """Return the mapping with `key`; a new key comes behind the last of those that stand before it in `order`."""
+    """Return the mapping with `key`; a new key comes behind the last of those that are before it in `order`."""
     if key in entries or key not in order:
         return {**entries, key: value}
     earlier = order[: order.index(key)]

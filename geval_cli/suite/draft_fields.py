@@ -75,7 +75,7 @@ class FieldError(Exception):
 def shown_field(
     spec: FieldSpec, entries: Mapping[str, JsonValue], source: EditableText, path: Sequence[str | int]
 ) -> str:
-    """Return what a field shows of a mapping that stands at `path`; empty for a key that is not there."""
+    """Return what a field shows of a mapping that is at `path`; empty for a key that is not there."""
     key = spec.key_in(entries)
     if key not in entries:
         return ""
@@ -98,7 +98,7 @@ def read_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
 
     Args:
         kind: how it is written.
-        text: what stands in the field.
+        text: what is in the field.
         old: the value that the field had; a schema that was JSON text stays text.
 
     Raises:

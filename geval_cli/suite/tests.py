@@ -36,7 +36,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
     nothing sensible is left. Whoever collects the problems sees to it that such a test is never run.
 
     Args:
-        value: as it stands in the file, env values filled in.
+        value: as it is in the file, env values filled in.
         place: where.
         what: how messages call it: "a test" or "defaultTest".
         reading: takes the problems.
@@ -166,7 +166,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RowSource(Protocol):
-    """Tests as they stand in a file, one after the other, each with its place."""
+    """Tests as they are in a file, one after the other, each with its place."""
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""

@@ -19,7 +19,7 @@ _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"
 
 
 class CodePart(Struct, frozen=True):
-    """A part of a config that is code: what messages call it, and where it stands."""
+    """A part of a config that is code: what messages call it, and where it is."""
 
     what: str
     location: Location | None
@@ -115,7 +115,7 @@ def _changed(location: Location | None, number: int) -> Problem:
 
 
 def _digest(test: TestCase) -> bytes:
-    """Return a hash of all that a test says, wherever it stands."""
+    """Return a hash of all that a test says, wherever it is."""
     return hashlib.sha256(msgspec.json.encode(test, enc_hook=_plain)).digest()
 
 

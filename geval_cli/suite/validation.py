@@ -122,7 +122,7 @@ def read_fields(
 
     Args:
         model: whose fields the keys are.
-        value: as it stands in the file.
+        value: as it is in the file.
         place: where.
         what: names the part in messages, with its article ("a test").
         reading: takes the problems.

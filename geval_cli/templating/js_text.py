@@ -61,7 +61,7 @@ def _shortest(value: float) -> str:
 
 
 def _placed(digits: str, exponent: int) -> str:
-    """`digits`, of which the first stands before the point, times ten to the `exponent`."""
+    """`digits`, of which the first is before the point, times ten to the `exponent`."""
     if 0 <= exponent < _PLAIN_UP_TO:
         whole = digits[: exponent + 1].ljust(exponent + 1, "0")
         fraction = digits[exponent + 1 :]

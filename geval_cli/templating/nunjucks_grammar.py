@@ -29,7 +29,7 @@ _FRAMES, _BLOCK = "__frames", "__block"
 
 
 class NunjucksLexer(Lexer):
-    """`1e3`, `0x10` and `1_000` are names of nothing; a backslash stands before a character, `n`, `t` or `r` alone."""
+    """`1e3`, `0x10` and `1_000` are names of nothing; a backslash is before a character, `n`, `t` or `r` alone."""
 
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
@@ -56,7 +56,7 @@ class NunjucksParser(Parser):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._groups: dict[int, nodes.Expr] = {}  # what stands in parentheses, by id
+        self._groups: dict[int, nodes.Expr] = {}  # what is in parentheses, by id
 
     def parse_not(self) -> nodes.Expr:
         if self.stream.current.test("name:not"):

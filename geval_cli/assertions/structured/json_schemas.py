@@ -47,7 +47,7 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
     Args:
         written: the schema as the config has it.
         name: how messages call it, for example "`evaluation_schema`".
-        place: where it stands; problems point into it as deep as the file allows.
+        place: where it is; problems point into it as deep as the file allows.
     """
     try:
         flaws = _flaws(json.dumps(parse_schema(written)))

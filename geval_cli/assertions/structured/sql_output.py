@@ -141,7 +141,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _problem(text: str, rules: SqlRules) -> str:
-    """Return what is wrong with the SQL; empty when nothing is."""
+    """Return the problems of the SQL; empty when nothing is."""
     what = f"the output is not {rules.database_type} SQL"
     try:
         statements = [
@@ -213,7 +213,7 @@ def _target(statement: exp.Expr) -> exp.Expr | None:
 
 
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """Return what is used without being allowed. A rule is a pattern, or for short only the name that stands last."""
+    """Return what is used without being allowed. A rule is a pattern, or for short only the name that is last."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
 
 

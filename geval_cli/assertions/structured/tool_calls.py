@@ -128,7 +128,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
 
 
 def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:
-    """Return what is wrong with a call; empty when nothing is."""
+    """Return the problems of a call; empty when nothing is."""
     name = call["name"]
     if name not in known:
         return (

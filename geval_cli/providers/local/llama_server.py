@@ -133,6 +133,6 @@ def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
 
 
 def names_pooling(path: Path) -> bool:
-    """Return whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
+    """Return whether a model's file says how its vectors are made; such keys are before its vocabulary."""
     with path.open("rb") as file:
         return _POOLING_KEY in file.read(_HEADER_BYTES)

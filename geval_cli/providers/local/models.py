@@ -160,7 +160,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id and the config of a `local:` provider."""
+    """Return the problems of the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS, Others.SENT)
     name = model_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
@@ -175,7 +175,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return a problem per missing part: the package that runs models, the model's file (known models are fetched later)."""
+    """Return what is missing: the package that runs models, or the model's file (known models are fetched later)."""
     problems = []
     if find_spec("xllamacpp") is None:
         message = f"{source.id} needs the package xllamacpp, which is not installed"

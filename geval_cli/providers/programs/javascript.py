@@ -117,7 +117,7 @@ class JavaScriptProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id, the config and the code of a JavaScript provider."""
+    """Return the problems of the id, the config and the code of a JavaScript provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         code = _code(source)

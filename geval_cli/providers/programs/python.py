@@ -117,7 +117,7 @@ class PythonProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id and the config of a Python provider."""
+    """Return the problems of the id and the config of a Python provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     path, _ = split_target(source)
     if path.suffix != ".py":

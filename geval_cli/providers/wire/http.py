@@ -257,7 +257,7 @@ class HttpProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the config of an HTTP provider."""
+    """Return the problems of the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     problems += [*check_certificate(source), *_template_problems(source)]
     for key in _NOT_DONE.keys() & source.spec.config.keys():

@@ -61,7 +61,7 @@ VERTEX_KEYS = (
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the model and the config."""
+    """Return the problems of the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"

@@ -50,7 +50,7 @@ def plain_value(wanted: Wanted) -> JsonValue:
 
 
 class _Spot(Struct, frozen=True):
-    """Where a value stands: how far what continues it is indented, and in what it stands."""
+    """Where a value is: how far what continues it is indented, and in what it is."""
 
     indent: int = 0
     depth: int = 0
@@ -290,7 +290,7 @@ class YamlChanges:
         return json_text(value, indent=self._step if is_long else None)
 
     def _put(self, node: Node, wanted: Wanted, span: _Spot) -> None:
-        """Write a part anew, in the style of what stood there; what is behind it in its line stays."""
+        """Write a part anew, in the style of what was there; what is behind it in its line stays."""
         name = f"&{node.anchor} " if id(node) in self._aliased else ""
         self._forget(node)
         if name:
@@ -319,7 +319,7 @@ class YamlChanges:
         if self._cuts.begins_line(node.start) and not span.is_item:
             if self._cuts.text.startswith(":", before - 1):
                 self._put_lines(node, f" {name}{lines}", start=before)
-            else:  # a comment stands between
+            else:  # a comment is between
                 pad = max(0, span.indent - self._cuts.column(node.start))
                 self._put_lines(node, " " * pad + name + lines)
         else:

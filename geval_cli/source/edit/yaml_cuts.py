@@ -60,7 +60,7 @@ class Cuts:
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
-        """Return whether only spaces stand before `at` in its line."""
+        """Return whether only spaces are before `at` in its line."""
         return self.behind_text(at, " ") <= self.line_start(at)
 
     def behind_text(self, at: int, blanks: str) -> int:

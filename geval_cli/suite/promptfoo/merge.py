@@ -21,7 +21,7 @@ from geval_cli.suite.validation import LoadContext
 
 _REF = "$ref"
 _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema", "inputSchema"})
-"""Below these keys stand JSON Schemas, whose references are their own."""
+"""Below these keys are JSON Schemas, whose references are their own."""
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 

@@ -145,7 +145,7 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
 
 
 def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:
-    """Return what to say about a reference that names no file."""
+    """Return the problem of a reference that names no file."""
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
     if is_wildcard(name):
         return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")

@@ -239,7 +239,7 @@ def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scena
 
 
 def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[ConfigPart, ...]:
-    """Return the entries of a list, or the one thing that stands where a list may stand."""
+    """Return the entries of a list, or the one thing that is where a list may be."""
     if value is None:
         return ()
     if isinstance(value, list):
