@@ -107,16 +107,16 @@ async def begin_job(job: Job, context: JobContext) -> PendingResult:
     Raises:
         BudgetError: as in `run_job`.
     """
-    early = PrefetchedAnswers()
+    prefetched = PrefetchedAnswers()
     try:
-        pending = await _run(job, context, early)
-        result = await early.accounted_for(pending.result)
+        pending = await _run(job, context, prefetched)
+        result = await prefetched.accounted_for(pending.result)
         return pending if result is pending.result else replace(pending, result=result)
     finally:
-        early.cancel()
+        prefetched.cancel()
 
 
-async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> PendingResult:
+async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> PendingResult:
     started = time.monotonic()
     shown = ""
     try:
@@ -127,7 +127,7 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
         shown = rendered.text
         if job.generates:
             unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
-            _ask_early(job, unanswered, context, early)
+            _prefetch(job, unanswered, context, prefetched)
         answered, response = await _answer(job, test, rendered, context)
         subject = Subject(
             test,
@@ -140,7 +140,7 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
             frozenset(earlier),
             context.tools.templates.dialect,
         )
-        return await _judged(job, answered, subject, replace(context, tools=early.tools(context.tools)))
+        return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except BudgetError:
         raise
     except GevalError as error:
@@ -156,10 +156,10 @@ def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
     return job.provider if job.generates or stands_for_outputs else None
 
 
-def _ask_early(job: Job, unanswered: Subject, context: JobContext, early: PrefetchedAnswers) -> None:
+def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: PrefetchedAnswers) -> None:
     # A bug shows again where the output is judged, and must not keep the model from being asked.
     with suppress(Exception):
-        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, early)
+        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, prefetched)
 
 
 async def _answer(

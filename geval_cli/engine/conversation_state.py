@@ -37,7 +37,7 @@ class ConversationState(Struct):
         """Return what is added to the variables of a job's test. All of it came from models, and is never rendered."""
         found = dict(self._outputs)
         if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
-            found[CONVERSATION] = list(self._turns.get(_talk_of(job), ()))
+            found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
     def note(self, job: Job, sent: str, output: JsonValue) -> None:
@@ -50,10 +50,10 @@ class ConversationState(Struct):
             last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
             said = last.get("content", last) if isinstance(last, dict) else last
             turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
-            self._turns.setdefault(_talk_of(job), []).append(turn)
+            self._turns.setdefault(_conversation_of(job), []).append(turn)
 
 
-def _talk_of(job: Job) -> str:
+def _conversation_of(job: Job) -> str:
     own = job.test.metadata.get(CONVERSATION_ID, "")
     return f"{job.column}:{job.repeat_index}:{own}"
 

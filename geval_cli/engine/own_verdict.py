@@ -13,7 +13,7 @@ from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 
 SCORING_FUNCTION = "get_score"
-_TOLD_BY_CODE = "named-score"
+_FROM_CODE = "named-score"
 """The type of a result that is no verdict: a score that code gave a name."""
 
 
@@ -77,9 +77,9 @@ def _parts(
 def _members(
     spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
-    told = [member for member in result.assertions if member.type != _TOLD_BY_CODE]
-    specs = spec.members or [spec] * len(told)
-    for member_spec, member in zip(specs, told, strict=False):
+    members = [member for member in result.assertions if member.type != _FROM_CODE]
+    specs = spec.members or [spec] * len(members)
+    for member_spec, member in zip(specs, members, strict=False):
         yield from _parts(member_spec, member, subject, tools)
 
 

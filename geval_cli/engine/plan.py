@@ -40,10 +40,10 @@ def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
     """Return whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
     known = [name for name in names if name]
     return any(
-        name == wanted
-        or name.startswith(f"{wanted}:")
-        or (wanted.endswith(_ANY) and name.startswith(wanted.removesuffix(_ANY)))
-        for wanted in chosen
+        name == chosen_name
+        or name.startswith(f"{chosen_name}:")
+        or (chosen_name.endswith(_ANY) and name.startswith(chosen_name.removesuffix(_ANY)))
+        for chosen_name in chosen
         for name in known
     )
 

@@ -82,10 +82,10 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
-    wanted = prepared.request.resume or Resumption()
+    resumption = prepared.request.resume or Resumption()
     parts = fingerprint(prepared)
     digest = run_digest(parts)
-    run_id = _chosen(prepared, runs, wanted, digest).run.id
+    run_id = _chosen(prepared, runs, resumption, digest).run.id
     if not runs.claim(run_id):
         raise UsageError(
             f"run {run_id} is still going on: {runs.holder(run_id) or 'another process'} works on it",
@@ -94,7 +94,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     try:
         stored = runs.find(run_id)  # as it is now that nobody else can change it
         _check_same(stored.run, runs, prepared, parts)
-        return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors, stores=True)
+        return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors, stores=True)
     except BaseException:
         runs.release(run_id)
         raise
@@ -107,22 +107,22 @@ def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, or it is not the same suite any more.
         StoreError: the stored runs cannot be read.
     """
-    wanted = prepared.request.resume or Resumption()
+    resumption = prepared.request.resume or Resumption()
     parts = fingerprint(prepared)
-    stored = _chosen(prepared, runs, wanted, run_digest(parts))
+    stored = _chosen(prepared, runs, resumption, run_digest(parts))
     _check_same(stored.run, runs, prepared, parts)
-    return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)
+    return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors)
 
 
-def _chosen(prepared: PreparedRun, runs: RunStore, wanted: Resumption, digest: str) -> StoredRun:
-    if wanted.run is not None:
-        return runs.find(wanted.run)
+def _chosen(prepared: PreparedRun, runs: RunStore, resumption: Resumption, digest: str) -> StoredRun:
+    if resumption.run is not None:
+        return runs.find(resumption.run)
     path = prepared.suite.path
     found = runs.of_config(str(path.absolute()), digest)
-    if wanted.only_unfinished:
+    if resumption.only_unfinished:
         found = [stored for stored in found if stored.run.status in _UNFINISHED]
     if not found:
-        which = "unfinished run" if wanted.only_unfinished else "run"
+        which = "unfinished run" if resumption.only_unfinished else "run"
         hint = "`geval list` shows the runs that are stored here; without this option a new one begins"
         raise UsageError(f"no {which} of {path} is stored here", hint=hint)
     return found[0]

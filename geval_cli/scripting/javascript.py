@@ -270,21 +270,21 @@ def _engine_error(message: str, limits: JavaScriptLimits) -> ScriptError:
     return ScriptError(first)
 
 
-def _read(told: dict[str, Any]) -> JsonValue:
-    if "error" in told:
-        message = _LONE_SURROGATE.sub("\ufffd", told["error"])
+def _read(reply: dict[str, Any]) -> JsonValue:
+    if "error" in reply:
+        message = _LONE_SURROGATE.sub("\ufffd", reply["error"])
         if "out of memory" in message:
             raise ScriptLimitError("it needs more memory than it may have")
-        if told["isUnavailable"]:
+        if reply["isUnavailable"]:
             raise ScriptLimitError(message)
-        raise _JavaScriptError(message, told["line"])
-    if "number" in told:
-        return float(told["number"].replace("Infinity", "inf"))
-    if told["type"] in {"undefined", "null"}:
+        raise _JavaScriptError(message, reply["line"])
+    if "number" in reply:
+        return float(reply["number"].replace("Infinity", "inf"))
+    if reply["type"] in {"undefined", "null"}:
         return None
-    if told.get("json") is None:
-        raise ScriptError(f"it returned a {told['type']}, which is no JSON value")
-    return json.loads(_without_halves(told["json"]))
+    if reply.get("json") is None:
+        raise ScriptError(f"it returned a {reply['type']}, which is no JSON value")
+    return json.loads(_without_halves(reply["json"]))
 
 
 def _without_halves(text: str) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import Wanted, Written
+from geval_cli.source.edit.yaml_changes import TargetValue, Written
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.source.edit.yaml_style import same, write_yaml
 from geval_cli.source.edit.yaml_tree import read_tree
@@ -35,7 +35,7 @@ class FieldSpec(Struct, frozen=True):
     kind: FieldKind = FieldKind.TEXT
     also: tuple[str, ...] = ()
 
-    def key_in(self, entries: Mapping[str, Wanted]) -> str:
+    def key_in(self, entries: Mapping[str, TargetValue]) -> str:
         """Return how a mapping spells the key; the preferred spelling when it has none."""
         return next((key for key in (self.name, *self.also) if key in entries), self.name)
 
@@ -93,7 +93,7 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def read_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
+def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
     """Return the value that a text which is not empty stands for.
 
     Args:
@@ -123,15 +123,17 @@ def _read_json_field(text: str, old: JsonValue) -> JsonValue:
     return old if same(value, old) else value
 
 
-def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
+def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
     if is_file_reference(text):
         return text
     try:
         value = read_yaml(text, "").value
     except ConfigError as error:
         raise FieldError(error.problems[0]) from error
-    wanted, what = (dict, "a mapping: `name: value` lines") if kind is FieldKind.MAPPING else (list, "a list")
-    if not isinstance(value, wanted):
+    expected, what = (
+        (dict, "a mapping: `name: value` lines") if kind is FieldKind.MAPPING else (list, "a list")
+    )
+    if not isinstance(value, expected):
         hint = "put `- ` before each of them" if kind is FieldKind.LIST else "write one `name: value` a line"
         raise FieldError(Problem(f"this must be {what}, found {describe_value(value)}", None, hint))
     tree = read_tree(text)

@@ -158,9 +158,10 @@ def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
 
 
 MAX_PROBLEMS = 1000
+"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
+
 _MOST_KEPT = 5000
 _MOST_KEPT_BYTES = 1 << 18  # of a file; in memory its tests take several times as much
-"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

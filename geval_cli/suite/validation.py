@@ -239,8 +239,8 @@ def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> 
         if name in fields.written:
             return None
         key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)
-        wanted = expected_text(model.model_fields[name])
-        return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {wanted}")
+        expected = expected_text(model.model_fields[name])
+        return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {expected}")
     value: JsonValue = fields.values
     for part in path:
         value = value[part]

@@ -60,13 +60,13 @@ class ClassifierAssertion(ModelGradedAssertion):
         scores = _scores(response.choices[0].text)
         is_default = self.threshold is None
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        wanted = max(scores, key=lambda label: scores[label])
+        label_name = max(scores, key=lambda label: scores[label])
         if self.value is not None:
-            wanted = tools.templates.render(self.value, subject.test.variables)
-        score = min(max(scores.get(wanted, 0.0), 0.0), 1.0)
+            label_name = tools.templates.render(self.value, subject.test.variables)
+        score = min(max(scores.get(label_name, 0.0), 0.0), 1.0)
         shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
         own = format_score_beside(score, threshold)
-        reason = f'the class "{shortened(wanted, 60)}" has {own} of {threshold:g} ({shown})'
+        reason = f'the class "{shortened(label_name, 60)}" has {own} of {threshold:g} ({shown})'
         outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
         return replace(outcome, latency_ms=response.latency_ms)
 

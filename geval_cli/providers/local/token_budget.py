@@ -19,36 +19,36 @@ class TokenBudget:
     @asynccontextmanager
     async def hold(self, tokens: int) -> AsyncIterator[None]:
         """Hold `tokens` inside the block, at most the capacity; waits until they are free."""
-        wanted = min(tokens, self.capacity)
-        await self._take(wanted)
+        needed = min(tokens, self.capacity)
+        await self._take(needed)
         try:
             yield
         finally:
-            self._give_back(wanted)
+            self._give_back(needed)
 
-    async def _take(self, wanted: int) -> None:
+    async def _take(self, needed: int) -> None:
         with self._guard:
-            if not self._waiting and wanted <= self._free:
-                self._free -= wanted
+            if not self._waiting and needed <= self._free:
+                self._free -= needed
                 return
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((wanted, turn))
+            self._waiting.append((needed, turn))
         try:
             await turn
         except asyncio.CancelledError:
             with self._guard:
-                was_waiting = (wanted, turn) in self._waiting
+                was_waiting = (needed, turn) in self._waiting
                 if was_waiting:
-                    self._waiting.remove((wanted, turn))
-            self._give_back(0 if was_waiting else wanted)
+                    self._waiting.remove((needed, turn))
+            self._give_back(0 if was_waiting else needed)
             raise
 
     def _give_back(self, tokens: int) -> None:
         with self._guard:
             self._free += tokens
             while self._waiting and self._waiting[0][0] <= self._free:
-                wanted, turn = self._waiting.popleft()
-                self._free -= wanted
+                needed, turn = self._waiting.popleft()
+                self._free -= needed
                 turn.get_loop().call_soon_threadsafe(_resolve, turn)
 
 

@@ -123,8 +123,8 @@ class ExecProvider:
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         if has_place(command, "prompt", "messages"):
             return arguments
-        told = () if self._target.options is None else (self._target.options, _context(request))
-        return [*arguments, places.prompt, *map(js_json, told)]
+        extra = () if self._target.options is None else (self._target.options, _context(request))
+        return [*arguments, places.prompt, *map(js_json, extra)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
         target = self._target

@@ -38,7 +38,7 @@ def is_filtered(results: Any) -> bool:
     )
 
 
-def told_finish_reason(result: Any) -> str | None:
+def reported_finish_reason(result: Any) -> str | None:
     """Why an answer ended, as a program says it beside its `output`; a `guardrails` verdict goes first."""
     if not isinstance(result, dict):
         return None

@@ -46,8 +46,8 @@ class Endpoint:
     def identity(self) -> ProviderIdentity:
         """For the cache key. Headers count, but for the key: some servers choose the model or the user by them."""
         lower = {name.lower(): value for name, value in self.headers.items()}
-        told = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
-        params = {**self.wire, "headers": told} if told else self.wire
+        headers = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
+        params = {**self.wire, "headers": headers} if headers else self.wire
         return ProviderIdentity(self.kind, self.model, keyed_url(self.url), params)
 
     def prepare(self) -> None:

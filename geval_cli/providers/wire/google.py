@@ -92,15 +92,15 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
-    told = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
+    instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [
         {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
-        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(told)}]}]
-    return "\n\n".join([*system, *told]), others
+        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(instructions)}]}]
+    return "\n\n".join([*system, *instructions]), others
 
 
 def _written(message: Message) -> Any:

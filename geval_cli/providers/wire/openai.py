@@ -150,9 +150,9 @@ class OpenAICompatibleProvider(EndpointProvider):
                 for other in _TOKEN_LIMITS:
                     payload.pop(other, None)
         payload.update(request.params)
-        wanted = len(request.sample_indexes)
-        if wanted > 1:
-            payload["n"] = min(wanted, self._caps.get("n", wanted))
+        requested = len(request.sample_indexes)
+        if requested > 1:
+            payload["n"] = min(requested, self._caps.get("n", requested))
         if request.want_logprobs:
             payload["logprobs"] = True
             payload["top_logprobs"] = self._caps["top_logprobs"]

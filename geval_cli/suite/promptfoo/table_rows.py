@@ -185,9 +185,9 @@ class TableColumns(Struct):
             )
 
     def _check_configured(self, name: str, number: str, key: str) -> None:
-        wanted = f"__expected{number}"
+        column = f"__expected{number}"
         if not 0 <= _position(number) < len(self._expected):
-            self.reading.report(f"`{name}` belongs to no column: there is no `{wanted}`", self.place)
+            self.reading.report(f"`{name}` belongs to no column: there is no `{column}`", self.place)
         if key not in _CONFIG_KEYS:
             self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
 
