@@ -176,7 +176,7 @@ class ProviderAuthError(ProviderError):
 
 
 class ProviderRateLimitError(ProviderError):
-    """Too many requests. `retry_after_s` is what the server asked for, if it said."""
+    """Too many requests. `retry_after_s` is the wait that the server asks for, if any."""
 
     is_retryable = True
 

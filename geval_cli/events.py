@@ -31,7 +31,7 @@ class ModelCalled(Struct, frozen=True):
 
 
 class RequestEnded(Struct, frozen=True):
-    """A request left and was answered, or failed; told only where somebody asks for it. Holds no prompt and no key.
+    """A request was sent and answered, or failed; emitted only on demand. Holds no prompt and no key.
 
     Attributes:
         call: the number of the `ModelCalled` that it belongs to; one call may need several requests.

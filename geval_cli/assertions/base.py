@@ -1,4 +1,4 @@
-"""The base of all assertions: the keys that every one has, and what a type says for itself.
+"""Define the base of all assertions: the keys that all have, and the facts that each type declares.
 
 A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
 wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes.
@@ -105,7 +105,7 @@ class Assertion(Spec):
         raise NotImplementedError
 
     def prefetch(self, subject: "Subject", tools: "Tools") -> "Iterable[tuple[Judge, ModelRequest]]":
-        """Return what judges will be asked whatever the output is; `subject` has none yet."""
+        """Return the judge requests that do not depend on the output; `subject` has none yet."""
         return ()
 
 

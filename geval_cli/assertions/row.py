@@ -12,14 +12,14 @@ _LEAST = 2
 
 
 class RowMember(Struct, frozen=True):
-    """One output of the row, with the results of its other assertions."""
+    """One output of a comparison group, with the results of its other assertions."""
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
 
 
 def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """Make sure that there is something to compare.
+    """Raise UnjudgeableError unless there are several outputs to compare.
 
     Raises:
         UnjudgeableError: fewer than two outputs could be had.

@@ -63,7 +63,7 @@ class TestCase(msgspec.Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return what templates see: the test's own fields under their names, and `vars`, which win over them."""
+        """Return the variables of templates: the test's own fields by name, and `vars`, which win over them."""
         own: dict[str, JsonValue] = {}
         if self.input is not None:
             own["input"] = self.input

@@ -151,7 +151,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
-    """Who answered. By promptfoo's rules the column's provider stands for an output that the test brings, too."""
+    """Return who answered. By promptfoo's rules the column's provider answers for a stored output, too."""
     stands_for_outputs = tools.templates.dialect is Dialect.PROMPTFOO and job.provider.id != NO_PROVIDER.id
     return job.provider if job.generates or stands_for_outputs else None
 
@@ -165,7 +165,7 @@ def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: Pr
 async def _answer(
     job: Job, test: TestCase, rendered: Rendered, context: JobContext
 ) -> tuple[CaseResult, ModelResponse | None]:
-    """The result with the model's answer in it and that answer, or with the output that the test brings and None.
+    """Return the result and the model's answer, or the result with the test's stored output and None.
 
     `test` is the job's, with the variables as templates see them.
     """
@@ -222,7 +222,7 @@ def _output_of(choice: Choice) -> JsonValue:
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:
-    """Return what promptfoo tells a program about where a request comes from."""
+    """Return promptfoo's facts for a program about the origin of a request."""
     raw = job.prompt.raw or ""
     prompt = {"raw": raw, "label": job.prompt.label, "config": prompt_params(job.prompt), "template": raw}
     shown = {
@@ -304,7 +304,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
 async def compare_outputs(
     spec: Assertion, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
-    """Return the results of an assertion that compares the outputs of a row, errors as results too.
+    """Return the results of an assertion that compares the outputs of a group, errors as results too.
 
     Raises:
         BudgetError: the run may spend no more.

@@ -16,7 +16,7 @@ CONVERSATION = "_conversation"
 
 
 def uses_conversation(prompt: PromptSpec) -> bool:
-    """Return whether a prompt asks for former turns."""
+    """Return whether a prompt uses former turns."""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
         return prompt.sees_conversation
     return CONVERSATION in (prompt.raw or "")
@@ -34,14 +34,14 @@ class ConversationState(Struct):
     _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
 
     def variables_for(self, job: Job) -> dict[str, JsonValue]:
-        """Return what is added to the variables of a job's test. All of it came from models, and is never rendered."""
+        """Return the variables added to a job's test. All of them came from models, and are never rendered."""
         found = dict(self._outputs)
         if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
             found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
     def note(self, job: Job, sent: str, output: JsonValue) -> None:
-        """Keep what a job was asked and answered, for those after it."""
+        """Keep the request and the answer of a job for those after it."""
         name = job.test.promptfoo.store_output_as
         if name:
             self._outputs[name] = output

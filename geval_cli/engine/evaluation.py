@@ -1,4 +1,4 @@
-"""Evaluation modes: what a prompt's mode asks of an answer becomes an assertion beside those of the test."""
+"""Turn a prompt's evaluation mode into an assertion beside those of the test."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[Assertion, ...]:
 
 
 def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
-    """Return what the prompt's mode asks of an answer; None when the prompt has no mode."""
+    """Return the assertion of the prompt's mode; None when the prompt has no mode."""
     mode = prompt.effective_mode
     if mode == "llm":
         is_written = "evaluation_criteria" in prompt.model_fields_set

@@ -122,7 +122,7 @@ class _Sums(Struct):
         return "no answer was timed" if self.gate.statistic in _LATENCIES else "there is nothing to count"
 
     def _actual(self) -> tuple[float | None, str]:
-        """Return what is compared with the limit, and a note on how sure it is."""
+        """Return the value that is compared with the limit, and a note on how sure it is."""
         match self.gate.statistic:
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
@@ -208,12 +208,12 @@ class GateSubjects(Struct):
 
 
 def errors_are_gated(gates: Iterable[Gate]) -> bool:
-    """Return whether one of the gates says how many errors of the whole run are allowed."""
+    """Return whether one of the gates limits the errors of the whole run."""
     return any(item.statistic is Statistic.ERRORS and not item.metric and not item.tags for item in gates)
 
 
 def passed_gate(share: float) -> Gate:
-    """Return the gate that `--fail-under SHARE` stands for; errors count as not passed."""
+    """Return the gate of `--fail-under SHARE`; errors count as not passed."""
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 

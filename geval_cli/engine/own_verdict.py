@@ -1,4 +1,4 @@
-"""`assertScoringFunction`: the user's code makes one verdict of what the assertions of a test said."""
+"""Run `assertScoringFunction`: the user's code makes one verdict of the results of a test's assertions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,7 +23,7 @@ async def own_verdict(
     subject: Subject,
     tools: Tools,
 ) -> Verdict:
-    """Return the verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
+    """Return the verdict of the test's `assertScoringFunction`; `verdict` itself where there is none.
 
     Raises:
         CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.

@@ -16,7 +16,7 @@ _ANY = "*"
 
 
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Return whether a provider is asked a prompt at all; one that chooses nothing is asked every prompt."""
+    """Return whether a provider gets a prompt at all; one that chooses nothing gets every prompt."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
     return chosen is None or _is_chosen(prompt_names(prompt), chosen)
 
@@ -103,7 +103,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def pairs(self) -> tuple[tuple[ProviderSpec, PromptSpec], ...]:
-        """The prompt x provider pairs that are asked, provider by provider."""
+        """Return the prompt x provider pairs of a run, provider by provider."""
         return tuple(
             (provider, prompt)
             for provider in self.providers
@@ -119,7 +119,7 @@ class Plan(Struct, frozen=True, dict=True):
         )
 
     def cases_of(self, test: TestCase) -> int:
-        """Return how many jobs a test makes, repeats counted once."""
+        """Return the number of a test's jobs, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
     @property

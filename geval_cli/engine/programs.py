@@ -59,7 +59,7 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
 
 
 def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]:
-    """Yield what keeps the programs of prompts from being run: no such program or function, a syntax error."""
+    """Yield the problems of the programs of prompts: no such program or function, a syntax error."""
     for prompt in suite.prompts:
         if not isinstance(prompt, NamedPromptSpec) or not prompt.made_by:
             continue

@@ -296,7 +296,7 @@ def render_prompt(
 
 
 def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
-    """Return the parameters that a prompt brings for the model."""
+    """Return the parameters that a prompt sets for the model."""
     return prompt.params if isinstance(prompt, NamedPromptSpec) else {}
 
 

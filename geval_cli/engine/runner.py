@@ -1,4 +1,4 @@
-"""A plan becomes a stream of events: jobs run side by side, and stop cleanly when asked to."""
+"""Run a plan as a stream of events: jobs run side by side, and stop cleanly on request."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ class StopReason(StrEnum):
 
     @property
     def is_signal(self) -> bool:
-        """Return whether somebody outside asks for it: by a signal to the process, or by a request to the server."""
+        """Return whether the stop came from outside: a signal to the process, or a request to the server."""
         return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
 
 
@@ -45,7 +45,7 @@ class StopSignal(Struct):
     reason: StopReason | None = None
 
     def request(self, reason: StopReason) -> None:
-        """Stop, because of `reason`. The first reason stays, except that a signal displaces what is none."""
+        """Stop, because of `reason`. The first reason is kept, but a signal replaces any other reason."""
         if self.reason is None or (reason.is_signal and not self.reason.is_signal):
             self.reason = reason
         self._asked.set()
@@ -63,7 +63,7 @@ class StopSignal(Struct):
         return self._hurried.is_set()
 
     async def wait(self) -> None:
-        """Until a stop is asked for."""
+        """Wait until a stop is requested."""
         await self._asked.wait()
 
     async def wait_for_urgency(self) -> None:

@@ -138,7 +138,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def fingerprint(test: TestCase) -> str:
-    """Return what a test is recognised by in another run: its description and vars; without both, its number."""
+    """Return the key that finds a test in another run: its description and vars; without both, its number."""
     return _fingerprint(test.description, test.vars, test.index)
 
 

@@ -15,7 +15,7 @@ PathStep = str | int
 
 
 def parse_path(path: str) -> tuple[PathStep, ...]:
-    """Return the keys and indexes of `path`. A leading `json` or `$` stands for the whole document.
+    """Parse `path` into keys and indexes. A leading `json` or `$` is the whole document.
 
     Raises:
         ValueError: it is not such a path.
@@ -33,7 +33,7 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
 
 
 def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
-    """Return what is at the end of the path in `value`.
+    """Return the part of `value` at the end of the path.
 
     Raises:
         LookupError: the path leads nowhere; the text names the step.

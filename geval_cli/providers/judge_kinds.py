@@ -36,7 +36,7 @@ _SEARCH_TOOLS = frozenset(
 
 
 def kind_of(provider_id: str) -> str:
-    """Return what the model that an id names answers with."""
+    """Return the kind of answer of the model that an id names."""
     vendor, _, rest = provider_id.partition(":")
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)

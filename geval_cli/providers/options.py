@@ -174,7 +174,7 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """Return what of `config` goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
+    """Return the part of `config` that goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
     ours = {spelling for key in keys for spelling in key.spellings} | set(_SET_BY_GEVAL)
     wire = {name: value for name, value in config.items() if name not in ours and value is not None}
     return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire

@@ -113,7 +113,7 @@ def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before the provider can be asked: its key, or its address."""
+    """Return what is missing before the provider can be called: its key, or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
     if not _base_url(source, settings) and "api_endpoint" not in settings:

@@ -87,7 +87,7 @@ class Priced(Protocol):
 
 
 def known_price(provider: object) -> Price | None:
-    """Return what `provider` takes for tokens, if that can be told before an answer comes; else None.
+    """Return the price of `provider`, if it is known before an answer comes; else None.
 
     Of a deployment whose model only its answers name, it cannot.
     """

@@ -24,12 +24,12 @@ class ProviderSource:
 
     @property
     def kind(self) -> str:
-        """Return what is before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
+        """Return the part of the id before the first colon, in lower case: "openai" of "openai:gpt-4.1"."""
         return self.spec.id.partition(":")[0].lower()
 
     @property
     def name(self) -> str:
-        """Return what is after the first colon of the id: a model, a path, a command."""
+        """Return the part of the id after the first colon: a model, a path, a command."""
         return self.spec.id.partition(":")[2]
 
     @property

@@ -93,7 +93,7 @@ def _said(item: AssertionResult) -> str:
 
 
 def _key(said: str) -> str:
-    """Return which annotations are one: those of one place that begin alike. Each judgement has a reason of its own."""
+    """Return the key that merges annotations: those of one place that begin alike, as each reason differs."""
     return said.partition(":")[0]
 
 

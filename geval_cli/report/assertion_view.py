@@ -43,7 +43,7 @@ class AssertionView(Struct, frozen=True):
         return line
 
     def verdicts(self) -> list["JudgeVerdict"]:
-        """Return how the judge came to its rating: one verdict, or one for each of a list of criteria."""
+        """Return the judge's verdicts: one, or one for each of a list of criteria."""
         detail = self.assertion.detail
         parts = detail.get("parts")
         if not isinstance(parts, list | tuple):

@@ -34,7 +34,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def change(self) -> Change:
-        """Return what became of the verdict."""
+        """Return the change of the verdict."""
         old, new = self.before.status, self.after.status
         if old is new:
             return Change.SAME
@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True):
     only_after: int
 
     def counts(self) -> Mapping[Change, int]:
-        """Return how many pairs changed in which way."""
+        """Return the number of pairs for each change."""
         found = Counter(pair.change for pair in self.pairs)
         return {change: found[change] for change in CHANGE_ORDER}
 

@@ -102,7 +102,7 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
 
 
 def _error_key(result: CaseResult) -> tuple[str, ...] | None:
-    """Return what cases have in common that broke for the same reason; None for one that stands for itself."""
+    """Return the key of cases that broke for the same reason; None for one that is like no other."""
     if result.error is not None:
         return None if result.assertions else _spelled(result.provider.id, result.error)
     if result.status is not Status.ERROR or any(item.status is Status.FAILED for item in result.assertions):

@@ -15,7 +15,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import sanitize
 
 CASES_MAX = 20_000
-"""Above it, passed cases are left out, and the page says how many: browsers hold no hundred thousand prompts."""
+"""Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
 LOOK_FOLDER = Path(__file__).with_name("html")
 """The page's parts; the web page takes its colours from here too."""
@@ -86,5 +86,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a content security policy calls an inline style or script by."""
+    """Return the name of an inline style or script in a content security policy: its hash."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it, with errors that say what to do."""
+"""Write a file so that no reader ever sees half of it, with errors that say what to do."""
 
 import errno
 import os

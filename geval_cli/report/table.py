@@ -24,7 +24,7 @@ from geval_cli.report.verdict_tables import indented, plain_table
 ROWS_MAX = 50
 _TITLE_MIN, _TITLE_MAX = 16, 40
 _EXCERPT_MIN = 18
-"""A narrower cell shows its verdict alone: shreds of an output help nobody."""
+"""A narrower cell shows its verdict alone: fragments of an output are of no use."""
 _CELL_MAX = 60
 _LINES_MAX = 100
 """In the block layout, more results than this leave out the ones that passed."""

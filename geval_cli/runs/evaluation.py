@@ -1,4 +1,4 @@
-"""Run a prepared suite: events to whoever listens, results into the store as they come."""
+"""Run a prepared suite: events go to a listener, results into the store as they come."""
 
 import asyncio
 import time
@@ -8,11 +8,10 @@ from contextlib import AsyncExitStack
 from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Tools
-from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.aggregate import Notices, Tally
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.derived import derive
-from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, StoreError

@@ -119,7 +119,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
 
 
 def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
-    """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    """Return the suite with the ports of its providers; a stranger's keeps only the environment its providers read."""
     if not suite.access.is_strangers:
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]

@@ -50,7 +50,7 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 
 def origin_of(prepared: PreparedRun) -> RunOrigin:
-    """Return what the store keeps beside the record."""
+    """Return the origin that the store keeps beside the record."""
     return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, fingerprint(prepared))
 
 

@@ -90,7 +90,7 @@ class RunRequest:
 
     @property
     def is_untrusted(self) -> bool:
-        """Return whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
+        """Return whether the config is a stranger's: by request, or because GEVAL_UNTRUSTED is set."""
         return self.untrusted or is_untrusted(self.environ)
 
     @property

@@ -224,7 +224,7 @@ def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> Te
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
-    """Return what was stored about the cost of a run as a whole."""
+    """Return the stored cost of a run as a whole."""
     if stored.summary is not None:
         return stored.summary.usage
     origin = runs.origin(stored.run.id)

@@ -78,7 +78,7 @@ def larger(first: Usage, second: Usage) -> Usage:
 
 
 def beyond(total: Usage, part: Usage) -> Usage:
-    """Return what `total` has more than `part`; an unknown cost stays with the part when it is unknown there."""
+    """Return `total` less `part`; an unknown cost stays with the part when it is unknown there."""
     is_known = total.cost_usd is not None and part.cost_usd is not None
     cost_usd = max((total.cost_usd or 0.0) - (part.cost_usd or 0.0), 0.0) if is_known else None
     return Usage(

@@ -45,7 +45,7 @@ async def run_command(
     env: Mapping[str, str] | None,
     timeout_s: float,
 ) -> str:
-    """Return what the program prints, without the space around it.
+    """Run the program and return its output, without the space around it.
 
     Raises:
         CodeFailedError: no program may be run.

@@ -124,7 +124,7 @@ class OutsideError(OSError):
 
 
 def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return what a stranger's config may: read in `folders` and below, and ask known vendors."""
+    """Return the access of a stranger's config: to read in `folders` and below, and to call known vendors."""
     return Access(
         _resolved(folders),
         runs_code=False,
@@ -135,7 +135,7 @@ def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = froz
 
 
 def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return what a config may that a server serves from `folder`: read in it and below, and run no code."""
+    """Return the access of a config that a server serves from `folder`: to read in it and below, and run no code."""
     return Access(_resolved([folder]), runs_code=False, vouched=vouched)
 
 

@@ -102,7 +102,7 @@ def _cell(character: str, column: int) -> _Cell:
 
 
 def _masked_before(cells: list[_Cell], start: int) -> int:
-    """Return how far back the visible mask begins, for a caret that would be inside it."""
+    """Return the distance back to the start of the visible mask, for a caret that would be inside it."""
     for cell in reversed(cells[:start]):
         if cell.width:
             return cell.width if cell.text == MASK else 0
@@ -110,7 +110,7 @@ def _masked_before(cells: list[_Cell], start: int) -> int:
 
 
 def _window(cells: list[_Cell], start: int, end: int) -> tuple[int, int]:
-    """Return which cells to show: all of them, or as many around the caret as fit."""
+    """Return the range of cells to show: all of them, or as many around the caret as fit."""
     if sum(cell.width for cell in cells) <= _MAX_WIDTH:
         return 0, len(cells)
     first, lead = start, 0

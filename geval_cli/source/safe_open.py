@@ -1,4 +1,4 @@
-"""Opening files that somebody else names: a pipe or a device, which may never come to its end, is an error at once."""
+"""Open files that a config names: a pipe or a device, which may never end, is an error at once."""
 
 import os
 import stat

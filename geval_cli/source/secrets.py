@@ -150,7 +150,7 @@ def is_plain_header(name: str, value: JsonValue) -> bool:
 
 
 def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Yield what must not be shown of headers with plain names: values that no other text holds by chance."""
+    """Yield the values to hide of headers with plain names: those that no other text holds by chance."""
     for name, value in headers.items():
         text = str(value).strip()
         if is_secret_parameter(name) or is_plain_header(name, text) or _is_reference(text):

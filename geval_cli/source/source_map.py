@@ -197,7 +197,7 @@ def _keys_of(span: Span) -> dict[str, KeySpan]:
 
 
 def _written_key(span: Span, key: str) -> str:
-    """Return how the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
+    """Return the file's spelling of `key`: callers use field names, files may use camelCase or another word."""
     keys = _keys_of(span)
     if key in keys:
         return key

@@ -63,7 +63,7 @@ class ProviderSpec(Spec):
 
     @property
     def title(self) -> str:
-        """Return what tables, files and messages show for this provider."""
+        """Return the name of this provider in tables, files and messages."""
         return self.label or self.public_id
 
 

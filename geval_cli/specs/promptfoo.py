@@ -38,7 +38,7 @@ class PromptfooTestOptions(Spec):
     made_vars: dict[str, str] = Field(default_factory=dict)
 
     def over(self, below: "PromptfooTestOptions") -> "PromptfooTestOptions":
-        """These directions, and those of `below` where nothing is said here; parameters are merged.
+        """Return these options, and those of `below` where these are unset; parameters are merged.
 
         An empty prefix or suffix says nothing, as in rows of a table that has a column for them.
         """

@@ -143,7 +143,7 @@ class ClusteredMean(Struct):
         return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
 
     def share_interval(self) -> Interval | None:
-        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, of as many as they are worth.
+        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, with their effective number.
 
         Numbers of one cluster that agree are worth less than as many independent ones: n is divided by how much
         larger their variance is. Where all agree, that cannot be told, and each cluster counts once.
@@ -195,7 +195,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def _share_within(t: float, freedom: int) -> float:
-    """Return how much of Student's distribution lies between -t and t."""
+    """Return the share of Student's distribution between -t and t."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = freedom % 2

@@ -1,4 +1,4 @@
-"""A suite as a form: what an editor shows of it, and the text of the file once somebody has changed the form."""
+"""Show a suite as a form, and write the changed form back into the text of the file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -36,7 +36,7 @@ _TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_tes
 
 
 class ItemForm(Struct, frozen=True):
-    """A prompt, provider or test as its fields show it; not `is_editable` when it is none of the known forms."""
+    """A prompt, provider or test as its fields show it; not `is_editable` in an unknown form."""
 
     fields: Fields
     is_editable: bool = True
@@ -70,7 +70,7 @@ class SuiteDraft(Struct, frozen=True):
 
 
 class FieldProblem(Struct, frozen=True):
-    """A field whose text stands for nothing. `item` is the list and number of its item; None for the suite's own."""
+    """A field whose text has no valid value. `item` is the list and number of its item; None for the suite's own."""
 
     item: tuple[str, int] | None
     field: str
@@ -122,7 +122,7 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
 
 
 def _items(name: str, top: Mapping[str, JsonValue]) -> tuple[list[JsonValue], bool]:
-    """Return the items of a list, and whether they are in one: a single prompt or provider may stand for itself."""
+    """Return the items of a list, and whether they are in one: a single prompt or provider needs no list."""
     value = top.get(name)
     if isinstance(value, list):
         return value, True
@@ -292,7 +292,7 @@ def _order(name: str) -> tuple[str, ...]:
 def _with_field(
     entries: dict[str, TargetValue], spec: FieldSpec, text: str, order: Sequence[str]
 ) -> dict[str, TargetValue]:
-    """Return the mapping with the field's key set to what `text` says; without the key when it says nothing."""
+    """Return the mapping with the field's key set to the value of `text`; without the key when that is empty."""
     key = spec.key_in(entries)
     if not text.strip():
         return {name: value for name, value in entries.items() if name != key}

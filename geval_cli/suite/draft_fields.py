@@ -20,7 +20,7 @@ from geval_cli.specs.type_messages import describe_value
 
 
 class FieldKind(StrEnum):
-    """How the text of a field stands for a value."""
+    """The kind of a field: how its text is read as a value."""
 
     TEXT = "text"
     JSON = "json"
@@ -36,7 +36,7 @@ class FieldSpec(Struct, frozen=True):
     also: tuple[str, ...] = ()
 
     def key_in(self, entries: Mapping[str, TargetValue]) -> str:
-        """Return how a mapping spells the key; the preferred spelling when it has none."""
+        """Return a mapping's spelling of the key; the preferred spelling when it has none."""
         return next((key for key in (self.name, *self.also) if key in entries), self.name)
 
 
@@ -65,7 +65,7 @@ TEST_FIELDS = (
 
 
 class FieldError(Exception):
-    """The text of a field stands for no value; the lines and columns of `problem` are those of the field."""
+    """The text of a field has no valid value; the lines and columns of `problem` are those of the field."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -75,7 +75,7 @@ class FieldError(Exception):
 def shown_field(
     spec: FieldSpec, entries: Mapping[str, JsonValue], source: EditableText, path: Sequence[str | int]
 ) -> str:
-    """Return what a field shows of a mapping that is at `path`; empty for a key that is not there."""
+    """Return the text that a field shows of the mapping at `path`; empty for an absent key."""
     key = spec.key_in(entries)
     if key not in entries:
         return ""
@@ -94,7 +94,7 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
 
 
 def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
-    """Return the value that a text which is not empty stands for.
+    """Parse a text that is not empty as the field's value.
 
     Args:
         kind: how it is written.

@@ -104,7 +104,7 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
-    """Return the gate that `text` says, or what is wrong with it."""
+    """Parse `text` as a gate, or return the problem of it."""
     match = _GATE.match(text)
     if match is None:
         return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
@@ -132,7 +132,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
 
 
 def _statistic(subject: str) -> tuple[str | None, Statistic] | None:
-    """Return the metric, if one is named, and what of it."""
+    """Return the metric, if one is named, and its figure."""
     if subject in _OF_RUNS:
         return None, _OF_RUNS[subject]
     metric, dot, name = subject.rpartition(".")

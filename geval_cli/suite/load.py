@@ -46,7 +46,7 @@ _NO_OVERRIDES = SuiteOverrides()
 
 
 class ReadingRules(Struct, frozen=True):
-    """How a config is read: by whose rules (None: as the file itself says), and joined with which other configs.
+    """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
     what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.

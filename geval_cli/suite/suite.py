@@ -19,7 +19,7 @@ from geval_cli.suite.gates import Gate
 
 
 class TestSource(Protocol):
-    """Tests that can be gone through again and again without being held all at once."""
+    """Tests that can be iterated again and again without being held all at once."""
 
     def __iter__(self) -> Iterator[TestCase]:
         """Return every test in the file's order.

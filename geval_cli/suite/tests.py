@@ -69,7 +69,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
 def merge_test(
     index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
 ) -> TestCase:
-    """Return the test case: what the test says, then `defaultTest`; `overrides` are vars that win over both.
+    """Return the test case of the test, then of `defaultTest`; `overrides` are vars that win over both.
 
     Assertions of the default come first; vars and metadata are merged key by key.
     """

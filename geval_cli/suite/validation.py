@@ -118,7 +118,7 @@ def read_fields(
     model: type[Spec], value: JsonValue, place: SourcePath, what: str, reading: LoadContext,
     *, nullable: tuple[str, ...] = (),
 ) -> Fields | None:  # fmt: skip
-    """Return the checked keys of a mapping, or None (with a problem) when it is none.
+    """Return the checked keys of a mapping, or None (with a problem) when the value is something else.
 
     Args:
         model: whose fields the keys are.

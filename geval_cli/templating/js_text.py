@@ -14,7 +14,7 @@ _PLAIN_DOWN_TO = -7
 
 
 def js_string(value: JsonValue) -> str:
-    """Return what JavaScript puts into a text for `value`; nothing for null, as templates do."""
+    """Return `value` as JavaScript puts it into a text; empty for null, as in templates."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -114,7 +114,7 @@ def js_part(text: str, start: int, end: int) -> str:
 
 
 def js_text(value: Any) -> str:
-    """Return what a template writes for `value`."""
+    """Return `value` as a template writes it."""
     if isinstance(value, Undefined):
         return ""
     if isinstance(value, list | tuple):
@@ -132,7 +132,7 @@ def js_primitive_text(value: Any) -> str:
 
 
 def js_number_of(value: Any) -> float:
-    """`value` as a number; NaN for what is none."""
+    """Return `value` as a number; NaN for a value that is no number."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int | float):
@@ -397,7 +397,7 @@ def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
 
 
 def _inserted(new: str, found: str, before: str, after: str) -> str:
-    """Return what takes the place of `found`: `$&`, `` $` ``, `$'` and `$$` in it stand for texts."""
+    """Return the replacement of `found`, with `$&`, `` $` ``, `$'` and `$$` expanded."""
     if "$" not in new:
         return new
     stands_for = {"$": "$", "&": found, "`": before, "'": after}
@@ -530,7 +530,7 @@ _NUMBER_METHODS: dict[str, Callable[..., Any]] = {
 
 
 def parse_json(text: Any) -> Any:
-    """Return what a JSON text says; what is no text stays as it is.
+    """Parse a JSON text; a value of another type stays as it is.
 
     Raises:
         ValueError: the text is no JSON.

@@ -76,7 +76,7 @@ def bounded(length: int) -> None:
 
 
 def rounds(values: Any) -> Any:
-    """Return what a loop goes through, its rounds counted."""
+    """Return the items of a loop, its rounds counted."""
     if isinstance(values, Sized):
         take_steps(len(values))
         return values
@@ -112,7 +112,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def joined(*values: Any) -> str:
-        """Return what `a ~ b` gives."""
+        """Return the result of `a ~ b`."""
         texts = [str(value) for value in values]
         bounded(sum(map(len, texts)))
         return "".join(texts)

@@ -56,12 +56,12 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return what filters of texts work on: nothing for null, undefined and false."""
+    """Return a value as the text that filters work on: empty for null, undefined and false."""
     return "" if _is_nothing(value) else js_text(value)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    """Return a whole number; `otherwise` for 0 and for what is none."""
+    """Return a whole number; `otherwise` for 0 and for values that are no number."""
     number = js_number_of(value)
     return int(number) or otherwise if math.isfinite(number) else otherwise
 

@@ -233,7 +233,7 @@ class _NunjucksNodes(NodeTransformer):
 
 
 def _with_scopes(tree: nodes.Template) -> nodes.Template:
-    """Return a `set` in a loop sets the name that was set outside of it, which Jinja2 leaves as it was.
+    """Make a `set` in a loop change the name that was set outside of it, which Jinja2 leaves as it was.
 
     Names that loops and macros bind themselves stay with Jinja2's rules.
     """

@@ -38,7 +38,7 @@ class ClassifierAssertion(ModelGradedAssertion):
     threshold: Score | None = Field(None, description="The lowest score that passes; 1 when left out.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the class, and nobody who could be asked."""
+        """Return the problems of the class, and of a missing provider."""
         problems: list[Problem] = []
         if self.value is not None:
             context.render(self.value, self.place.value("value"), problems)
@@ -48,7 +48,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the score of the class `value`, or the highest of all when none is named, against the threshold (1).
+        """Compare the score of the class `value`, or the highest score when no class is named, with the threshold (1).
 
         Raises:
             ProviderError: the model could not answer.

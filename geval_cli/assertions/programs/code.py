@@ -57,7 +57,7 @@ class CodeAssertion(Assertion):
         )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return what the code says.
+        """Run the code and return its verdict.
 
         Raises:
             CodeFailedError: it could not be run; in geval's own dialect also when it raises.
@@ -121,7 +121,7 @@ def _is_complete(value: Mapping[str, JsonValue]) -> bool:
 
 
 def _spelled(value: JsonValue) -> JsonValue:
-    """Return what a text spells out that code may give back: a number, a truth value, a JSON object."""
+    """Parse a text as a value that code may return: a number, a truth value, a JSON object."""
     if not isinstance(value, str):
         return value
     word = value.strip()
@@ -177,7 +177,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
-    """Yield what the code says apart: named scores, and the results of its own parts."""
+    """Yield the further results of the code: named scores, and the results of its own parts."""
     named = _first(value, "namedScores", "named_scores")
     for name, score in named.items() if isinstance(named, dict) else ():
         if _is_number(score):

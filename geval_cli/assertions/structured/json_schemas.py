@@ -42,7 +42,7 @@ class _Flaw(Struct, frozen=True):
 
 
 def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return what keeps a schema from working: it is no schema, or it refers to what it does not hold.
+    """Return the problems of a schema: it is not valid, or a reference in it has no target.
 
     Args:
         written: the schema as the config has it.

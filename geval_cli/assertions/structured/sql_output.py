@@ -213,7 +213,7 @@ def _target(statement: exp.Expr) -> exp.Expr | None:
 
 
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """Return what is used without being allowed. A rule is a pattern, or for short only the name that is last."""
+    """Return the names used without permission. A rule is a pattern, or for short only the last name."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
 
 

@@ -22,7 +22,7 @@ class TextListAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the expected texts: there is none, or a template is broken."""
+        """Return the problems of the expected texts: none is given, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _expected_texts(self, context.test, context.templates):

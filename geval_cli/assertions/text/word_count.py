@@ -49,7 +49,7 @@ class WordCountAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Count what is between white space."""
+        """Compare the number of words, split at white space, with the bounds."""
         count = len(subject.text.split())
         low, high = _range(self, subject, tools)
         passed = (low is None or count >= low) and (high is None or count <= high)

@@ -81,7 +81,7 @@ class InstalledModel(Struct, frozen=True):
 
 
 class FetchControl(Struct, frozen=True):
-    """How a fetch is watched and stopped: `progress` is told, and setting `cancel` ends it."""
+    """Observes and stops a fetch: `progress` is called with its state, and setting `cancel` ends it."""
 
     progress: Progress | None = None
     cancel: threading.Event | None = None

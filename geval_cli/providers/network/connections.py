@@ -270,7 +270,7 @@ def _new_socket(found: Any) -> socket.socket:
 
 
 def _input_test(file_number: int) -> Callable[[], object]:
-    """Return what tells, as something true or false, whether a socket has anything to read."""
+    """Return a function that tests whether a socket has anything to read."""
     if sys.platform == "win32":
         return lambda: select.select([file_number], [], [], 0)[0]
     poll = select.poll()  # `select` takes no file number above 1,023

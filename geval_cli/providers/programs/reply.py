@@ -76,7 +76,7 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
 
 
 def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramCaller) -> Usage:
-    """Return what the answer took; a `cost` that cannot be one makes it unknown, as if it had no price."""
+    """Return the usage of the answer; an invalid `cost` makes the cost unknown, as if there were no price."""
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
     counted = tokens or TokenUsage()
     cost_usd = priced if cost is None else reported_cost_usd(cost)

@@ -56,7 +56,7 @@ class Endpoint:
             self.price.prepare()
 
     def usage(self, tokens: TokenUsage | None, *, requests: int) -> Usage:
-        """Return what a call took and cost; `cost_usd` is None when the price or the tokens are unknown."""
+        """Return the tokens and the cost of a call; `cost_usd` is None when the price or the tokens are unknown."""
         cost = None if self.price is None else self.price.cost_usd(tokens)
         counted = tokens or TokenUsage()
         return Usage(requests, counted.input_tokens, counted.output_tokens, cost_usd=cost)

@@ -45,7 +45,7 @@ _NAMES = ("json", "text", "context")
 
 
 def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """Return what keeps `written` from being run, with a hint; None when nothing does."""
+    """Return the problem of running `written`, with a hint; None when there is none."""
     if not javascript.is_installed():
         return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
     try:
@@ -70,14 +70,14 @@ class ResponseCode:
 
     @property
     def digest_text(self) -> str:
-        """Return what decides its results, for cache keys: the code itself, of a file too."""
+        """Return the text that decides its results, for cache keys: the code itself, of a file too."""
         try:
             return self._code().text
         except CodeError:
             return self._written
 
     async def answer(self, reply: HttpReply, body: JsonValue, context: CallContext) -> JsonValue:
-        """Return what the code makes of a reply, whose JSON is `body`; of a mapping with `output`, that.
+        """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
 
         Raises:
             ProviderShapeError: the code fails, or gives nothing.
@@ -403,7 +403,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
 
 
 async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """Return what the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
+    """Return the answer that the config picks from a reply; by default, as in promptfoo, all of its JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path

@@ -35,7 +35,7 @@ class HttpTemplates(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return what the templates see."""
+        """Return the variables of the templates."""
         own = self.request.variables
         return {
             "messages": js_json(message_list(self.request.messages)),

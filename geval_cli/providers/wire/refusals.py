@@ -130,7 +130,7 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
 
 
 def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
-    """Return how long the server asks to wait, in seconds (never negative), or None when it does not say.
+    """Return the wait that the server demands, in seconds (never negative), or None when it does not say.
 
     Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
     the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers

@@ -70,7 +70,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before it can be asked, or unusable in the environment."""
+    """Return what is missing before it can be called, or unusable in the environment."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = []
     project, region = _project(source, settings), _region(source, settings)

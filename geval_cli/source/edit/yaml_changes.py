@@ -50,7 +50,7 @@ def plain_value(target: TargetValue) -> JsonValue:
 
 
 class _Nesting(Struct, frozen=True):
-    """Where a value is: how far what continues it is indented, and in what it is."""
+    """The layout around a value: the indentation of its continuation lines, and what encloses it."""
 
     indent: int = 0
     depth: int = 0
@@ -370,7 +370,7 @@ def _entry_end(entry: Entry) -> int:
 
 
 def _indentation(cuts: Cuts, tree: Node) -> int:
-    """Return how far the text indents a mapping within a mapping; 2 where it has none."""
+    """Return the indentation of a mapping within a mapping; 2 where the text has none."""
     for node in tree.walk():
         for entry in node.entries:
             inner = entry.value

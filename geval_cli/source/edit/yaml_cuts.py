@@ -70,7 +70,7 @@ class Cuts:
         return at
 
     def indentation(self, at: int) -> int:
-        """Return how many spaces the line of `at` begins with, as far as `at`."""
+        """Return the number of leading spaces in the line of `at`, as far as `at`."""
         start = end = self.line_start(at)
         while end < at and self.text[end] == " ":
             end += 1

@@ -47,7 +47,7 @@ class Node(Struct):
         return self.style == "flow"
 
     def walk(self) -> Iterator["Node"]:
-        """This node and all below it; what aliases stand for is not gone into."""
+        """Yield this node and all below it, without following aliases."""
         pending = [self]
         while pending:
             node = pending.pop()

@@ -32,7 +32,7 @@ from geval_cli.suite.validation import LoadContext
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
-    """Return the filters that a config names; what is none becomes a problem."""
+    """Return the filters that a config names; an invalid one becomes a problem."""
     found = []
     values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
     for name, written in values.items():
@@ -241,7 +241,7 @@ def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[Der
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
-    """Return what every test has; of several configs the later one upon the earlier."""
+    """Return the defaults of every test; of several configs the later one upon the earlier."""
     default = ReadTest()
     for part in parts:
         found = read_row(TestRow(part.value, part.place, part.folder), "defaultTest", reading)
@@ -251,7 +251,7 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
 
 
 def _snapshot(configs: list[ConfigFile]) -> JsonValue:
-    """Return what the run record keeps: the config as it is written, or a list of them."""
+    """Return the config for the run record, as it is written, or a list of several."""
     written = [mask_config(config.written) for config in configs]
     return written[0] if len(written) == 1 else written
 

@@ -273,7 +273,7 @@ def _refuse(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dict[str, JsonValue]:
-    """Return the mapping that a part is; a problem, and nothing, when it is none."""
+    """Return a part as a mapping; report a problem and return nothing when it is something else."""
     if part is None:
         return {}
     if isinstance(part.value, dict):

@@ -54,7 +54,7 @@ def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> t
 
 
 def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
-    """Return the provider with so much time between its requests, unless it says itself how much."""
+    """Return the provider with this time between its requests, unless it sets its own."""
     if not delay_ms or "delay_ms" in spec.config:
         return spec
     return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
@@ -220,7 +220,7 @@ def _is_structured(name: str) -> bool:
 
 
 def _shown_id(name: str) -> str:
-    """Return how promptfoo shows a provider of which the config writes only the id: without the mode of its API."""
+    """Return promptfoo's name for a provider of which the config writes only the id: without the mode of its API."""
     vendor, _, rest = name.partition(":")
     mode, separator, model = rest.partition(":")
     if separator and model and mode in _SHOWN_MODES and not vendor.startswith(("http", "file", "exec")):

@@ -51,7 +51,7 @@ _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
 def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, JsonValue]:
-    """Return the assertion that a cell stands for, as a config would write it.
+    """Return the assertion of a cell, as a config would write it.
 
     Args:
         text: of the cell, not empty.
@@ -193,7 +193,7 @@ class TableColumns(Struct):
 
 
 def _position(number: str) -> int:
-    """Return which of a row's assertions `__config:__expected<number>` is about, from 0."""
+    """Return the index of the row's assertion that `__config:__expected<number>` is about."""
     return int(number or 1) - 1
 
 
