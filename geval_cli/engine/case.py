@@ -120,6 +120,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
     started = time.monotonic()
     shown = ""
     try:
+        # Variables of earlier tests come first: generated prompts and transforms may use them.
         earlier = context.carried.variables_for(job)
         job = await with_made_parts(job, context.tools, earlier)
         test = seen_by_templates(job.test, context.tools.templates, earlier)

@@ -133,6 +133,7 @@ def check_plan(
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
+    # One pass for everything: tests may come from a large file, and are never held together.
     count, cases, lenient = 0, 0, templates.lenient()
     subjects, checks_nothing, asked = GateSubjects(plan.suite.gates), True, _AskedTheSame(plan.suite.prompts)
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
@@ -148,6 +149,7 @@ def check_plan(
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
             checks_nothing = checks_nothing and not _is_checked(test, plan)
+            # By fingerprint, as thousands of tests may name the same provider and it is checked once.
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
                 judges.answerers.setdefault(answerer.fingerprint, answerer)

@@ -41,7 +41,9 @@ class ComparisonGroups(Struct):
         row.append(pending)
         if len(row) < self.cases_of(job.test):
             return ()
+        # Complete groups are dropped at once: the plan's order keeps few of them open, so memory stays flat.
         del self._rows[job.group]
+        # Jobs end in any order; a judge that compares must get the same request each time, or the cache never hits.
         row.sort(key=lambda member: member.job.column)
         return await finish_row(row, self.context)
 

@@ -54,6 +54,7 @@ class PrefetchedAnswers(Struct):
         if not self._questions:
             return result
         answers = [question.answer for question in self._questions]
+        # Waited for, not cancelled: the requests are sent, and their cost belongs to this case.
         came = await asyncio.gather(*answers, return_exceptions=True)
         spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
         judging = result.usage.get(Role.JUDGE, Usage()) + spent
@@ -77,6 +78,7 @@ class Prefetcher:
     ) -> None:
         """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
         for spec in specs:
+            # By identity: all tests share the assertion objects of `defaultTest`.
             if id(spec) in self._asked:
                 continue
             self._asked[id(spec)] = spec

@@ -80,6 +80,7 @@ async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
     test = job.test
     found: dict[str, JsonValue] = {}
     for name, written in test.promptfoo.made_vars.items():
+        # Variables are made in order: each program sees the values made before it, and never its own text.
         others = {key: value for key, value in test.vars.items() if key != name}
         arguments: dict[str, JsonValue] = {
             "name": name,

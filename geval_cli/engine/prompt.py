@@ -120,6 +120,7 @@ def shown_text(text: str) -> str:
 def chat_messages(text: str) -> tuple[Message, ...]:
     """Return the messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
     found: JsonValue = None
+    # YAML is tried only for its usual first line: most prose is valid YAML too.
     if text.strip().startswith(_YAML_CHAT):
         try:
             found = read_yaml(text, "prompt").value
@@ -181,6 +182,7 @@ def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> boo
     text = _COMMENT.sub("", text)
     names = {found[1] or found[2] for found in _NAMES.finditer(text)}
     for loop in _LOOP.finditer(text):
+        # A loop sets its own variable; the list that it goes over must be known.
         names = (names - {loop[1]}) | {loop[2]}
     roots = (_ROOT.match(name) for name in names)
     return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
@@ -208,6 +210,7 @@ def _opened(
     """`value` with what came from a model in it; nothing is rendered after this."""
     if not isinstance(value, str) or name in opaque:
         return value
+    # Last of all and in one pass: a model's text may look like a template and must never be rendered.
     return _PLACEHOLDER.sub(
         lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
     )

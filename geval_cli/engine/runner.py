@@ -130,6 +130,7 @@ class _WorkerPool(Struct):
 
         while True:
             await room.acquire()
+            # The slot comes first: a job is read only when it can start, so that plans of any length need no memory.
             job = None if self.stop.is_requested else next(jobs, None)
             if job is None:
                 return
@@ -176,15 +177,18 @@ async def run_plan(
     broken: BaseException | None = None
     try:
         pending: set[asyncio.Task[None]] = {*starting, stopping}
+        # Wait until all queues have started their last job; `stopping` alone in `pending` says so.
         while pending != {stopping} and not stopping.done() and broken is None:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             broken = next((task.exception() for task in done if task.exception()), None)
         for task in starting:
             task.cancel()
         if broken is None and not stopping.done():
+            # All jobs are started: no limit of time, unless a stop is requested meanwhile.
             await workers.finish(stopping, None)
         await workers.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
     finally:
+        # Nothing may outlive this call, or it would report to an event stream that is closed.
         left: list[asyncio.Task[Any]] = [*workers.under_way, *starting, stopping, hurrying]
         for task in left:
             task.cancel()

@@ -251,6 +251,7 @@ class _PlainProgress:
 
     def _is_due(self, is_step: bool) -> bool:
         since_s = self._clock() - self._last_s
+        # A sign of life, as build servers end jobs that print nothing for long.
         if since_s >= _PLAIN_AT_LEAST_EVERY_S:
             return True
         progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE

@@ -84,15 +84,18 @@ async def run_evaluation(
     await _begin(recording, run, state, prepared)
     budget = prepared.request.budget or Budget()
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
+    # Holds when an error ends the block below.
     status = RunStatus.ABORTED
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
             notices.add(event)
             if isinstance(event, CaseFinished):
+                # Stored before it is counted and shown: what the user saw, a resumed run must find.
                 await recording.add(event.result)
                 tally.add(event.result)
                 if recording.failure is not None and spending.has_cost:
+                    # Results are still held in memory, but a crash would lose them: no more money is risked.
                     _stop_paying(budget, recording.failure)
                 if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
                     stop.request(StopReason.FAIL_FAST)
@@ -107,6 +110,7 @@ async def run_evaluation(
         status = RunStatus.INTERRUPTED
         raise
     finally:
+        # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)

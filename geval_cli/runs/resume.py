@@ -85,6 +85,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     resumption = prepared.request.resume or Resumption()
     parts = fingerprint(prepared)
     digest = run_digest(parts)
+    # Choose, claim, read again: between the first look and the claim another process may have added results.
     run_id = _chosen(prepared, runs, resumption, digest).run.id
     if not runs.claim(run_id):
         raise UsageError(
@@ -162,11 +163,13 @@ def _resumed(
             yield named
 
     for row in _rows(results(), plan):
+        # A comparison needs all outputs of its group, so an incomplete group is redone as a whole.
         is_redone = not row.is_whole or (retries_errors and row.has_errors)
         for result in row.results:
             everything.add(result)
             if not is_redone and done.add(result):
                 kept.add(result)
+    # Calls whose results were lost are in the noted total only; results stored after the last note, only in the sum.
     spent = combined(everything.usage, _noted(stored, runs), larger)
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
 

@@ -16,7 +16,7 @@ from geval_cli.suite.gates import Gate
 def with_verdicts(
     summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
 ) -> RunSummary:
-    """`summary` with the run's gates judged, its flaky tests named, its derived metrics told column by column.
+    """Return `summary` with the run's gates, its flaky tests, and its derived metrics for each column.
 
     The results are gone through again for each of these.
     """
@@ -24,6 +24,7 @@ def with_verdicts(
         return summary
     gates, max_errors = gates_of(prepared)
     try:
+        # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
             summary = with_clustered_intervals(summary, results())
         if prepared.plan.repeats > 1:
@@ -36,6 +37,7 @@ def with_verdicts(
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
             summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+    # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
         summary = replace(summary, gates=unknown)

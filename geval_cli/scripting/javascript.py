@@ -65,6 +65,7 @@ class JavaScriptProcess:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
             line = child.stdout.readline()
+        # A line that is cut off means that the worker died while it wrote.
         if line.endswith(b"\n"):
             answer: dict[str, str | None] = json.loads(line)
             return answer
@@ -100,6 +101,7 @@ class JavaScriptProcess:
             env={},
             start_new_session=True,
         )
+        # `kill` may have come from another thread while the process was being started.
         if self.is_ended:
             self._child.kill()
         return self._child
@@ -237,12 +239,14 @@ class JavaScriptEngine(Struct):
             try:
                 async with asyncio.timeout(self.limits.wall_s):
                     result = await thread.run(lambda process: _outcome(process, job, self.limits))
+            # The engine's own clock counts processor time only; a process that hangs otherwise must be killed.
             except TimeoutError as error:
                 thread.kill()
                 raise ScriptTimeoutError(f"{code.name} took longer than {self.limits.wall_s:g} s") from error
             except BaseException:
                 thread.kill()
                 raise
+            # Only after a clean end: a process that was interrupted may be in any state.
             self._idle.append(thread)
         if isinstance(result, ScriptError):
             raise result

@@ -189,6 +189,7 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
             if key in _VARIABLE_KEYS and isinstance(entry, str):
                 yield entry
             hides = is_secret or _hides(key, entry, under) or _is_header(key, entry, under)
+            # A header filled from a variable counts as secret whatever its name: why else would it be in a variable?
             is_reference = under.lower() == "headers" and isinstance(entry, str)
             yield from secret_variables(entry, is_secret=hides or is_reference, under=key)
     elif isinstance(value, list):
@@ -254,6 +255,7 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
             yield from _values(item, is_secret=is_secret)
     elif is_secret and value is not None and not isinstance(value, bool):
         text = str(value)
+        # Servers echo a part: the key of `Bearer KEY`, the password of `user:password`.
         yield from (text, text.rpartition(" ")[2], text.rpartition(":")[2])
         parts = re.split(r"[\s;,:=\"']+", text)
         yield from (part for part in parts if len(part) >= _MIN_PART)

@@ -131,6 +131,7 @@ class SpanTree:
     def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
         """Return the location of a stretch of the text; its length ends with the line."""
         if self._line_starts is None:
+            # Only when a first position is needed: most runs have no problem to locate.
             self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
         index = bisect_right(self._line_starts, start) - 1
         line_start = self._line_starts[index]
@@ -154,7 +155,7 @@ class SpanTree:
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
-        """Return the position of , told to somebody who reads about `offset`."""
+        """Return the position of a key, in words for a message about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it already stands in line {there.line}{column}"
@@ -165,7 +166,7 @@ class SpanTree:
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
-        """Return the position of ; raises KeyError when the file has none."""
+        """Return the position of the value at `path`; raises KeyError when the file has none."""
         span, written = self._follow(path)
         return self.locate(span.start, span.end, written)
 
@@ -224,6 +225,7 @@ class _SpanMap(Mapping[KeyPath, Location]):
             location = self._asked[path]
         except KeyError:
             location = self._find(path)
+            # Bounded: a suite with a problem in every test asks for as many positions.
             if len(self._asked) < _ASKED_KEPT:
                 self._asked[path] = location
         if location is None:

@@ -310,6 +310,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 def _place(value: Any, otherwise: int = 0) -> int:
     """Return an argument that is a whole number."""
     number = otherwise if isinstance(value, Undefined) else js_number_of(value)
+    # As JavaScript converts an index: what is no number counts as 0.
     if math.isnan(number):
         return 0
     return int(number) if math.isfinite(number) else int(math.copysign(_EXACT, number))
@@ -390,10 +391,10 @@ def _replaced(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
 
 
 def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
-    wanted, given = js_primitive_text(old), js_primitive_text(new)
-    if len(text) + text.count(wanted) * len(given) > _MOST_REPEATED:
+    searched, given = js_primitive_text(old), js_primitive_text(new)
+    if len(text) + text.count(searched) * len(given) > _MOST_REPEATED:
         raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
-    return text.replace(wanted, given)
+    return text.replace(searched, given)
 
 
 def _inserted(new: str, found: str, before: str, after: str) -> str:
@@ -451,14 +452,14 @@ def _fixed(number: float, places: Any = 0) -> str:
 
 
 def _in_base(number: float, base: Any = 10) -> str:
-    wanted = _place(base, 10)
-    if wanted == 10 or not isinstance(number, int):  # noqa: PLR2004
+    radix = _place(base, 10)
+    if radix == 10 or not isinstance(number, int):  # noqa: PLR2004
         return js_text(number)
-    if not 2 <= wanted <= len(_NUMERALS):  # noqa: PLR2004
+    if not 2 <= radix <= len(_NUMERALS):  # noqa: PLR2004
         raise ValueError(f"toString takes a base from 2 to {len(_NUMERALS)}")
     left, digits = abs(number), ""
     while left or not digits:
-        left, digit = divmod(left, wanted)
+        left, digit = divmod(left, radix)
         digits = _NUMERALS[digit] + digits
     return "-" * (number < 0) + digits
 

@@ -165,6 +165,7 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def limited(*arguments: Any, **named: Any) -> Any:
         # Some filters get Jinja2's context first.
         own = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
+        # Checked before the call: the memory would be used up by the time its result is there.
         _check_stretching(name, own, named)
         result = function(*arguments, **named)
         if isinstance(result, str):
@@ -176,12 +177,14 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
     if operator == "*":
+        # A text times a number may be written either way round.
         for value, count in ((left, right), (right, left)):
             if isinstance(value, str | list | tuple) and isinstance(count, int):
                 bounded(len(value) * count)
         if isinstance(left, int) and isinstance(right, int):
             _check_bits(left.bit_length() + right.bit_length())
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        # Computing `9**9**9` would never come back, so its size is estimated from the operands.
         _check_bits(left.bit_length() * right)
     elif operator == "%" and isinstance(left, str):
         _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})

@@ -112,6 +112,7 @@ def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]
     low, high = score_range
     if spec.score_step is not None:
         steps = (high - low) / step
+        # Steps such as 0.1 are no exact binary numbers, so a remainder as small as rounding is none.
         if not math.isfinite(step) or abs(steps - round(steps)) > _DUST * max(1.0, steps) or round(steps) < 1:
             yield Problem(
                 f"`score_step` {format_number(step)} does not divide "
@@ -142,6 +143,7 @@ def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Proble
         hint = "" if spec.score_range or spec.dimension else "set `score_range`, or rate within 0 to 10"
         yield Problem(f"the band {_shown(band)} lies outside {span}", _place_of(band, spec), hint)
     bands = sorted(spec.rubric, key=lambda band: (band.low, band.high))
+    # Sorted by their lower ends, bands can only overlap with a neighbour.
     for below, above in pairwise(bands):
         if above.low <= below.high:
             message = f"the bands {_shown(below)} and {_shown(above)} overlap"

@@ -101,6 +101,7 @@ def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
     if isinstance(found, Mapping) and not _is_complete(found):
         return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
     try:
+        # promptfoo ignores the threshold for a mapping from JavaScript.
         takes_threshold = is_python or not isinstance(found, Mapping)
         outcome = _outcome(found, spec.threshold if takes_threshold else None)
     except UnjudgeableError as error:
@@ -166,6 +167,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
     if passed is None and score is None:
         raise UnjudgeableError("the code gave a mapping without `pass` and `score`", hint=_WANTED)
     outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
+    # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
     if passed is not None and not (threshold is not None and score is not None and passed):
         outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
     reason = value.get("reason")

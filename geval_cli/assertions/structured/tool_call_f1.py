@@ -136,6 +136,7 @@ def _blocks(text: str) -> Iterator[JsonValue]:
             fence = "" if mark == fence else fence or mark
         elif line.startswith(("{", "[")):
             try:
+                # Each attempt may read to the end of the text: a limit on broken ones keeps the time linear.
                 value, stop = decoder.raw_decode(text, text.index(line[0], place))
             except (ValueError, RecursionError):
                 failures += 1

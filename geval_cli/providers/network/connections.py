@@ -117,6 +117,7 @@ class _Handler(ResponseHandler):
         self._received += len(data)
         super().data_received(data)
         size = 0 if self._payload is None else self._payload.total_bytes
+        # Bytes beyond the body are headers and chunk framing; without a bound a server could send them for ever.
         if self._received > _MAX_HEAD_BYTES + _MAX_FRAMING * size:
             self._break(NotHttpError("headers or chunks without end"))
 
@@ -127,6 +128,7 @@ class _Handler(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if exc is not None:
+            # First the unread bytes, then the loss: the answer may explain the failure.
             self._read_last_words()
         super().connection_lost(exc)
 

@@ -436,6 +436,7 @@ def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
             continue
         if isinstance(found, str):
             return found
+        # A null where one API has its answer may be beside the real answer of another: keep looking.
         is_null = is_null or found is None
     return None if is_null else reply.text
 

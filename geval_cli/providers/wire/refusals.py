@@ -100,6 +100,7 @@ def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
 def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
+    # The order matters: an empty account often answers 429, which would else be retried for long.
     if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, "its quota or credit is used up")
     if reply.status in _MAY_REFUSE_PARAMETERS:
@@ -116,6 +117,7 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
         reply.status == _FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
     ):
         return _auth_error(reply, context, "the key was refused")
+    # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
     if reply.status == _TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
             _message(reply, context),

@@ -94,10 +94,13 @@ class YamlChanges:
             self._change_alias(node, old, new, nesting)
             return
         is_same = same(old, new)
+        # An equal part is left alone only while no anchor changed: an alias within it may have to be written out.
         if is_same and not self._moved and not self._gone and not isinstance(target, EditedList):
             return
         if id(node) in self._aliased and not is_same:
+            # Aliases of it show the new value from now on, and are compared with that.
             self._moved[id(node)] = new
+        # Equal parts are walked at any depth, as only aliases in them can need a change.
         goes_deeper = is_same or nesting.depth < self._depth
         if goes_deeper and node.kind == "mapping" and isinstance(target, dict) and isinstance(old, dict):
             self._change_mapping(node, old, target, nesting)
@@ -122,6 +125,7 @@ class YamlChanges:
         stays = [entry for entry in node.entries if entry.key in target or entry.key == MERGE_KEY]
         merged = {key for key in old if key not in own}
         staying = {entry.key for entry in stays}
+        # A key that `<<` merges in cannot be removed here, and without any entry left there is no place to insert at.
         if not stays or any(key not in target for key in merged) or (merged and self._moved):
             if not same(old, plain_value(target)) or merged:
                 self._put(node, target, nesting)
@@ -129,6 +133,7 @@ class YamlChanges:
         column = self._cuts.column(node.entries[0].start)
         below = _Nesting(column + self._step, nesting.depth + 1, in_flow=nesting.in_flow or node.is_flow)
         for entry in node.entries:
+            # All removals are noted before anything is compared: an alias further up may refer into a removed part.
             if entry.key not in staying:
                 self._forget(entry.value)
         for entry in node.entries:
@@ -176,6 +181,7 @@ class YamlChanges:
     ) -> None:
         items = target.items if isinstance(target, EditedList) else _matched(old, target)
         kept = [item.origin for item in items if item.origin is not None and not item.is_copy]
+        # Items in another order, or twice, cannot be moved by cuts: the list is written as a whole.
         if not kept or kept != sorted(set(kept)):
             self._put(node, target, nesting)
             return
@@ -208,6 +214,7 @@ class YamlChanges:
         for index, item in enumerate(node.items):
             mark = item.start
             if not node.is_flow:
+                # The tree knows where the value begins, not its dash: look back, but not into the item before.
                 mark = self._cuts.text.rfind("-", end, max(item.start, end + 1))
                 if mark < 0:
                     raise CutError
@@ -223,6 +230,7 @@ class YamlChanges:
         self, parts: Sequence[_Part], kept: Sequence[int], before: int | None, text: str
     ) -> None:
         cuts, column = self._cuts, self._cuts.column(parts[0].mark)
+        # If the first two items have a blank line between them, so has the new one.
         between = cuts.text[parts[0].end : parts[1].start] if len(parts) > 1 else ""
         gap = "\n" if between.count("\n") > 1 and not between.split("\n")[1].strip() else ""
         lines = f"{' ' * column}- {indented(text, column + 2, first=False)}"
@@ -243,10 +251,8 @@ class YamlChanges:
         if not is_block or any(part.anchor or part.kind == "alias" for part in source.walk()):
             return block_text(value)
         try:
-            text = self._cuts.text[
-                source.start : self._cuts.line_end(source.end)
-            ]  # with the comment behind it
-            text = dedented(text, self._cuts.column(source.start))
+            end = self._cuts.line_end(source.end)  # with the comment behind it
+            text = dedented(self._cuts.text[source.start : end], self._cuts.column(source.start))
             return YamlChanges(Cuts(text), read_tree(text), depth=self._depth).make(
                 read_yaml(text, "").value, item.value
             )
@@ -261,6 +267,7 @@ class YamlChanges:
             if part.stays:
                 continue
             in_lines = not node.is_flow and cuts.begins_line(part.mark)
+            # Something else follows on the same line: cutting whole lines would take it along.
             if in_lines and cuts.text[part.end : cuts.line_end(part.end)].strip()[:1] not in ("", "#"):
                 raise CutError
             if index < first and not in_lines:

@@ -133,7 +133,7 @@ def _built(
 
 
 def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
-    """Return the position of  value is used."""
+    """Return the position of the option whose value is used."""
     for name in ("commandLineOptions", "evaluateOptions"):
         part = settings.get(name)
         if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:

@@ -159,6 +159,7 @@ def _built(
     name = known.get("id")
     if isinstance(name, str):
         known["id"] = _with_path(name, folder, place, reading)
+        # Before the id is changed: tables show it as the config writes it, but never a key in it.
         known.setdefault("label", mask_text(name))
     if isinstance(known.get("label"), int | float):
         known["label"] = js_string(known["label"])

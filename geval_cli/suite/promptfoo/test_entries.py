@@ -158,6 +158,7 @@ def _take_options(
     options = value.get("options")
     if isinstance(options, dict):
         judged, known = spellings(TestOptionsSpec), spellings(PromptfooTestOptions).keys() - _FOUND_OUT
+        # Old spellings first, so that each is sorted into the right part below.
         options = _with_new_names(options)
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
@@ -171,6 +172,7 @@ def _take_options(
         found["file_params"] = file_keys(params)
     elif options is None:
         value.pop("options", None)
+    # A single name is a list of one.
     for key in ("prompts", "providers"):
         if isinstance(found.get(key), str):
             found[key] = [found[key]]
