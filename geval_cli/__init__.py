@@ -7,9 +7,7 @@ from importlib import import_module
 
 from geval_cli.version import __version__
 
-TYPE_CHECKING = (
-    False  # as in `typing`, the import of which is a quarter of what stands before the first Ctrl-C
-)
+TYPE_CHECKING = False  # as in `typing`, the import of which is a quarter of what is before the first Ctrl-C
 if TYPE_CHECKING:
     from geval_cli.errors import ApiError, GevalError, JudgeError, MissingParamsError, UsageError
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch

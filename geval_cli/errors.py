@@ -1,4 +1,4 @@
-"""Every exception of the product, where a problem stands in a file, and the exit codes.
+"""Every exception of the product, where a problem is in a file, and the exit codes.
 
     GevalError(message, hint, location)
     ├─ ConfigError(problems)            the suite is not valid; carries every problem at once
@@ -35,7 +35,7 @@ from enum import IntEnum, StrEnum
 
 
 class ExitCode(IntEnum):
-    """What the process says to a shell or to CI (GEVAL.md, section 4)."""
+    """The exit codes that a shell or CI sees (GEVAL.md, section 4)."""
 
     OK = 0
     FAILED = 1
@@ -71,7 +71,7 @@ class Severity(StrEnum):
 class Problem:
     """One thing that is wrong with a config: what, where, and what to do about it.
 
-    `hint` is short and stands beside the caret; `notes` are further lines below it.
+    `hint` is short and is beside the caret; `notes` are further lines below it.
     """
 
     message: str
@@ -176,7 +176,7 @@ class ProviderAuthError(ProviderError):
 
 
 class ProviderRateLimitError(ProviderError):
-    """Too many requests. `retry_after_s` is what the server asked for, if it said."""
+    """Too many requests. `retry_after_s` is the wait that the server asks for, if any."""
 
     is_retryable = True
 

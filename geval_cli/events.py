@@ -1,4 +1,4 @@
-"""What the engine says while it runs. Progress, store and reports listen; none of them is known here."""
+"""Define the events of a run. Progress, store and reports listen to them; none of these is known here."""
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ class ModelCalled(Struct, frozen=True):
 
 
 class RequestEnded(Struct, frozen=True):
-    """A request left and was answered, or failed; told only where somebody asks for it. Holds no prompt and no key.
+    """A request was sent and answered, or failed; emitted only on demand. Holds no prompt and no key.
 
     Attributes:
         call: the number of the `ModelCalled` that it belongs to; one call may need several requests.

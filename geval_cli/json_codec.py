@@ -25,7 +25,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return what `text` says.
+    """Parse `text`.
 
     Raises:
         ValueError: it is no JSON.
@@ -44,7 +44,7 @@ def _decoded(text: str | bytes) -> Any:
 
 
 def _plain(value: object) -> object:
-    """Return what an encoder cannot write by itself, one level of it: a mapping that is no dict, or a record."""
+    """Convert one level of a value that an encoder cannot write: a mapping that is no dict, or a record."""
     if isinstance(value, Mapping):
         return {str(key): item for key, item in value.items()}
     if isinstance(value, msgspec.Struct):

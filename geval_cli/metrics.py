@@ -23,9 +23,9 @@ _APOSTROPHE = compile_later(r"(?<=\w)['\u2019](?=\w)")
 def default_metric(
     criteria: str | Sequence[str] | None, steps: Sequence[str] | None, *, is_negated: bool = False
 ) -> str:
-    """Return the name that criteria as written, else the first evaluation step, stand for.
+    """Return the name made from the criteria as written, else from the first evaluation step.
 
-    The scores of a negated assertion say the opposite of its criteria, so `not-` stands before their name.
+    The scores of a negated assertion say the opposite of its criteria, so `not-` is before their name.
     """
     texts = (criteria,) if isinstance(criteria, str) else tuple(criteria or ())
     name = _first_words(" ".join(texts)) or _first_words(next(iter(steps or ()), "")) or _NAMELESS
@@ -53,7 +53,7 @@ def _words(text: str) -> list[str]:
 
 
 Judged = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""What a g-eval is recognised by: its type, its criteria and, without them, its steps; no space around texts."""
+"""The key of a g-eval: its type, its criteria or, without them, its steps; no space around texts."""
 
 
 def lacks_metrics(assertions: Iterable[AssertionResult]) -> bool:
@@ -138,7 +138,7 @@ def _first_of(part: Mapping[str, JsonValue], *names: str) -> JsonValue:
 
 
 def _judged(kind: str, criteria: JsonValue, steps: JsonValue) -> Judged | None:
-    """Return what a g-eval is recognised by; None when there is nothing, or something else than plain text."""
+    """Return the key of a g-eval; None when it has none, or one that is not plain text."""
     for number, value in enumerate((criteria, steps)):
         texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
         if not all(isinstance(text, str) and not _is_template(text) for text in texts):

@@ -56,7 +56,7 @@ def share_of_percentage(text: str) -> float | None:
 
 
 def percent_hint(value: float) -> str:
-    """Return what to write in place of a number up to 100 that was meant in per cent, or "".
+    """Return the share to write in place of a number up to 100 that was meant in per cent, or "".
 
     Up to 10 it was rather meant on a scale of ratings.
     """

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 
 def compile_later(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return what `re.compile` gives, except that a mistake in `text` shows at the first use.
+    """Compile `text` at its first use, which is also when a mistake in it shows.
 
     It is for constants of modules, of which a run uses few.
     """

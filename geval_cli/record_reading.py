@@ -16,7 +16,7 @@ def case_result_from_json(data: Mapping[str, JsonValue]) -> CaseResult:
     Keys and roles that this geval does not know are passed over.
 
     Raises:
-        ValueError: a key is missing that this geval needs, or what stands there is of the wrong kind.
+        ValueError: a key is missing that this geval needs, or what is there is of the wrong kind.
     """
     return _record(data, CaseResult)
 

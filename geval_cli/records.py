@@ -26,7 +26,7 @@ class Status(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How a run stands. `aborted`: a budget or a fatal problem stopped it."""
+    """The state of a run. `aborted`: a budget or a fatal problem stopped it."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -84,7 +84,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class TokenAlternative(Struct, frozen=True):
-    """A token that could have stood in a place, with its natural-log probability."""
+    """A token that could have been in a place, with its natural-log probability."""
 
     text: str
     logprob: float
@@ -111,7 +111,7 @@ class Choice(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What calls cost. `cost_usd` is None when a price is unknown, never 0 for that reason.
+    """Tokens and cost of calls. `cost_usd` is None when a price is unknown, never 0 for that reason.
 
     `requests` counts answers that were bought or came from the cache, `cached_requests` those of them that the cache
     gave; tokens are of the requests that were really sent. An answer that several calls of one run share counts once,
@@ -194,7 +194,7 @@ class ErrorInfo(Struct, frozen=True):
 
 
 class AssertionResult(Struct, frozen=True):
-    """What one assertion said about one output. `score` is 0..1, or None when there was nothing to score."""
+    """The result of one assertion for one output. `score` is 0..1, or None when there was nothing to score."""
 
     type: str
     metric: str | None
@@ -301,7 +301,7 @@ class MetricSummary(Struct, frozen=True):
 
 
 class GateResult(Struct, frozen=True):
-    """How a gate stands: `failed` it did not hold, `error` nothing could be counted for it.
+    """The result of a gate: `failed` it did not hold, `error` nothing could be counted for it.
 
     Attributes:
         gate: as written in the config or on the command line.

@@ -1,4 +1,4 @@
-"""The base of all assertions: the keys that every one has, and what a type says for itself.
+"""Define the base of all assertions: the keys that all have, and the facts that each type declares.
 
 A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
 wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes.
@@ -27,7 +27,7 @@ class ValueRules(Spec):
     """A mapping that an assertion takes as its `value`."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return what is wrong with values that are each of the right type."""
+        """Return the problems of values that are each of the right type."""
         return ()
 
 
@@ -40,8 +40,8 @@ class Assertion(Spec):
     """One entry of `assert`. `type` is written with `not-` before it to negate the verdict.
 
     Attributes:
-        value_form: how `value` is read; None takes it as it stands.
-        value_may_be_null: null is a value of its own and not an policy.
+        value_form: how `value` is read; None takes it as it is.
+        value_may_be_null: null is a value of its own and not a mistake.
         threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
         compares_outputs: all outputs of a test are judged together, by `judge_row`.
         needs_logprobs: the model under test is asked for the probabilities of its tokens.
@@ -105,7 +105,7 @@ class Assertion(Spec):
         raise NotImplementedError
 
     def prefetch(self, subject: "Subject", tools: "Tools") -> "Iterable[tuple[Judge, ModelRequest]]":
-        """Return what judges will be asked whatever the output is; `subject` has none yet."""
+        """Return the judge requests that do not depend on the output; `subject` has none yet."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""What an assertion looks at, what it may use, and what it answers."""
+"""Define the input, the tools and the outcome of an assertion."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -8,11 +8,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.shared_metrics import SharedMetrics
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
+from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.judge.scoring import passes
 from geval_cli.providers.judge_kinds import (
     CLASSIFICATION,
@@ -32,17 +31,43 @@ from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
 
+_METRICS_KEPT = 256  # of a config with criteria of its own in every test, the last ones
+
+Texts = tuple[str, ...] | None
+
+
+class SharedMetrics(Struct):
+    """Metrics by the objects of the config that they come from and their rendered texts. One for a run."""
+
+    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Metric]] = field(default_factory=dict)
+
+    def find(
+        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Metric]
+    ) -> Metric:
+        """Return the metric of these very `sources` with these `texts`; `make` builds it at the first call."""
+        key = (*map(id, sources), texts)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept[1]
+        metric = make()
+        # The sources are held, so that no other object can get the identity of one of them.
+        self._kept[key] = sources, metric
+        if len(self._kept) > _METRICS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return metric
+
+
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
-"""Who judges when nobody says."""
+"""The judge when none is named."""
 
 DEFAULT_EMBEDDING = ProviderSpec(id="openai:embedding:text-embedding-3-large")
-"""Who turns texts into vectors when nobody says."""
+"""The embedding provider when none is named."""
 
 DEFAULT_MODERATION = ProviderSpec(id="openai:moderation")
-"""Who moderates when nobody says."""
+"""The moderator when none is named."""
 
 DEFAULT_SEARCH = ProviderSpec(id="openai:responses:gpt-4.1", config={"tools": [{"type": "web_search"}]})
-"""Who judges with what the web says when nobody says."""
+"""The judge with web search when none is named."""
 
 _DEFAULTS: Mapping[str, ProviderSpec] = {
     TEXT: DEFAULT_JUDGE,
@@ -85,7 +110,7 @@ class Subject(Struct, frozen=True):
 
 
 class JudgeDefaults(Struct, frozen=True):
-    """What the command line says about judging; it stands between a test's own options and `defaultTest`'s.
+    """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
 
     `threshold` is what the dialect asks of a g-eval that names none.
     """
@@ -105,7 +130,7 @@ async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[A
 
 
 class Tools(Struct, frozen=True):
-    """What assertions may use: templates, a judge for any provider spec, and a way to have other assertions judged.
+    """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
 
     Attributes:
         judge_each: the results of several assertions on one output, errors as results too.
@@ -125,7 +150,7 @@ class Tools(Struct, frozen=True):
 
 
 class CheckContext(Struct, frozen=True):
-    """What is known of a test before anything is sent. `rendered_prompt` is None when it cannot be rendered.
+    """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
 
     `base_dir` is the config's folder, to which names of code files are relative.
     """
@@ -192,7 +217,7 @@ _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """Return the outcome under `not-`: pass flips and the score is turned round. What was not judged stays so."""
+    """Return the outcome under `not-`: pass flips and the score is inverted. An unjudged outcome stays as it is."""
     return replace(
         outcome,
         status=_OPPOSITE.get(outcome.status, outcome.status),
@@ -207,7 +232,7 @@ def shortened(text: str, limit: int = 120) -> str:
 
 
 def location_of(spec: Assertion) -> str | None:
-    """`file:line:column` of an assertion, or of the key that stands for it; None when it does not stand in a file."""
+    """Return `file:line:column` of an assertion, or of the key that stands for it; None when it is in no file."""
     location = spec.place.key()
     return None if location is None else str(location)
 
@@ -215,7 +240,7 @@ def location_of(spec: Assertion) -> str | None:
 def judge_provider(
     spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec:
-    """Return who judges an assertion: the nearest that names one (GEVAL.md, section 3) that is of this kind.
+    """Return the judge of an assertion: of the nearest level that names one of this kind (GEVAL.md, section 3).
 
     `kind` is what it must answer with (`providers.judge_kinds`).
 
@@ -231,7 +256,7 @@ def judge_provider(
 def find_judge(
     spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
 ) -> ProviderSpec | None:
-    """As `judge_provider`, or None where nobody is named."""
+    """Return the provider of `judge_provider`, or None where none is named."""
     own = None if spec.provider is None else _as_kind(spec.provider, kind)
     if own is not None:
         return own
@@ -243,7 +268,7 @@ def find_judge(
 
 
 def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
-    """Yield every provider that an assertion asks for its verdict."""
+    """Yield every provider that judges for an assertion."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)
         if found is not None:

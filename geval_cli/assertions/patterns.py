@@ -1,4 +1,4 @@
-"""Regular expressions that come from a config and meet outputs that nobody foresaw, under a time limit."""
+"""Match a config's regular expressions against outputs, under a time limit."""
 
 from collections.abc import Callable
 

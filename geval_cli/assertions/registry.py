@@ -91,7 +91,7 @@ ASSERTION_TYPES = AssertionTypes(
         "human": "human:HumanAssertion",
         "g-eval": "graded.geval:GEvalAssertion",
         "llm-rubric": "graded.rubric:LlmRubricAssertion",
-        "search-rubric": "graded.search_rubric:SearchRubricAssertion",
+        "search-rubric": "graded.rubric:SearchRubricAssertion",
         "classifier": "graded.classifier:ClassifierAssertion",
         "moderation": "graded.moderation:ModerationAssertion",
         "factuality": "graded.factuality:FactualityAssertion",
@@ -110,7 +110,7 @@ ASSERTION_TYPES = AssertionTypes(
         "max-score": "max_score:MaxScoreAssertion",
     }
 )
-"""What a config may write as `type`, without `not-`, and the class of each: `module:Class` in this package."""
+"""The types that a config may name, without `not-`, and the class of each: `module:Class` in this package."""
 
 EVALUATION_TYPES = AssertionTypes(
     {
@@ -118,7 +118,7 @@ EVALUATION_TYPES = AssertionTypes(
         "evaluation-schema": "structured.schema_evaluation:SchemaEvaluationAssertion",
     }
 )
-"""The assertions that evaluation modes stand for; no config writes them as a `type`."""
+"""The assertions made from evaluation modes; no config can name them as a `type`."""
 
 
 _JUDGE = "ask a judge with g-eval, whose criteria say what to look for"
@@ -141,7 +141,7 @@ _UNSUPPORTED_FAMILIES: dict[str, str] = {
 
 
 def advice_on(kind: str) -> str | None:
-    """Return what to do instead of `kind`, a type without `not-`; None for a type that is simply unknown."""
+    """Return the alternative to `kind`, a type without `not-`; None for a type that is simply unknown."""
     if kind in _UNSUPPORTED:
         return _UNSUPPORTED[kind]
     families = (advice for prefix, advice in _UNSUPPORTED_FAMILIES.items() if kind.startswith(prefix))
@@ -159,12 +159,12 @@ def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
 
 
 def wants_logprobs(specs: Iterable[Assertion]) -> bool:
-    """Return True when an assertion is about the probabilities of the answer's tokens, which must be asked for."""
+    """Return whether an assertion needs the probabilities of the answer's tokens, which must be requested."""
     return any(spec.needs_logprobs or wants_logprobs(spec.members) for spec in specs)
 
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return every problem of a JSON Schema that stands outside assertions; `name` is how messages call it."""
+    """Return every problem of a JSON Schema that is outside assertions; `name` is how messages call it."""
     from geval_cli.assertions.structured.json_schemas import schema_problems
 
     return schema_problems(written, name, place)
@@ -214,7 +214,7 @@ def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -
 def prefetch_requests(
     spec: Assertion, subject: Subject, tools: Tools
 ) -> Sequence[tuple[Judge, ModelRequest]]:
-    """Return what the assertion will ask judges whatever the output is; nothing if that is unclear."""
+    """Return the judge requests of the assertion that do not depend on the output; none if that is unclear."""
     try:
         return tuple(spec.prefetch(subject, tools))
     except GevalError:  # it is told where the output is judged

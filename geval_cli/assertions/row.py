@@ -1,4 +1,4 @@
-"""What assertions see that compare the outputs of one test: all of them, with what was found out about each."""
+"""Define the group of outputs that comparing assertions see: all of one test, with the results of each."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ _LEAST = 2
 
 
 class RowMember(Struct, frozen=True):
-    """One output of the row, with the results of its other assertions."""
+    """One output of a comparison group, with the results of its other assertions."""
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
 
 
 def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """See to it that there is something to compare.
+    """Raise UnjudgeableError unless there are several outputs to compare.
 
     Raises:
         UnjudgeableError: fewer than two outputs could be had.

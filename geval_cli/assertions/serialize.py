@@ -1,4 +1,4 @@
-"""Specs back to what a config says: every short form written out, each key in its first spelling."""
+"""Serialize specs as config: every short form written out, each key in its first spelling."""
 
 from functools import cache
 

@@ -17,9 +17,9 @@ _NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its val
 class TestCase(msgspec.Struct, frozen=True):
     """One test with `defaultTest` merged into it.
 
-    `options` and `default_options` stay apart because the command line stands between them (GEVAL.md, sections 2, 3).
+    `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
     `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
-    `evaluation_schema` stands; for a test without one, the test itself. `provider` answers in place of the suite's.
+    `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
     """
 
     __test__ = False
@@ -47,7 +47,7 @@ class TestCase(msgspec.Struct, frozen=True):
 
     @property
     def transform(self) -> tuple[str, Location | None] | None:
-        """The code that makes of an answer the output, and where it stands."""
+        """The code that makes of an answer the output, and where it is."""
         for options in (self.options, self.default_options):
             if options.transform is not None:
                 return options.transform, options.place.value("transform")
@@ -55,7 +55,7 @@ class TestCase(msgspec.Struct, frozen=True):
 
     @property
     def transform_vars(self) -> tuple[str, Location | None] | None:
-        """The code that changes the variables, and where it stands."""
+        """The code that changes the variables, and where it is."""
         for options in (self.options, self.default_options):
             if options.transform_vars is not None:
                 return options.transform_vars, options.place.spelled("transformVars", "transform_vars")
@@ -63,7 +63,7 @@ class TestCase(msgspec.Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return what templates see: the test's own fields under their names, and `vars`, which win over them."""
+        """Return the variables of templates: the test's own fields by name, and `vars`, which win over them."""
         own: dict[str, JsonValue] = {}
         if self.input is not None:
             own["input"] = self.input

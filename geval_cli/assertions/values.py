@@ -47,7 +47,7 @@ def rendered_texts(
 
 
 def check_texts(value: JsonValue, place: SourcePath, context: CheckContext, problems: list[Problem]) -> None:
-    """Report what keeps the texts of a `value` from being rendered; `place` is where the value stands."""
+    """Report the problems of rendering the texts of a `value`, whose position is `place`."""
     if not isinstance(value, list | tuple):
         context.render(as_text(value), place.value(), problems)
         return

@@ -10,7 +10,7 @@ from geval_cli.records import AssertionResult, Status
 
 
 class Verdict(Struct, frozen=True):
-    """How several assertions stand together: `score` is their weighted mean, None when one errored or none counted."""
+    """The verdict of several assertions: `score` is their weighted mean, None when one errored or none counted."""
 
     status: Status
     score: float | None

@@ -1,12 +1,23 @@
-"""Sums over the cases of a run. Pure; how assertions make a case is in `assertions.verdict`."""
+"""Sum up a run from its events and results: figures, notices and flaky tests. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.metrics import with_members
-from geval_cli.records import AssertionResult, CaseResult, MetricSummary, Role, RunSummary, Status, Usage
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    FlakyTest,
+    MetricSummary,
+    Role,
+    RunSummary,
+    Status,
+    Usage,
+)
 from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean, wilson_interval
 
 
@@ -96,3 +107,93 @@ def _metric_scores(
         )
         for metric in metrics
     }
+
+
+_NOTICES_MAX = 100
+
+
+class Notices(Struct):
+    """Texts that the user should know, each once and at most 100."""
+
+    _texts: dict[str, None] = field(default_factory=dict)
+    _left_out: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self._texts)
+
+    def add(self, event: RunEvent) -> None:
+        """Take note of an event, if it says something."""
+        if isinstance(event, Noticed):
+            self.say(event.message)
+        elif isinstance(event, ModelCalled) and event.dropped:
+            self._add_dropped(event)
+
+    def say(self, text: str) -> None:
+        """Add a text of one's own."""
+        if len(self._texts) < _NOTICES_MAX:
+            self._texts[text] = None
+
+    def _add_dropped(self, event: ModelCalled) -> None:
+        """The gateway tells what a server does not take when the server says so; an answer from the cache is silent."""
+        new = [name for name in event.dropped if (event.provider_id, name) not in self._left_out]
+        self._left_out.update((event.provider_id, name) for name in new)
+        if new and event.usage.cached_requests and event.usage.cached_requests == event.usage.requests:
+            names = ", ".join(f"`{name}`" for name in new)
+            self.say(
+                f"{event.provider_id} does not take {names}; its answers in the cache were given without"
+            )
+
+
+FLAKY_MAX = 100
+"""So many flaky tests are named; all are counted."""
+
+_VERDICTS = frozenset({Status.PASSED, Status.FAILED})
+
+
+class _Repeats(Struct):
+    """The repeats of one test in one column."""
+
+    first: CaseResult
+    passed: int = 0
+    judged: int = 0
+    scores: RunningMean = field(default_factory=RunningMean)
+
+    def add(self, result: CaseResult) -> None:
+        if result.status in _VERDICTS:
+            self.judged += 1
+            self.passed += result.status is Status.PASSED
+        if result.score is not None:
+            self.scores.add(result.score)
+
+    @property
+    def is_flaky(self) -> bool:
+        return 0 < self.passed < self.judged
+
+    def flaky_test(self) -> FlakyTest:
+        return FlakyTest(
+            test_index=self.first.test_index,
+            column=self.first.column,
+            description=self.first.description,
+            passed=self.passed,
+            judged=self.judged,
+            mean=self.scores.mean,
+            deviation=self.scores.deviation,
+        )
+
+
+def flaky_tests(results: Iterable[CaseResult]) -> tuple[tuple[FlakyTest, ...], int]:
+    """Return the first hundred tests that both passed and failed, and how many there are in all.
+
+    `results` come test by test, as the store gives them; of one test at a time, its repeats are held.
+    """
+    named: list[FlakyTest] = []
+    count = 0
+    for _, of_test in groupby(results, key=lambda result: result.test_index):
+        columns: dict[int, _Repeats] = {}
+        for result in of_test:
+            columns.setdefault(result.column, _Repeats(result)).add(result)
+        flaky = [repeats.flaky_test() for _, repeats in sorted(columns.items()) if repeats.is_flaky]
+        count += len(flaky)
+        named.extend(flaky[: FLAKY_MAX - len(named)])
+    return tuple(named), count

@@ -76,7 +76,7 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 
 class JobContext(Struct, frozen=True):
-    """What a job needs to be done: a way to ask the model, the tools of the assertions, what earlier jobs left."""
+    """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs."""
 
     generate: Generate
     tools: Tools
@@ -85,7 +85,7 @@ class JobContext(Struct, frozen=True):
 
 
 class PendingResult(Struct, frozen=True):
-    """How a job stands: its result so far, and what was judged; None when there is no output to judge."""
+    """The state of a job: its result so far, and what was judged; None when there is no output to judge."""
 
     job: Job
     result: CaseResult
@@ -102,24 +102,25 @@ async def run_job(job: Job, context: JobContext) -> CaseResult:
 
 
 async def begin_job(job: Job, context: JobContext) -> PendingResult:
-    """Return how one job stands, but for the assertions that compare its output with others.
+    """Return the state of a job, but for the assertions that compare its output with others.
 
     Raises:
         BudgetError: as in `run_job`.
     """
-    early = PrefetchedAnswers()
+    prefetched = PrefetchedAnswers()
     try:
-        pending = await _run(job, context, early)
-        result = await early.accounted_for(pending.result)
+        pending = await _run(job, context, prefetched)
+        result = await prefetched.accounted_for(pending.result)
         return pending if result is pending.result else replace(pending, result=result)
     finally:
-        early.cancel()
+        prefetched.cancel()
 
 
-async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> PendingResult:
+async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> PendingResult:
     started = time.monotonic()
     shown = ""
     try:
+        # Variables of earlier tests come first: generated prompts and transforms may use them.
         earlier = context.carried.variables_for(job)
         job = await with_made_parts(job, context.tools, earlier)
         test = seen_by_templates(job.test, context.tools.templates, earlier)
@@ -127,7 +128,7 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
         shown = rendered.text
         if job.generates:
             unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
-            _ask_early(job, unanswered, context, early)
+            _prefetch(job, unanswered, context, prefetched)
         answered, response = await _answer(job, test, rendered, context)
         subject = Subject(
             test,
@@ -140,7 +141,7 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
             frozenset(earlier),
             context.tools.templates.dialect,
         )
-        return await _judged(job, answered, subject, replace(context, tools=early.tools(context.tools)))
+        return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except BudgetError:
         raise
     except GevalError as error:
@@ -151,21 +152,21 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
-    """Who answered. By promptfoo's rules the column's provider stands for an output that the test brings, too."""
+    """Return who answered. By promptfoo's rules the column's provider answers for a stored output, too."""
     stands_for_outputs = tools.templates.dialect is Dialect.PROMPTFOO and job.provider.id != NO_PROVIDER.id
     return job.provider if job.generates or stands_for_outputs else None
 
 
-def _ask_early(job: Job, unanswered: Subject, context: JobContext, early: PrefetchedAnswers) -> None:
+def _prefetch(job: Job, unanswered: Subject, context: JobContext, prefetched: PrefetchedAnswers) -> None:
     # A bug shows again where the output is judged, and must not keep the model from being asked.
     with suppress(Exception):
-        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, early)
+        context.prefetcher.ask(assertions_of(job.prompt, job.test), unanswered, context.tools, prefetched)
 
 
 async def _answer(
     job: Job, test: TestCase, rendered: Rendered, context: JobContext
 ) -> tuple[CaseResult, ModelResponse | None]:
-    """The result with the model's answer in it and that answer, or with the output that the test brings and None.
+    """Return the result and the model's answer, or the result with the test's stored output and None.
 
     `test` is the job's, with the variables as templates see them.
     """
@@ -214,7 +215,7 @@ def _check_chat(job: Job, rendered: Rendered) -> None:
 
 
 def _output_of(choice: Choice) -> JsonValue:
-    """What promptfoo takes for the output: the data that a program or an HTTP API answered with, else the text."""
+    """Return the output as promptfoo defines it: the data of a program's or an HTTP API's answer, else the text."""
     if not choice.is_data:
         return choice.text
     output: JsonValue = json.loads(js_json(json.loads(choice.text)))
@@ -222,7 +223,7 @@ def _output_of(choice: Choice) -> JsonValue:
 
 
 def _origin(job: Job) -> dict[str, JsonValue]:
-    """Return what promptfoo tells a program about where a request comes from."""
+    """Return promptfoo's facts for a program about the origin of a request."""
     raw = job.prompt.raw or ""
     prompt = {"raw": raw, "label": job.prompt.label, "config": prompt_params(job.prompt), "template": raw}
     shown = {
@@ -304,7 +305,7 @@ def _metered(tools: Tools, meter: Meter) -> Tools:
 async def compare_outputs(
     spec: Assertion, members: Sequence[RowMember], tools: Tools
 ) -> Sequence[AssertionResult]:
-    """Return the results of an assertion that compares the outputs of a row, errors as results too.
+    """Return the results of an assertion that compares the outputs of a group, errors as results too.
 
     Raises:
         BudgetError: the run may spend no more.

@@ -31,7 +31,7 @@ _TESTS_COMPARED = 100
 
 
 class Checked(Struct, frozen=True):
-    """What the first pass found.
+    """The findings of the first pass over all tests.
 
     Attributes:
         problems: all of them, warnings too.
@@ -124,7 +124,7 @@ def check_plan(
     is_complete: bool = True,
     is_filtered: bool = False,
 ) -> Checked:
-    """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are told one by one.
+    """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are listed.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
     said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
@@ -133,6 +133,7 @@ def check_plan(
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
+    # One pass for everything: tests may come from a large file, and are never held together.
     count, cases, lenient = 0, 0, templates.lenient()
     subjects, checks_nothing, asked = GateSubjects(plan.suite.gates), True, _AskedTheSame(plan.suite.prompts)
     is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
@@ -148,6 +149,7 @@ def check_plan(
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
             checks_nothing = checks_nothing and not _is_checked(test, plan)
+            # By fingerprint, as thousands of tests may name the same provider and it is checked once.
             if test.provider is not None:
                 answerer = plan.answering(test, NO_PROVIDER)
                 judges.answerers.setdefault(answerer.fingerprint, answerer)
@@ -178,7 +180,7 @@ def check_plan(
 
 
 def describe_test(test: TestCase) -> str:
-    """Return how messages name a test: its number, counted from 1, and its description."""
+    """Return a test's name for messages: its number, counted from 1, and its description."""
     return f"test {test.index + 1}" + (f" ({test.description})" if test.description else "")
 
 
@@ -214,7 +216,7 @@ def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]
 
 
 class _AskedTheSame:
-    """Prompts without variables, and whether tests differ in nothing but variables: then all ask the same."""
+    """Prompts without variables, for tests that differ in nothing but variables: then all send the same request."""
 
     def __init__(self, prompts: Iterable[PromptSpec]) -> None:
         self._fixed = [prompt for prompt in prompts if _is_fixed(prompt)]
@@ -223,7 +225,7 @@ class _AskedTheSame:
         self._is_shown = False
 
     def note(self, test: TestCase) -> None:
-        """Take in the next test; a few are enough to tell."""
+        """Note the next test; a few are enough to decide."""
         if not self._fixed or self._is_shown or self._tests >= _TESTS_COMPARED:
             return
         self._tests += 1
@@ -281,7 +283,7 @@ def _prompt_problem(error: TemplateError, prompt: PromptSpec, test: TestCase, su
 
 
 def _check_silence(plan: Plan) -> Iterator[Problem]:
-    """Providers, but no prompts: every one of them would be asked nothing, and paid for it."""
+    """Report providers without prompts: each would be sent empty requests, and paid for them."""
     asks_nothing = all(prompt == NO_PROMPT for prompt in plan.suite.prompts)
     for provider in plan.providers:
         if asks_nothing and provider.id != NO_PROVIDER.id:
@@ -294,7 +296,7 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
 
 
 def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
-    """Yield whether there will be an output to judge, and whether one that the test brings is left unused."""
+    """Report a test without an output to judge, and a stored output that is left unused."""
     answering = [plan.answering(test, provider) for provider in plan.providers]
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)
     judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)

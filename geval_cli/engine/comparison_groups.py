@@ -18,7 +18,7 @@ from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
 
 
 class ComparisonGroups(Struct):
-    """Does jobs, and keeps the results of those whose outputs are compared until the last of their row is there.
+    """Runs jobs; keeps results whose outputs are compared with others until the last of their group is there.
 
     What it keeps is bounded by the jobs under way, as long as jobs come row by row. The results of a row that is never
     complete, since the run stops, are never given out: its cases stay undone, and their answers are in the cache.
@@ -29,7 +29,7 @@ class ComparisonGroups(Struct):
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
-        """Return the results that are final now: of the job, of the whole row, or none.
+        """Return the results that are final now: of the job, of its whole group, or none.
 
         Raises:
             BudgetError: the run may spend no more.
@@ -41,13 +41,15 @@ class ComparisonGroups(Struct):
         row.append(pending)
         if len(row) < self.cases_of(job.test):
             return ()
+        # Complete groups are dropped at once: the plan's order keeps few of them open, so memory stays flat.
         del self._rows[job.group]
+        # Jobs end in any order; a judge that compares must get the same request each time, or the cache never hits.
         row.sort(key=lambda member: member.job.column)
         return await finish_row(row, self.context)
 
 
 async def finish_row(row: Sequence[PendingResult], context: JobContext) -> list[CaseResult]:
-    """Return the final results of a whole row. Cases without an output are not compared and stay errors.
+    """Return the final results of a whole group. Cases without an output are not compared and stay errors.
 
     Raises:
         BudgetError: the run may spend no more.
@@ -99,7 +101,7 @@ def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> Cas
 
 
 def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
-    """Return the verdict of a case whose output was compared: one that loses fails with 0, one that wins keeps its own.
+    """Return the verdict of a compared case: the loser fails with 0, the winner keeps its own.
 
     `is_alone` says that nothing but comparisons is asserted; then the winner has 1.
     """

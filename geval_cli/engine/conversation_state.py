@@ -1,4 +1,4 @@
-"""What later tests of a run see of earlier ones: outputs that are kept under a name, and former turns of a talk."""
+"""Keep what later tests of a run see of earlier ones: named outputs, and the turns of a conversation."""
 
 import json
 
@@ -16,7 +16,7 @@ CONVERSATION = "_conversation"
 
 
 def uses_conversation(prompt: PromptSpec) -> bool:
-    """Return whether a prompt asks for former turns."""
+    """Return whether a prompt uses former turns."""
     if isinstance(prompt, NamedPromptSpec) and prompt.made_by:
         return prompt.sees_conversation
     return CONVERSATION in (prompt.raw or "")
@@ -28,20 +28,20 @@ def is_order_bound(test: TestCase) -> bool:
 
 
 class ConversationState(Struct):
-    """What the jobs of one run leave to those after them; they are done one by one then."""
+    """The outputs and turns that jobs leave to later ones; such jobs run one after another."""
 
     _outputs: dict[str, JsonValue] = field(default_factory=dict)
     _turns: dict[str, list[JsonValue]] = field(default_factory=dict)
 
     def variables_for(self, job: Job) -> dict[str, JsonValue]:
-        """Return what is added to the variables of a job's test. All of it came from models, and is never rendered."""
+        """Return the variables added to a job's test. All of them came from models, and are never rendered."""
         found = dict(self._outputs)
         if uses_conversation(job.prompt) and not job.test.promptfoo.disable_conversation_var:
-            found[CONVERSATION] = list(self._turns.get(_talk_of(job), ()))
+            found[CONVERSATION] = list(self._turns.get(_conversation_of(job), ()))
         return found
 
     def note(self, job: Job, sent: str, output: JsonValue) -> None:
-        """Keep what a job was asked and answered, for those after it."""
+        """Keep the request and the answer of a job for those after it."""
         name = job.test.promptfoo.store_output_as
         if name:
             self._outputs[name] = output
@@ -50,10 +50,10 @@ class ConversationState(Struct):
             last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
             said = last.get("content", last) if isinstance(last, dict) else last
             turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
-            self._turns.setdefault(_talk_of(job), []).append(turn)
+            self._turns.setdefault(_conversation_of(job), []).append(turn)
 
 
-def _talk_of(job: Job) -> str:
+def _conversation_of(job: Job) -> str:
     own = job.test.metadata.get(CONVERSATION_ID, "")
     return f"{job.column}:{job.repeat_index}:{own}"
 

@@ -81,7 +81,7 @@ def _derived(
 
 
 def check_formulas(metrics: Iterable[DerivedMetric]) -> Iterator[Problem]:
-    """Yield what keeps formulas from being computed, whatever the metrics will be."""
+    """Yield the problems of formulas that do not depend on the metrics' values."""
     for metric in metrics:
         why = _formula_problem(metric.value)
         if why:

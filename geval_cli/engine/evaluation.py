@@ -1,4 +1,4 @@
-"""Evaluation modes: what a prompt's mode asks of an answer becomes an assertion beside those of the test."""
+"""Turn a prompt's evaluation mode into an assertion beside those of the test."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,7 +18,7 @@ def assertions_of(prompt: PromptSpec, test: TestCase) -> tuple[Assertion, ...]:
 
 
 def evaluation_of(prompt: PromptSpec, test: TestCase) -> Assertion | None:
-    """Return what the prompt's mode asks of an answer; None when the prompt has no mode."""
+    """Return the assertion of the prompt's mode; None when the prompt has no mode."""
     mode = prompt.effective_mode
     if mode == "llm":
         is_written = "evaluation_criteria" in prompt.model_fields_set
@@ -47,7 +47,7 @@ def answer_schema(prompt: PromptSpec) -> Mapping[str, JsonValue] | None:
 
 
 def check_prompts(prompts: Iterable[PromptSpec]) -> Iterator[Problem]:
-    """Yield what is wrong with the evaluation keys of prompts, whatever the test."""
+    """Yield the problems of the evaluation keys of prompts, whatever the test."""
     for prompt in prompts:
         yield from _check_expected_schema(prompt)
         if prompt.effective_mode == "schema" and (prompt.evaluation_criteria or "").strip():

@@ -25,13 +25,13 @@ _NAMES_SCORES = frozenset({"javascript", "python", "webhook"})
 """Types whose verdict may name scores that the config does not."""
 
 ALL_PASS = Gate("failures <= 0", Statistic.FAILURES, "<=", 0)
-"""What decides a run that nobody set a gate for."""
+"""The gate of a run without gates of its own."""
 
 
 def judge_gates(
     gates: Sequence[Gate], results: Iterable[CaseResult], *, max_errors: int | None
 ) -> tuple[GateResult, ...]:
-    """Return how each gate stands, and last whether there were more errors than `max_errors` allows (None: not asked).
+    """Return the result of each gate, and last of the limit `max_errors` on the number of errors; None sets no limit.
 
     A gate that nothing could be counted for is an error, never passed. Too many errors are an error too: nothing was
     found to be bad, but not all was judged.
@@ -51,7 +51,7 @@ def judge_gates(
 
 
 class _Sums(Struct):
-    """What one gate needs of the results that its tags select."""
+    """The sums that one gate needs over the results its tags select."""
 
     gate: Gate
     cases: int = 0
@@ -102,7 +102,7 @@ class _Sums(Struct):
             self.finished.add(result.test_index, has_passed)
 
     def result(self) -> GateResult:
-        """Return how the gate stands."""
+        """Return the result of the gate."""
         actual, note = self._actual()
         if actual is None:
             return GateResult(self.gate.text, Status.ERROR, None, self._nothing())
@@ -122,7 +122,7 @@ class _Sums(Struct):
         return "no answer was timed" if self.gate.statistic in _LATENCIES else "there is nothing to count"
 
     def _actual(self) -> tuple[float | None, str]:
-        """Return what is compared with the limit, and a note on how sure it is."""
+        """Return the value that is compared with the limit, and a note on how sure it is."""
         match self.gate.statistic:
             case Statistic.MEAN:
                 return self.scores.mean, _interval_note(self.scores.interval(), self.scores.n)
@@ -208,12 +208,12 @@ class GateSubjects(Struct):
 
 
 def errors_are_gated(gates: Iterable[Gate]) -> bool:
-    """Return whether one of the gates says how many errors of the whole run are allowed."""
+    """Return whether one of the gates limits the errors of the whole run."""
     return any(item.statistic is Statistic.ERRORS and not item.metric and not item.tags for item in gates)
 
 
 def passed_gate(share: float) -> Gate:
-    """Return the gate that `--fail-under SHARE` stands for; errors count as not passed."""
+    """Return the gate of `--fail-under SHARE`; errors count as not passed."""
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 

@@ -1,4 +1,4 @@
-"""`assertScoringFunction`: the user's code makes one verdict of what the assertions of a test said."""
+"""Run `assertScoringFunction`: the user's code makes one verdict of the results of a test's assertions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage
 
 SCORING_FUNCTION = "get_score"
-_TOLD_BY_CODE = "named-score"
+_FROM_CODE = "named-score"
 """The type of a result that is no verdict: a score that code gave a name."""
 
 
@@ -23,7 +23,7 @@ async def own_verdict(
     subject: Subject,
     tools: Tools,
 ) -> Verdict:
-    """Return the verdict as the test's `assertScoringFunction` has it; `verdict` itself where there is none.
+    """Return the verdict of the test's `assertScoringFunction`; `verdict` itself where there is none.
 
     Raises:
         CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
@@ -53,7 +53,7 @@ async def own_verdict(
 def _parts(
     spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
-    """What one assertion said, followed by what its members said: those of a set, and the parts that code told."""
+    """Return the result of an assertion, then those of its members: of a set, or the parts that code returned."""
     whole: dict[str, JsonValue] = {
         "pass": result.status is Status.PASSED,
         "score": result.score,
@@ -77,9 +77,9 @@ def _parts(
 def _members(
     spec: Assertion, result: AssertionResult, subject: Subject, tools: Tools
 ) -> Iterator[dict[str, JsonValue]]:
-    told = [member for member in result.assertions if member.type != _TOLD_BY_CODE]
-    specs = spec.members or [spec] * len(told)
-    for member_spec, member in zip(specs, told, strict=False):
+    members = [member for member in result.assertions if member.type != _FROM_CODE]
+    specs = spec.members or [spec] * len(members)
+    for member_spec, member in zip(specs, members, strict=False):
         yield from _parts(member_spec, member, subject, tools)
 
 

@@ -1,4 +1,4 @@
-"""What a run will do: jobs, lazily, a queue of them for each provider. Pure."""
+"""Plan the jobs of a run: lazily, with a queue for each provider. Pure."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -16,7 +16,7 @@ _ANY = "*"
 
 
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
-    """Return whether a provider is asked a prompt at all; one that chooses nothing is asked every prompt."""
+    """Return whether a provider gets a prompt at all; one that chooses nothing gets every prompt."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
     return chosen is None or _is_chosen(prompt_names(prompt), chosen)
 
@@ -40,10 +40,10 @@ def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
     """Return whether one of `names` is chosen: as it is, by the group before its colon, or by a beginning and `*`."""
     known = [name for name in names if name]
     return any(
-        name == wanted
-        or name.startswith(f"{wanted}:")
-        or (wanted.endswith(_ANY) and name.startswith(wanted.removesuffix(_ANY)))
-        for wanted in chosen
+        name == chosen_name
+        or name.startswith(f"{chosen_name}:")
+        or (chosen_name.endswith(_ANY) and name.startswith(chosen_name.removesuffix(_ANY)))
+        for chosen_name in chosen
         for name in known
     )
 
@@ -55,7 +55,7 @@ NO_PROVIDER = ProviderSpec(id="none")
 class Job(Struct, frozen=True):
     """One prompt x provider x test case x repeat.
 
-    `group` names the jobs that stand in one row of the table: the same test and repeat. Assertions that compare
+    `group` names the jobs that are in one row of the table: the same test and repeat. Assertions that compare
     answers with one another are judged by it. `label` is what results show for the provider in place of its own.
     """
 
@@ -103,7 +103,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def pairs(self) -> tuple[tuple[ProviderSpec, PromptSpec], ...]:
-        """The prompt x provider pairs that are asked, provider by provider."""
+        """Return the prompt x provider pairs of a run, provider by provider."""
         return tuple(
             (provider, prompt)
             for provider in self.providers
@@ -119,7 +119,7 @@ class Plan(Struct, frozen=True, dict=True):
         )
 
     def cases_of(self, test: TestCase) -> int:
-        """Return how many jobs a test makes, repeats counted once."""
+        """Return the number of a test's jobs, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
     @property
@@ -160,6 +160,6 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def _is_only_name(spec: ProviderSpec) -> bool:
-    """Return whether the config wrote nothing but an id, which may be the name of a provider that stands elsewhere."""
+    """Return whether the config wrote nothing but an id, which may be the name of a provider that is elsewhere."""
     has_transform = isinstance(spec, FilteredProviderSpec) and spec.transform is not None
     return not spec.config and not has_transform and spec.label in {"", spec.id, spec.public_id}

@@ -1,4 +1,4 @@
-"""What judges can be asked before there is an output: asked while the models under test still write theirs."""
+"""Call judges ahead for answers that need no output, while the models under test still write theirs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ class _PendingAnswer(Struct):
 
 
 class PrefetchedAnswers(Struct):
-    """Answers that were asked for on behalf of one job. Each is given out once, to the assertion that wants it."""
+    """Answers that were requested for one job. Each is handed out once, to the assertion that requests it."""
 
     _questions: list[_PendingAnswer] = field(default_factory=list)
 
     def ask(self, judge: Judge, request: ModelRequest) -> None:
-        """Ask, and go on."""
+        """Send the requests without waiting for the answers."""
         self._questions.append(_PendingAnswer(judge, request, asyncio.ensure_future(judge.complete(request))))
 
     def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
-        """Return the answer to `request` on its way, if it was asked for and nobody took it yet."""
+        """Return the pending answer to `request`, if it was sent and nobody took its answer yet."""
         for question in self._questions:
             if question.judge == judge and question.request == request:
                 self._questions.remove(question)
@@ -40,7 +40,7 @@ class PrefetchedAnswers(Struct):
         return None
 
     def tools(self, tools: Tools) -> Tools:
-        """`tools` whose judges give these answers where they are asked for."""
+        """Return `tools` whose judges use these answers."""
         if not self._questions:
             return tools
 
@@ -54,6 +54,7 @@ class PrefetchedAnswers(Struct):
         if not self._questions:
             return result
         answers = [question.answer for question in self._questions]
+        # Waited for, not cancelled: the requests are sent, and their cost belongs to this case.
         came = await asyncio.gather(*answers, return_exceptions=True)
         spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
         judging = result.usage.get(Role.JUDGE, Usage()) + spent
@@ -66,7 +67,7 @@ class PrefetchedAnswers(Struct):
 
 
 class Prefetcher:
-    """Asks early for each assertion once: all tests that share it are served by what the first one asked."""
+    """Sends the requests of each assertion ahead, once: the first test's requests serve all tests that share it."""
 
     def __init__(self) -> None:
         # Held, so that no other can get the identity of one of these.
@@ -77,6 +78,7 @@ class Prefetcher:
     ) -> None:
         """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
         for spec in specs:
+            # By identity: all tests share the assertion objects of `defaultTest`.
             if id(spec) in self._asked:
                 continue
             self._asked[id(spec)] = spec
@@ -87,7 +89,7 @@ class Prefetcher:
 
 
 class _PrefetchingJudge(Struct, frozen=True, eq=False):
-    """A judge that was asked some things already. To whoever remembers judges it is that judge."""
+    """A judge with some answers under way. To whoever remembers judges it is the judge itself."""
 
     judge: Judge
     answers: PrefetchedAnswers

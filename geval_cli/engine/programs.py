@@ -59,7 +59,7 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
 
 
 def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]:
-    """Yield what keeps the programs of prompts from being run: no such program or function, a syntax error."""
+    """Yield the problems of the programs of prompts: no such program or function, a syntax error."""
     for prompt in suite.prompts:
         if not isinstance(prompt, NamedPromptSpec) or not prompt.made_by:
             continue
@@ -80,6 +80,7 @@ async def _made_variables(job: Job, tools: Tools) -> dict[str, JsonValue]:
     test = job.test
     found: dict[str, JsonValue] = {}
     for name, written in test.promptfoo.made_vars.items():
+        # Variables are made in order: each program sees the values made before it, and never its own text.
         others = {key: value for key, value in test.vars.items() if key != name}
         arguments: dict[str, JsonValue] = {
             "name": name,

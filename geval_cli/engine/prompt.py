@@ -120,6 +120,7 @@ def shown_text(text: str) -> str:
 def chat_messages(text: str) -> tuple[Message, ...]:
     """Return the messages that a prompt's text spells out as JSON or YAML; else one message of the user."""
     found: JsonValue = None
+    # YAML is tried only for its usual first line: most prose is valid YAML too.
     if text.strip().startswith(_YAML_CHAT):
         try:
             found = read_yaml(text, "prompt").value
@@ -171,16 +172,17 @@ def _with_compact_texts(value: JsonValue) -> JsonValue:
 
 
 def _stays_as_it_is(text: str) -> bool:
-    """Whether promptfoo renders nothing of a prompt: an expression of it is not closed in the line where it begins."""
+    """Return whether promptfoo leaves a prompt unrendered: an expression is not closed on the line where it begins."""
     is_marked = all(mark.search(text) for mark in _RAW_MARKS)
     return bool(_ACROSS_LINES.search(text)) and not is_marked
 
 
 def _names_nothing_unknown(text: str, variables: Mapping[str, JsonValue]) -> bool:
-    """Whether a variable's text is rendered: as soon as a name in it is no variable, all of it stays as it is."""
+    """Return whether a variable's text is rendered: one name in it that is no variable leaves all of it as it is."""
     text = _COMMENT.sub("", text)
     names = {found[1] or found[2] for found in _NAMES.finditer(text)}
     for loop in _LOOP.finditer(text):
+        # A loop sets its own variable; the list that it goes over must be known.
         names = (names - {loop[1]}) | {loop[2]}
     roots = (_ROOT.match(name) for name in names)
     return all(root is None or root[0] == "env" or root[0] in variables for root in roots)
@@ -208,6 +210,7 @@ def _opened(
     """`value` with what came from a model in it; nothing is rendered after this."""
     if not isinstance(value, str) or name in opaque:
         return value
+    # Last of all and in one pass: a model's text may look like a template and must never be rendered.
     return _PLACEHOLDER.sub(
         lambda place: js_string(variables[place[1]]) if place[1] in opaque else place[0], value
     )
@@ -224,7 +227,7 @@ def _rendered_leaves(value: JsonValue, variables: Mapping[str, JsonValue], templ
 
 
 def _is_message(item: JsonValue) -> bool:
-    """Whether this is meant as a message. One that lacks its content is the API's to refuse: as text it would pass."""
+    """Return whether this is meant as a message. Without content the API refuses it; as text it would pass."""
     return isinstance(item, dict) and isinstance(item.get("role"), str)
 
 
@@ -296,7 +299,7 @@ def render_prompt(
 
 
 def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
-    """Return the parameters that a prompt brings for the model."""
+    """Return the parameters that a prompt sets for the model."""
     return prompt.params if isinstance(prompt, NamedPromptSpec) else {}
 
 

@@ -1,4 +1,4 @@
-"""A plan becomes a stream of events: jobs run side by side, and stop cleanly when asked to."""
+"""Run a plan as a stream of events: jobs run side by side, and stop cleanly on request."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ class StopReason(StrEnum):
 
     @property
     def is_signal(self) -> bool:
-        """Return whether somebody outside asks for it: by a signal to the process, or by a request to the server."""
+        """Return whether the stop came from outside: a signal to the process, or a request to the server."""
         return self not in {StopReason.FAIL_FAST, StopReason.BUDGET}
 
 
@@ -45,7 +45,7 @@ class StopSignal(Struct):
     reason: StopReason | None = None
 
     def request(self, reason: StopReason) -> None:
-        """Stop, because of `reason`. The first reason stays, except that a signal displaces what is none."""
+        """Stop, because of `reason`. The first reason is kept, but a signal replaces any other reason."""
         if self.reason is None or (reason.is_signal and not self.reason.is_signal):
             self.reason = reason
         self._asked.set()
@@ -63,7 +63,7 @@ class StopSignal(Struct):
         return self._hurried.is_set()
 
     async def wait(self) -> None:
-        """Until a stop is asked for."""
+        """Wait until a stop is requested."""
         await self._asked.wait()
 
     async def wait_for_urgency(self) -> None:
@@ -130,6 +130,7 @@ class _WorkerPool(Struct):
 
         while True:
             await room.acquire()
+            # The slot comes first: a job is read only when it can start, so that plans of any length need no memory.
             job = None if self.stop.is_requested else next(jobs, None)
             if job is None:
                 return
@@ -176,15 +177,18 @@ async def run_plan(
     broken: BaseException | None = None
     try:
         pending: set[asyncio.Task[None]] = {*starting, stopping}
+        # Wait until all queues have started their last job; `stopping` alone in `pending` says so.
         while pending != {stopping} and not stopping.done() and broken is None:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             broken = next((task.exception() for task in done if task.exception()), None)
         for task in starting:
             task.cancel()
         if broken is None and not stopping.done():
+            # All jobs are started: no limit of time, unless a stop is requested meanwhile.
             await workers.finish(stopping, None)
         await workers.finish(hurrying, None if stop.reason is StopReason.BUDGET else grace_s)
     finally:
+        # Nothing may outlive this call, or it would report to an event stream that is closed.
         left: list[asyncio.Task[Any]] = [*workers.under_way, *starting, stopping, hurrying]
         for task in left:
             task.cancel()

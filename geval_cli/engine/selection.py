@@ -17,7 +17,7 @@ _PATTERN_TIMEOUT_S = 2.0
 
 
 class Selection(Struct, frozen=True):
-    """What to take; each part narrows down what those before it left, in this order.
+    """A choice of tests; each part narrows the choice of those before it, in this order.
 
     Attributes:
         providers: a regular expression that is found in a provider's id or label.
@@ -138,7 +138,7 @@ def failing_tests(results: Iterable[CaseResult]) -> frozenset[str]:
 
 
 def fingerprint(test: TestCase) -> str:
-    """Return what a test is recognised by in another run: its description and vars; without both, its number."""
+    """Return the key that finds a test in another run: its description and vars; without both, its number."""
     return _fingerprint(test.description, test.vars, test.index)
 
 

@@ -1,4 +1,4 @@
-"""Code that stands between the steps of a job: variables before the prompt, the output before the assertions."""
+"""Code that is between the steps of a job: variables before the prompt, the output before the assertions."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""What every provider offers to the gateway: one request out, one answer back, errors classified."""
+"""Define the provider that the gateway calls: one request out, one answer back, errors classified."""
 
 from collections.abc import Mapping
 from typing import Protocol

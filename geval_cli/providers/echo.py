@@ -10,7 +10,7 @@ from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 
 class EchoProvider:
-    """Gives back the last user message. `finish_reason` is what it says of its end; None to say nothing of it."""
+    """Returns the last user message, with `finish_reason` if it is set."""
 
     price = FREE
     is_cacheable = False
@@ -39,7 +39,7 @@ class EchoProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the limits of an echo; it has no other settings."""
+    """Return the problems of the limits of an echo; it has no other settings."""
     return check_settings(source, LIMIT_KEYS)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from geval_cli.patterns import compile_later
 
 RESPONSE_KEYS = ("response_path", "responsePath", "transformResponse", "responseParser")
-"""What says where the answer of an HTTP API is: a path, or else JavaScript."""
+"""A pattern that tells a path to the answer of an HTTP API from JavaScript."""
 
 _STEP = compile_later(r"""\.?([A-Za-z_$][\w$-]*)|\[(-?\d+)\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _ROOTS = ("json", "$")
@@ -15,7 +15,7 @@ PathStep = str | int
 
 
 def parse_path(path: str) -> tuple[PathStep, ...]:
-    """Return the keys and indexes of `path`. A leading `json` or `$` stands for the whole document.
+    """Parse `path` into keys and indexes. A leading `json` or `$` is the whole document.
 
     Raises:
         ValueError: it is not such a path.
@@ -33,7 +33,7 @@ def parse_path(path: str) -> tuple[PathStep, ...]:
 
 
 def follow_path(value: Any, steps: tuple[PathStep, ...]) -> Any:
-    """Return what stands at the end of the path in `value`.
+    """Return the part of `value` at the end of the path.
 
     Raises:
         LookupError: the path leads nowhere; the text names the step.

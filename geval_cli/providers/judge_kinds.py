@@ -1,4 +1,4 @@
-"""What a provider's id says that its model answers with: texts, vectors, classes, or what a moderator flags."""
+"""Tell from a provider's id what its model returns: texts, vectors, classes, or a moderator's flags."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ _KINDS: Mapping[str, str] = {
     "text-classification": CLASSIFICATION,
     "moderation": MODERATION,
 }
-"""By what stands between the vendor and the model: `openai:embedding:MODEL`."""
+"""By what is between the vendor and the model: `openai:embedding:MODEL`."""
 
 _WITHOUT_MODEL = frozenset({MODERATION})
 _OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
@@ -36,7 +36,7 @@ _SEARCH_TOOLS = frozenset(
 
 
 def kind_of(provider_id: str) -> str:
-    """Return what the model that an id names answers with."""
+    """Return the kind of answer of the model that an id names."""
     vendor, _, rest = provider_id.partition(":")
     mode, separator, _ = rest.partition(":")
     kind = _KINDS.get(mode, TEXT)
@@ -68,7 +68,7 @@ def structured_output_key(provider_id: str) -> str | None:
 
 
 def overlooks_schema_files(provider_id: str) -> bool:
-    """Return whether promptfoo leaves an answer as text when its format stands in a file: so with chat APIs."""
+    """Return whether promptfoo leaves an answer as text when its format is in a file: so with chat APIs."""
     vendor, _, rest = provider_id.partition(":")
     return vendor.lower() != "anthropic" and not rest.startswith("responses:")
 

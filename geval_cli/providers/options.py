@@ -91,7 +91,7 @@ CERTIFICATE_KEYS = (
     OwnKey(("client_cert", "clientCert"), "the path of a PEM file", is_text),
     OwnKey(("client_key", "clientKey"), "the path of a PEM file", is_text),
 )
-"""What a client shows to servers that want to know who it is."""
+"""The keys of a client certificate."""
 
 ENDPOINT_KEYS = (
     OwnKey(("base_url", "apiBaseUrl"), "an http:// or https:// address", _is_http_url),
@@ -174,7 +174,7 @@ def own_settings(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[st
 
 
 def wire_parameters(config: Mapping[str, Any], keys: tuple[OwnKey, ...]) -> dict[str, Any]:
-    """Return what of `config` goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
+    """Return the part of `config` that goes to the wire: all but our own `keys`, what geval sets itself, and nulls."""
     ours = {spelling for key in keys for spelling in key.spellings} | set(_SET_BY_GEVAL)
     wire = {name: value for name, value in config.items() if name not in ours and value is not None}
     return {**wire, **(config.get("passthrough") or {})} if "passthrough" in ours else wire
@@ -187,7 +187,7 @@ def limits_of(settings: Mapping[str, Any], **defaults: Any) -> ProviderLimits:
 
 
 class Others(Enum):
-    """What becomes of keys that are not geval's own."""
+    """The treatment of keys that are not geval's own."""
 
     SENT = "sent"
     HANDED_OVER = "handed to the program"

@@ -174,7 +174,7 @@ KIND_ALIASES: Mapping[str, str] = {
 
 
 class OtherMode(StrEnum):
-    """What an id may name behind a vendor that is no model behind a chat API."""
+    """A mode that an id may name behind a vendor, whose models are behind no chat API."""
 
     OLD_API = "old-api"
     MEDIA = "media"
@@ -190,7 +190,7 @@ COMMON_MODES: Mapping[str, OtherMode] = {
     ),
     **dict.fromkeys(("agent", "agents", "assistant", "foundry-agent"), OtherMode.SERVICE),
 }
-"""What others ask of several vendors and geval does not, by what stands between vendor and model."""
+"""Modes of an id that other tools offer and geval does not, by the part between vendor and model."""
 
 OTHER_MODES: Mapping[str, Mapping[str, OtherMode]] = {
     "openai": {

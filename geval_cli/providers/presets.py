@@ -72,7 +72,7 @@ def speaks_responses(source: ProviderSource) -> bool:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the config of a provider that a preset describes."""
+    """Return the problems of the config of a provider that a preset describes."""
     problems = check_settings(source, ENDPOINT_KEYS, Others.SENT) + check_certificate(source)
     if not _model_name(source):
         hint = f"write it after the colon, for example `{preset_of(source).example}`"
@@ -113,7 +113,7 @@ def _is_spoken(preset: Preset, kind: str, source: ProviderSource) -> bool:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before the provider can be asked: its key, or its address."""
+    """Return what is missing before the provider can be called: its key, or its address."""
     settings = own_settings(source.spec.config, ENDPOINT_KEYS)
     problems = []
     if not _base_url(source, settings) and "api_endpoint" not in settings:
@@ -274,7 +274,7 @@ def _api_version(source: ProviderSource, settings: Mapping[str, Any]) -> str:
 
 
 class _Call(Struct, frozen=True):
-    """What is called at an address: the `path` of an API, for a model, in a version of Azure's."""
+    """An endpoint at an address: the `path` of an API, for a model, in a version of Azure's."""
 
     model: str
     path: str

@@ -1,4 +1,4 @@
-"""What tokens cost: the price that the config names, else the vendor's list price as geval's table knows it.
+"""Price tokens: by the config's own price, else by the vendor's list price in geval's table.
 
 The table is the package genai-prices, as it was installed: nothing is fetched. An unknown price is None, never 0.
 """
@@ -13,7 +13,7 @@ from msgspec import Struct
 from geval_cli.providers.wire.token_usage import TokenUsage
 
 LIST_PRICE = "list"
-"""As `price` of a provider: what the vendor lists, also where a gateway or a test server stands before it."""
+"""As `price` of a provider: what the vendor lists, also where a gateway or a test server is before it."""
 
 _TOKENS_PER_PRICE = 1_000_000
 
@@ -38,7 +38,7 @@ _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".service
 
 
 class Price(Protocol):
-    """What a provider takes for tokens."""
+    """A provider's price for tokens."""
 
     def prepare(self) -> None:
         """Do what takes long beforehand, so that it delays no answer that is on its way."""
@@ -87,7 +87,7 @@ class Priced(Protocol):
 
 
 def known_price(provider: object) -> Price | None:
-    """Return what `provider` takes for tokens, if that can be told before an answer comes; else None.
+    """Return the price of `provider`, if it is known before an answer comes; else None.
 
     Of a deployment whose model only its answers name, it cannot.
     """

@@ -22,8 +22,8 @@ class Secrets:
     __slots__ = ("_values",)
 
     def __init__(self, values: Iterable[str | None] = ()) -> None:
-        wanted = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
-        spellings = {spelling for value in wanted for spelling in _spellings(value)}
+        secrets = {value for value in values if value and len(value) >= _MIN_SECRET_CHARS}
+        spellings = {spelling for value in secrets for spelling in _spellings(value)}
         # Longest first: a key that is part of a longer one would leave the rest of it readable.
         self._values = tuple(sorted(spellings, key=len, reverse=True))
 

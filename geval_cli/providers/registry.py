@@ -168,7 +168,7 @@ def provider_kinds() -> dict[str, ProviderKind]:
 def check_provider(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, access: Access = TRUSTED
 ) -> list[Problem]:
-    """Return what is wrong with a provider's id and config; nothing is sent and no key is needed."""
+    """Return the problems of a provider's id and config; nothing is sent and no key is needed."""
     source = _source(spec, env, base_dir, access)
     if spec.id == NONE_PROVIDER:
         return []

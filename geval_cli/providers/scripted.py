@@ -1,4 +1,4 @@
-"""`scripted:replies.yaml`: a provider whose answers stand in a file, for offline demos and tests."""
+"""`scripted:replies.yaml`: a provider whose answers are in a file, for offline demos and tests."""
 
 import asyncio
 import hashlib
@@ -38,11 +38,11 @@ class ScriptedError(Struct, frozen=True):
 
 
 class ScriptEntry(Struct, frozen=True):
-    """What is answered to the prompts that `match` fits; "" fits all.
+    """The answer to the prompts that `match` fits; "" fits all.
 
     Attributes:
         replies: one of them is chosen by sample and repeat index.
-        logprobs: probabilities of the tokens that could stand in the place of the one that the reply has.
+        logprobs: probabilities of the tokens that could be in the place of the one that the reply has.
     """
 
     match: str
@@ -256,7 +256,7 @@ class ScriptedProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the provider's config and with its file of replies."""
+    """Return the problems of the provider's config and of its file of replies."""
     problems = check_settings(source, LIMIT_KEYS)
     if not source.name:
         hint = "write its path after the colon: `scripted:replies.yaml`"
@@ -298,7 +298,7 @@ def _http_reply(error: ScriptedError) -> HttpReply:
 
 
 def _token_logprobs(text: str, probabilities: Mapping[str, float]) -> tuple[TokenLogprob, ...]:
-    """`text` as tokens, the last place where one of the given tokens stands carrying all of them as alternatives."""
+    """`text` as tokens, the last place where one of the given tokens is carrying all of them as alternatives."""
     start, length, chosen = max((text.rfind(token), len(token), token) for token in probabilities)
     if start < 0:
         return (TokenLogprob(text, 0.0, (TokenAlternative(text, 0.0),)),)

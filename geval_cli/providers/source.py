@@ -1,4 +1,4 @@
-"""What a provider is built from: its part of the config, the environment, and the config's folder."""
+"""Define the source of a provider: its part of the config, the environment, and the config's folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ class ProviderSource:
 
     @property
     def kind(self) -> str:
-        """Return what stands before the first colon of the id, in lower case: "openai" of "openai:gpt-4.1"."""
+        """Return the part of the id before the first colon, in lower case: "openai" of "openai:gpt-4.1"."""
         return self.spec.id.partition(":")[0].lower()
 
     @property
     def name(self) -> str:
-        """Return what stands after the first colon of the id: a model, a path, a command."""
+        """Return the part of the id after the first colon: a model, a path, a command."""
         return self.spec.id.partition(":")[2]
 
     @property
@@ -48,7 +48,7 @@ class ProviderSource:
 
     @property
     def secret_values(self) -> list[str]:
-        """What must not be shown: all secrets of the id and the config, and of the environment, which programs see."""
+        """Return the values to hide: secrets of the id, the config and the environment, which programs see."""
         inherited = {
             name: value
             for name, value in self.env.items()
@@ -58,7 +58,7 @@ class ProviderSource:
 
     @property
     def is_of_promptfoo(self) -> bool:
-        """Return whether it stands in a config of promptfoo's dialect."""
+        """Return whether it is in a config of promptfoo's dialect."""
         return isinstance(self.spec, EnvProviderSpec)
 
     def key_problem(

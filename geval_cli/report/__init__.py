@@ -1,1 +1,1 @@
-"""What people see of a run: live progress, tables, failures, summaries and files. Listens, never executes."""
+"""Show runs to people: live progress, tables, failures, summaries and files. Listens, never executes."""

@@ -31,7 +31,7 @@ def wants_annotations(environ: Mapping[str, str]) -> bool:
 
 
 class _Annotation(Struct):
-    """What did not pass on one line of a config, over all cases."""
+    """The failures of one line of a config, over all cases."""
 
     status: Status
     location: str
@@ -93,7 +93,7 @@ def _said(item: AssertionResult) -> str:
 
 
 def _key(said: str) -> str:
-    """Return which annotations are one: those of one place that begin alike. Each judgement has a reason of its own."""
+    """Return the key that merges annotations: those of one place that begin alike, as each reason differs."""
     return said.partition(":")[0]
 
 

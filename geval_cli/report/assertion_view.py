@@ -43,7 +43,7 @@ class AssertionView(Struct, frozen=True):
         return line
 
     def verdicts(self) -> list["JudgeVerdict"]:
-        """Return how the judge came to its rating: one verdict, or one for each of a list of criteria."""
+        """Return the judge's verdicts: one, or one for each of a list of criteria."""
         detail = self.assertion.detail
         parts = detail.get("parts")
         if not isinstance(parts, list | tuple):
@@ -59,14 +59,14 @@ class AssertionView(Struct, frozen=True):
             return format_score(item.score)
         default = " (default)" if item.threshold_is_default else ""
         if item.type.startswith("not-"):
-            # The threshold is compared with what was judged; the score is that turned round.
+            # The threshold is compared with what was judged; the score is that inverted.
             judged = format_comparison(1 - item.score, item.threshold)
             return f"{format_score(item.score)}, since {judged}{default}"
         return f"{format_comparison(item.score, item.threshold)}{default}"
 
 
 class JudgeVerdict(Struct, frozen=True):
-    """What `detail` holds of one verdict; everything that is given out is inert."""
+    """One verdict of a judge out of `detail`; all its texts are sanitized."""
 
     detail: Mapping[str, JsonValue]
 
@@ -79,7 +79,7 @@ class JudgeVerdict(Struct, frozen=True):
         )
 
     def reason(self) -> str:
-        """Return the judge's reason as it came; not inert yet, since it may have lines."""
+        """Return the judge's reason as it came; not sanitized yet, since it may have lines."""
         text = self.detail.get("reason")
         return text if isinstance(text, str) else ""
 

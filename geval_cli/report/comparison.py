@@ -14,7 +14,7 @@ _Key = tuple[object, ...]
 
 
 class Change(StrEnum):
-    """What became of a case's verdict, in the order in which people want to see it."""
+    """A change of a case's verdict, in the order in which people want to see it."""
 
     NEWLY_FAILED = "newly failed"
     NEWLY_ERROR = "newly error"
@@ -34,7 +34,7 @@ class Pair(Struct, frozen=True):
 
     @property
     def change(self) -> Change:
-        """Return what became of the verdict."""
+        """Return the change of the verdict."""
         old, new = self.before.status, self.after.status
         if old is new:
             return Change.SAME
@@ -57,7 +57,7 @@ class Comparison(Struct, frozen=True):
 
     Attributes:
         tests_by: "variables" when tests with equal description and variables belong together, "place" when no two
-            tests are equal and the first of one run stands beside the first of the other.
+            tests are equal and the first of one run is beside the first of the other.
         columns_by: "label" or "place", in the same way for prompt x provider.
         only_before: cases of the earlier run that have no partner.
         only_after: cases of the later run that have no partner.
@@ -70,7 +70,7 @@ class Comparison(Struct, frozen=True):
     only_after: int
 
     def counts(self) -> Mapping[Change, int]:
-        """Return how many pairs changed in which way."""
+        """Return the number of pairs for each change."""
         found = Counter(pair.change for pair in self.pairs)
         return {change: found[change] for change in CHANGE_ORDER}
 

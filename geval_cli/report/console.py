@@ -40,7 +40,7 @@ def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | Non
 
 
 def is_ci(environ: Mapping[str, str]) -> bool:
-    """Return whether a build server runs us: nobody watches, everything is kept in a log."""
+    """Return whether a build server runs geval: all output goes to a log that nobody watches live."""
     return environ.get("CI", "").lower() not in {"", "0", "false", "no"}
 
 

@@ -9,7 +9,7 @@ from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import clipped_lines, inert_lines, one_line, sanitize, value_text
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     case_number,
     case_title,
@@ -102,7 +102,7 @@ def print_failures(failures: Failures, report: RunReport, console: Console) -> N
 
 
 def _error_key(result: CaseResult) -> tuple[str, ...] | None:
-    """Return what cases have in common that broke for the same reason; None for one that stands for itself."""
+    """Return the key of cases that broke for the same reason; None for one that is like no other."""
     if result.error is not None:
         return None if result.assertions else _spelled(result.provider.id, result.error)
     if result.status is not Status.ERROR or any(item.status is Status.FAILED for item in result.assertions):
@@ -207,7 +207,7 @@ class _CasePrinter:
                 "hint", clipped_lines(error.hint, line_count=4, character_count=1_000), indent=indent
             )
         if error.raw and error.is_bug:
-            self._print_block("trace", inert_lines(error.raw)[-_TRACE_LINES:], indent=indent, style="dim")
+            self._print_block("trace", sanitized_lines(error.raw)[-_TRACE_LINES:], indent=indent, style="dim")
         elif error.raw:
             raw = clipped_lines(error.raw, line_count=_RAW_LINES, character_count=_RAW_CHARACTERS)
             self._print_block("reply", raw, indent=indent, style="dim")

@@ -15,7 +15,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import sanitize
 
 CASES_MAX = 20_000
-"""Above it, passed cases are left out, and the page says how many: browsers hold no hundred thousand prompts."""
+"""Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
 LOOK_FOLDER = Path(__file__).with_name("html")
 """The page's parts; the web page takes its colours from here too."""
@@ -26,7 +26,7 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 class HtmlFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    The results stand in the page as JSON, from which its script draws them as text: nothing that a model said is
+    The results are in the page as JSON, from which its script draws them as text: nothing that a model said is
     markup. A content security policy lets nothing run but that script, and nothing be fetched.
     """
 
@@ -77,7 +77,7 @@ def _without_config(report: RunReport) -> object:
 
 
 def _embedded(value: object) -> str:
-    """JSON that stands safely within a script element: no tag and no comment can begin in it."""
+    """JSON that is safely within a script element: no tag and no comment can begin in it."""
     return json_text(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
@@ -86,5 +86,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a content security policy calls an inline style or script by."""
+    """Return the name of an inline style or script in a content security policy: its hash."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,11 +1,13 @@
-"""`-o results.json`: the whole run as one JSON document, written at the end and put in place in one step."""
+"""Write results as one JSON document (`-o results.json`), or as one result a line (`-o results.jsonl`)."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
-from geval_cli.events import RunEvent
+from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
@@ -71,3 +73,40 @@ def json_document(report: RunReport) -> Iterator[str]:
         yield separator + json_text(result)
         separator = ",\n"
     yield "\n]\n}\n"
+
+
+class JsonlFile:
+    """Writes each result as it comes; at the end replaces the file by the complete one in the order of the tests.
+
+    The end may know more than the events said: a resumed run has results from before, and a disk that was full for a
+    while may have room again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def listen(self, event: RunEvent) -> None:
+        try:
+            if isinstance(event, RunStarted):
+                self._file = self._path.open("w", encoding="utf-8", newline="\n")
+            elif isinstance(event, CaseFinished) and self._file is not None:
+                self._file.write(json_text(event.result) + "\n")
+                self._file.flush()
+            elif isinstance(event, RunFinished):
+                self._close()
+        except OSError:
+            self._close()
+
+    def finish(self, report: RunReport) -> None:
+        self._close()
+        with SafeFile(self._path) as file:
+            for result in report.results():
+                file.write(json_text(result) + "\n")
+
+    def _close(self) -> None:
+        # What could not be written is written by `finish`, which reports the trouble if it lasts.
+        with suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        self._file = None

@@ -11,7 +11,7 @@ from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import clipped_lines, inert_lines, one_line, value_text
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
 from geval_cli.report.verdict import case_number, case_title
 
 _DERIVED_MAX = 60
@@ -91,7 +91,7 @@ def _suite_start(
 
 
 def suite_name(column: Column) -> str:
-    """Return what a column is called where only one line of text can stand: `prompt | provider`."""
+    """Return what a column is called where only one line of text can be: `prompt | provider`."""
     labels = (one_line(label, _NAME_WIDTH) for label in (column.prompt_label, column.provider_label))
     return " | ".join(label for label in labels if label) or "geval"
 
@@ -152,7 +152,7 @@ def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[st
         yield from _clipped(f"{result.error.message}\n{result.error.hint}")
     for item in problems:
         place = f" at {item.location}" if item.location else ""
-        yield from inert_lines(f"{_name(item)}{_score(item)}{place}")
+        yield from sanitized_lines(f"{_name(item)}{_score(item)}{place}")
         yield from _clipped(_said(item))
     if result.output is not None:
         yield "output:"

@@ -32,7 +32,7 @@ _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 class MarkdownFile:
     """A results file that needs the whole report; it lets the events pass.
 
-    Every text that comes from a model, a config or a server stands in code spans or blocks: nothing in it is a link,
+    Every text that comes from a model, a config or a server is in code spans or blocks: nothing in it is a link,
     a mention, an image or markup.
     """
 
@@ -51,7 +51,7 @@ class MarkdownFile:
 
 
 class _Picked(Struct):
-    """What the page needs of the results: counts by column, and the first cases that did not pass."""
+    """The part of the results that the page shows: counts by column, and the first cases that did not pass."""
 
     counts: Counter[tuple[int, Status]] = field(default_factory=Counter)
     cases: list[CaseResult] = field(default_factory=list)

@@ -33,7 +33,7 @@ class ResultsFile(Protocol):
 FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         ".json": ("json_file", "JsonFile"),
-        ".jsonl": ("jsonl_file", "JsonlFile"),
+        ".jsonl": ("json_file", "JsonlFile"),
         ".csv": ("csv_file", "CsvFile"),
         ".md": ("markdown_file", "MarkdownFile"),
         ".html": ("html_file", "HtmlFile"),
@@ -44,7 +44,7 @@ FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def check_output_path(path: Path) -> Problem | None:
-    """Return what stands in the way of writing results to `path`, if anything; to be asked before a run starts."""
+    """Return the problem of writing results to `path`, if any; to be called before a run starts."""
     if _format_of(path) is None:
         known = ", ".join(sorted(FORMATS))
         what = (

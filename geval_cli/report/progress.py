@@ -47,7 +47,7 @@ class RunState(Struct):
         return sum(self.counts.values())
 
     def count_parts(self) -> list[tuple[Status, str]]:
-        """`5 passed`, `2 failed`, `1 error`; failures and errors stand there only once there are any."""
+        """`5 passed`, `2 failed`, `1 error`; failures and errors are there only once there are any."""
         passed, failed, errors = (self.counts[item] for item in (Status.PASSED, Status.FAILED, Status.ERROR))
         parts = [(Status.PASSED, f"{passed:,} passed")]
         if failed:
@@ -251,6 +251,7 @@ class _PlainProgress:
 
     def _is_due(self, is_step: bool) -> bool:
         since_s = self._clock() - self._last_s
+        # A sign of life, as build servers end jobs that print nothing for long.
         if since_s >= _PLAIN_AT_LEAST_EVERY_S:
             return True
         progressed = self._state.done - self._last_done >= self._state.total * _PLAIN_SHARE

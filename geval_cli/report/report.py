@@ -28,7 +28,7 @@ class RunReport(Struct, frozen=True):
 
     @property
     def way_to_everything(self) -> str:
-        """Return what to do to get all of it in a file."""
+        """Return the hint that says how to get all of it in a file."""
         if not self.is_stored:
             return "run it with -o results.json"
         return f"geval show {sanitize(self.run.id)} -o results.json"

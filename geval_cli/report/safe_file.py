@@ -1,4 +1,4 @@
-"""Writing a file so that nobody ever sees half of it, with errors that say what to do."""
+"""Write a file so that no reader ever sees half of it, with errors that say what to do."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ class SafeFile:
     """A UTF-8 text file that appears, or replaces the one before it, only when all of it is on disk.
 
     It is written under another name in the same folder. When the block raises, or the disk is full, that file is
-    removed and what stood there before stays.
+    removed and what was there before stays.
 
     Raises:
         OutputError: from `write` and from leaving the block.

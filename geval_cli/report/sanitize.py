@@ -37,7 +37,7 @@ _SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
 def sanitize(text: str) -> str:
     r"""`text` with everything that a terminal would act on, or not show, written out as an escape such as `\x1b`.
 
-    Line breaks are escaped too: use `inert_lines` where they shall be kept, `one_line` where they may go.
+    Line breaks are escaped too: use `sanitized_lines` where they shall be kept, `one_line` where they may go.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -48,14 +48,14 @@ def sanitize(text: str) -> str:
     )
 
 
-def inert_lines(text: str) -> list[str]:
-    """Return the lines of `text`, each inert; tabs become four spaces. Never empty."""
+def sanitized_lines(text: str) -> list[str]:
+    """Return the lines of `text`, each sanitized; tabs become four spaces. Never empty."""
     lines = text.replace("\r\n", "\n").split("\n")
     return [sanitize(line.replace("\t", TAB)) for line in lines]
 
 
 def one_line(text: str, width: int) -> str:
-    """`text` inert on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
+    """`text` sanitized on one line, white space collapsed, cut with an ellipsis to at most `width` cells."""
     # Each cell needs at most a few characters; the rest of a huge output is never looked at.
     start = " ".join(text[: width * 8 + 200].split())
     shown = sanitize(start)
@@ -65,11 +65,11 @@ def one_line(text: str, width: int) -> str:
 
 
 def clipped_lines(text: str, *, line_count: int, character_count: int) -> list[str]:
-    """Return the first lines of `text`, inert, and a last one that says how much was left out. Empty for blank text."""
+    """Return the first lines of `text`, sanitized, and a last one that counts the rest. Empty for blank text."""
     if not text.strip():
         return []
     kept = text.rstrip()[:character_count]
-    lines = inert_lines(kept)[:line_count]
+    lines = sanitized_lines(kept)[:line_count]
     shown = sum(len(line) + 1 for line in kept.split("\n")[:line_count]) - 1
     left_out = len(text.rstrip()) - shown
     return [*lines, f"... {left_out:,} more characters"] if left_out > 0 else lines

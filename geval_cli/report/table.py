@@ -24,7 +24,7 @@ from geval_cli.report.verdict_tables import indented, plain_table
 ROWS_MAX = 50
 _TITLE_MIN, _TITLE_MAX = 16, 40
 _EXCERPT_MIN = 18
-"""A narrower cell shows its verdict alone: shreds of an output help nobody."""
+"""A narrower cell shows its verdict alone: fragments of an output are of no use."""
 _CELL_MAX = 60
 _LINES_MAX = 100
 """In the block layout, more results than this leave out the ones that passed."""
@@ -103,8 +103,8 @@ def _place(result: CaseResult) -> tuple[int, int]:
 
 def _fit(rows: tuple[Row, ...], column_count: int, width: int) -> _Layout:
     number = max((len(case_number(row[0])) for row in rows), default=2) - 1
-    wanted = max((cell_len(case_title(row[0], _TITLE_MAX)) for row in rows), default=_TITLE_MIN)
-    widest = min(max(wanted, len("test")), max(_TITLE_MIN, width // 4))
+    needed = max((cell_len(case_title(row[0], _TITLE_MAX)) for row in rows), default=_TITLE_MIN)
+    widest = min(max(needed, len("test")), max(_TITLE_MIN, width // 4))
     for title in (widest, min(widest, _TITLE_MIN)):
         cell = (width - 1 - number - title - _GAP) // max(column_count, 1) - _GAP
         if cell >= _EXCERPT_MIN:

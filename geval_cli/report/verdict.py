@@ -20,7 +20,7 @@ STYLES = {
 }
 WORDS = {Status.PASSED: "PASS", Status.FAILED: "FAIL", Status.ERROR: "ERROR", Status.NOT_EVALUATED: "n/e"}
 VERDICT_WIDTH = len("* PASS 0.9996 ~")
-"""What a verdict takes in a table: mark, word, score and the mark of a fallback."""
+"""The width of a verdict in a table: mark, word, score and the mark of a fallback."""
 
 _LABEL_MAX = 60
 
@@ -78,7 +78,7 @@ def case_number(result: CaseResult) -> str:
 
 
 def case_title(result: CaseResult, width: int) -> str:
-    """Return what the test is about, on one line: its description, else its vars in short, else its prompt."""
+    """Return a test's title on one line: its description, else its vars in short, else its prompt."""
     if result.description or not result.vars:
         return one_line(result.description or result.prompt.rendered, width)
     pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())

@@ -1,4 +1,4 @@
-"""What was said of a run as a whole: its gates with their actual values, and the tests that are flaky."""
+"""Build the tables about a run as a whole: its gates with their actual values, and its flaky tests."""
 
 from collections.abc import Iterator
 
@@ -61,7 +61,7 @@ def print_gates(report: RunReport, console: Console) -> None:
 
 
 def gate_value(gate: GateResult) -> str:
-    """Return what the gate's limit was compared with, in the form that the limit is written in."""
+    """Return the gate's actual value, in the form that the limit is written in."""
     if gate.actual is None:
         return "none"
     if gate.gate.rstrip().endswith("%"):

@@ -1,4 +1,4 @@
-"""Run a prepared suite: events to whoever listens, results into the store as they come."""
+"""Run a prepared suite: events go to a listener, results into the store as they come."""
 
 import asyncio
 import time
@@ -8,11 +8,10 @@ from contextlib import AsyncExitStack
 from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Tools
-from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.aggregate import Notices, Tally
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.derived import derive
-from geval_cli.engine.notices import Notices
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, StoreError
@@ -67,7 +66,7 @@ async def run_evaluation(
 ) -> RunReport:
     """Run a prepared suite: every event goes to `listen`, every result into the store as it comes.
 
-    With `resumed` an earlier run is gone on with: only what it lacks is done, and the report is of all of it.
+    With `resumed` an earlier run is resumed: only what it lacks is done, and the report is of all of it.
 
     After `stop` the run ends early; what was finished is stored and in the report, and the run is `interrupted`. When
     its budget is used up, or the tests can no longer be read as they were checked, it ends early too and is `aborted`;
@@ -85,15 +84,18 @@ async def run_evaluation(
     await _begin(recording, run, state, prepared)
     budget = prepared.request.budget or Budget()
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
+    # Holds when an error ends the block below.
     status = RunStatus.ABORTED
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
             notices.add(event)
             if isinstance(event, CaseFinished):
+                # Stored before it is counted and shown: what the user saw, a resumed run must find.
                 await recording.add(event.result)
                 tally.add(event.result)
                 if recording.failure is not None and spending.has_cost:
+                    # Results are still held in memory, but a crash would lose them: no more money is risked.
                     _stop_paying(budget, recording.failure)
                 if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
                     stop.request(StopReason.FAIL_FAST)
@@ -108,6 +110,7 @@ async def run_evaluation(
         status = RunStatus.INTERRUPTED
         raise
     finally:
+        # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
@@ -195,7 +198,7 @@ def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:
-    """Return how a run stands whose jobs came to an end."""
+    """Return the state of a run whose jobs came to an end."""
     total = tally.summary().total
     if stop.is_requested and total < prepared.total:
         return RunStatus.ABORTED if stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED

@@ -1,4 +1,4 @@
-"""What decides the results of a run, part by part, and in words what differs between two runs."""
+"""Hash the inputs that decide a run's results, part by part, and say in words how two runs differ."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
 def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
-    """What decides the results of a run: the suite's parts as hashes, and what the command line says about them."""
+    """Return all that decides a run's results: the suite's parts as hashes, and the command line's options for them."""
     request = prepared.request
     return {
         _SUITE: dict(prepared.suite.parts),
@@ -32,7 +32,7 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
 
 
 def run_digest(parts: Mapping[str, JsonValue]) -> str:
-    """Return SHA-256, in hexadecimal, of what `covered` gives."""
+    """Return SHA-256, in hexadecimal, of the dict that `fingerprint` returns."""
     return digest_of(parts)
 
 
@@ -42,10 +42,10 @@ def changes(
     config_before: JsonValue,
     config_now: JsonValue,
 ) -> list[str]:
-    """Return what of that which decides results is another now, a line each. Keys are not shown.
+    """Return the inputs of a run that changed, a line each. Keys are not shown.
 
     Args:
-        before: what `covered` gave for the earlier run.
+        before: the `fingerprint` of the earlier run.
         now: what it gives today.
         config_before: the config as the earlier run kept it.
         config_now: the config of today in the same form.
@@ -87,7 +87,7 @@ def _pairs(
 
 
 def _part_changes(part: str, old: JsonValue, new: JsonValue, *, has_config_changes: bool) -> Iterator[str]:
-    """Yield what a changed hash means. A config that changed says so itself, word by word."""
+    """Yield a line for each changed hash. A changed config is described key by key."""
     if part.startswith(FILE_PART):
         name = part.removeprefix(FILE_PART)
         if old is None or new is None:

@@ -1,4 +1,4 @@
-"""Judges for whoever wants outputs judged without running a suite: the library and the HTTP API."""
+"""Provide judges outside of a suite's run: for the library and the HTTP API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -138,7 +138,7 @@ async def judging(
     max_concurrency: int | None = None,
     notice: Callable[[str], None] = lambda message: None,
 ) -> AsyncIterator[Judges]:
-    """Judges, until the end of the block.
+    """Provide judges until the end of the block.
 
     Args:
         env: where keys and base URLs are looked up.
@@ -167,7 +167,7 @@ async def judging(
 def judge_problems(
     spec: ProviderSpec, *, env: Mapping[str, str], base_dir: Path, is_going_to_judge: bool = True
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a provider as a judge; nothing is sent.
+    """Yield the problems of a provider as a judge; nothing is sent.
 
     Without `is_going_to_judge`, what only this machine lacks (a key, a model file) is left out.
     """
@@ -181,7 +181,7 @@ def judge_problems(
 
 
 class _AdoptedJudge(Struct, frozen=True, eq=False):
-    """A judge in the place of a provider. It retries by itself, and whoever made it closes it."""
+    """A judge in the place of a provider. It retries by itself, and its owner closes it."""
 
     judge: Judge
     number: int

@@ -32,7 +32,7 @@ from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
 
 PROMPTFOO_THRESHOLD = 0.7
-"""What a g-eval must reach in promptfoo's dialect when it does not say."""
+"""The threshold of a g-eval without one in promptfoo's dialect."""
 
 
 _NOTHING_CHECKED = Problem(
@@ -55,6 +55,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     watched = WatchedTests(opened.suite.tests) if request.is_untrusted else None
     suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
     suite = request.selection.apply(suite)
+    # Slow parts (a local model) load in the background during the check; a stranger's config may not start anything.
     if is_going_to_run and not opened.problems and not suite.access.is_strangers:
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
@@ -80,6 +81,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
+    # Everything is collected before anything is raised: the user sees all problems at once.
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ConfigError(sort_problems(problems))
@@ -119,7 +121,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
 
 
 def _with_needs(suite: Suite, checked: Checked, request: RunRequest) -> tuple[Suite, frozenset[int] | None]:
-    """The suite, a stranger's without what its providers do not look at, and the ports that they are asked at."""
+    """Return the suite with the ports of its providers; a stranger's keeps only the environment its providers read."""
     if not suite.access.is_strangers:
         return suite, None
     grader = [] if request.grader is None else [ProviderSpec(id=request.grader)]

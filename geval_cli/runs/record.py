@@ -1,4 +1,4 @@
-"""The record of a run as it begins, and what is kept so that it can be gone on with."""
+"""The record of a run as it begins, and what is kept so that it can be resumed."""
 
 import secrets
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from geval_cli.store.runs import RunOrigin
 from geval_cli.version import __version__
 
 STOPPED = "the run stopped before its end: "
-"""Begins a warning that is true only until the run is gone on with."""
+"""Begins a warning that is true only until the run is resumed."""
 
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
-    """Return the record of a run that begins now, or of one that is gone on with, under its id."""
+    """Return the record of a run that begins now, or of one that is resumed, under its id."""
     if resumed is not None:
         return _resumed_run(prepared, resumed)
     return RunRecord(
@@ -39,7 +39,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
 
 
 def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:
-    """Return the record of a run that ends now, `lasted_s` seconds after it began or was gone on with."""
+    """Return the record of a run that ends now, `lasted_s` seconds after it began or was resumed."""
     return replace(
         run,
         status=status,
@@ -50,7 +50,7 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 
 def origin_of(prepared: PreparedRun) -> RunOrigin:
-    """Return what the store keeps beside the record."""
+    """Return the origin that the store keeps beside the record."""
     return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, fingerprint(prepared))
 
 

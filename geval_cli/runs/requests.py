@@ -1,4 +1,4 @@
-"""What is asked of a run, and a run that is ready to start."""
+"""Define the request for a run, and a run that is ready to start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ def is_untrusted(environ: Mapping[str, str]) -> bool:
 
 
 class Resumption(Struct, frozen=True):
-    """Which earlier run to go on with.
+    """Which earlier run to resume.
 
     Attributes:
         run: its id, or the beginning of it, or `latest`; None for the latest one of the config.
@@ -42,7 +42,7 @@ class Resumption(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run, and how. `environ` is the process environment; `variables` are set in every test.
+    """A request for a run. `environ` is the process environment; `variables` are set in every test.
 
     Attributes:
         dialect: whose rules the config follows; None: as it says itself.
@@ -58,7 +58,7 @@ class RunRequest:
         budget: what the run may cost; several runs may share one. None for no bound.
         traces_requests: whether an event tells of every request.
         is_offline: whether only the cache may answer.
-        resume: the earlier run to go on with; None begins a new one.
+        resume: the earlier run to resume; None begins a new one.
         draft: what is to be checked in place of the config's text on disk.
     """
 
@@ -90,12 +90,12 @@ class RunRequest:
 
     @property
     def is_untrusted(self) -> bool:
-        """Return whether the config is a stranger's: it is asked for, or GEVAL_UNTRUSTED is set."""
+        """Return whether the config is a stranger's: by request, or because GEVAL_UNTRUSTED is set."""
         return self.untrusted or is_untrusted(self.environ)
 
     @property
     def access(self) -> Access:
-        """What may be read, run and reached for the config. What the user names beside it is the user's own word."""
+        """Return the access that the config has. Files that the user names beside it are trusted."""
         vouched = frozenset[bytes]()
         if self.is_own_grader and self.grader is not None and ":" in self.grader:
             vouched = frozenset({ProviderSpec(id=self.grader).fingerprint})

@@ -55,7 +55,7 @@ class DoneCases:
 
 
 class ResumedRun(Struct, frozen=True):
-    """An earlier run that is to be gone on with, and that no other process works on.
+    """An earlier run that is to be resumed, and that no other process works on.
 
     Attributes:
         run: its record.
@@ -82,10 +82,11 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
-    wanted = prepared.request.resume or Resumption()
+    resumption = prepared.request.resume or Resumption()
     parts = fingerprint(prepared)
     digest = run_digest(parts)
-    run_id = _chosen(prepared, runs, wanted, digest).run.id
+    # Choose, claim, read again: between the first look and the claim another process may have added results.
+    run_id = _chosen(prepared, runs, resumption, digest).run.id
     if not runs.claim(run_id):
         raise UsageError(
             f"run {run_id} is still going on: {runs.holder(run_id) or 'another process'} works on it",
@@ -94,35 +95,35 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
     try:
         stored = runs.find(run_id)  # as it is now that nobody else can change it
         _check_same(stored.run, runs, prepared, parts)
-        return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors, stores=True)
+        return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors, stores=True)
     except BaseException:
         runs.release(run_id)
         raise
 
 
 def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
-    """Return the earlier run that `prepared` asks for as it stands now, for looking at it: it is not claimed.
+    """Return the earlier run that `prepared` asks for as it is now, for looking at it: it is not claimed.
 
     Raises:
         UsageError: there is no such run, or it is not the same suite any more.
         StoreError: the stored runs cannot be read.
     """
-    wanted = prepared.request.resume or Resumption()
+    resumption = prepared.request.resume or Resumption()
     parts = fingerprint(prepared)
-    stored = _chosen(prepared, runs, wanted, run_digest(parts))
+    stored = _chosen(prepared, runs, resumption, run_digest(parts))
     _check_same(stored.run, runs, prepared, parts)
-    return _resumed(stored, runs, prepared, retries_errors=wanted.retries_errors)
+    return _resumed(stored, runs, prepared, retries_errors=resumption.retries_errors)
 
 
-def _chosen(prepared: PreparedRun, runs: RunStore, wanted: Resumption, digest: str) -> StoredRun:
-    if wanted.run is not None:
-        return runs.find(wanted.run)
+def _chosen(prepared: PreparedRun, runs: RunStore, resumption: Resumption, digest: str) -> StoredRun:
+    if resumption.run is not None:
+        return runs.find(resumption.run)
     path = prepared.suite.path
     found = runs.of_config(str(path.absolute()), digest)
-    if wanted.only_unfinished:
+    if resumption.only_unfinished:
         found = [stored for stored in found if stored.run.status in _UNFINISHED]
     if not found:
-        which = "unfinished run" if wanted.only_unfinished else "run"
+        which = "unfinished run" if resumption.only_unfinished else "run"
         hint = "`geval list` shows the runs that are stored here; without this option a new one begins"
         raise UsageError(f"no {which} of {path} is stored here", hint=hint)
     return found[0]
@@ -162,11 +163,13 @@ def _resumed(
             yield named
 
     for row in _rows(results(), plan):
+        # A comparison needs all outputs of its group, so an incomplete group is redone as a whole.
         is_redone = not row.is_whole or (retries_errors and row.has_errors)
         for result in row.results:
             everything.add(result)
             if not is_redone and done.add(result):
                 kept.add(result)
+    # Calls whose results were lost are in the noted total only; results stored after the last note, only in the sum.
     spent = combined(everything.usage, _noted(stored, runs), larger)
     return ResumedRun(stored.run, done, kept, combined(spent, kept.usage, beyond))
 
@@ -224,7 +227,7 @@ def _test_at(index: int, test: TestCase | None, later: Iterator[TestCase]) -> Te
 
 
 def _noted(stored: StoredRun, runs: RunStore) -> Mapping[Role, Usage]:
-    """Return what was stored about the cost of a run as a whole."""
+    """Return the stored cost of a run as a whole."""
     if stored.summary is not None:
         return stored.summary.usage
     origin = runs.origin(stored.run.id)

@@ -120,7 +120,7 @@ def template_filters(suite: Suite) -> dict[str, Callable[..., JsonValue]]:
 
 
 def filter_problems(suite: Suite) -> Iterator[Problem]:
-    """Yield what keeps the suite's filters from being run."""
+    """Yield the problems of the suite's filters."""
     for item in suite.filters:
         if not is_installed():
             yield Problem("JavaScript needs an engine that is not installed", item.location, INSTALL_HINT)

@@ -1,4 +1,4 @@
-"""What a run's calls cost, whether or not a result came of them."""
+"""Add up the cost of a run's calls, whether or not a result came of them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ class Spending(Struct):
         return combined(combined(self.before, self.carried, _sum), self._called, _sum)
 
     def with_results(self, usage: UsageByRole) -> dict[Role, Usage]:
-        """What was spent on a run whose results add up to `usage`: cases that were cut short cost something too."""
+        """Return the cost of a run whose results add up to `usage`: cases that were cut short cost something too."""
         return combined(combined(usage, self.carried, _sum), self.total, larger)
 
 
@@ -78,7 +78,7 @@ def larger(first: Usage, second: Usage) -> Usage:
 
 
 def beyond(total: Usage, part: Usage) -> Usage:
-    """Return what `total` has more than `part`; an unknown cost stays with the part when it is unknown there."""
+    """Return `total` less `part`; an unknown cost stays with the part when it is unknown there."""
     is_known = total.cost_usd is not None and part.cost_usd is not None
     cost_usd = max((total.cost_usd or 0.0) - (part.cost_usd or 0.0), 0.0) if is_known else None
     return Usage(

@@ -1,4 +1,4 @@
-"""Stored runs, and what a run says to the shell."""
+"""Read stored runs, and choose a run's exit code."""
 
 from itertools import islice
 
@@ -54,7 +54,7 @@ def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: 
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:
-    """Return what a run says to the shell (GEVAL.md, section 4)."""
+    """Return the exit code of a run (GEVAL.md, section 4)."""
     if stopped_by is StopReason.SIGINT:
         return ExitCode.INTERRUPTED
     if stopped_by in {StopReason.SIGTERM, StopReason.SIGHUP}:

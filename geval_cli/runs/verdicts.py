@@ -1,12 +1,11 @@
-"""What is said of a run as a whole once all results are known: its gates, and the tests that are flaky."""
+"""Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import with_clustered_intervals
+from geval_cli.engine.aggregate import flaky_tests, with_clustered_intervals
 from geval_cli.engine.derived import derive_by_column
-from geval_cli.engine.flakiness import flaky_tests
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, GateResult, RunSummary, Status
@@ -17,7 +16,7 @@ from geval_cli.suite.gates import Gate
 def with_verdicts(
     summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
 ) -> RunSummary:
-    """`summary` with the run's gates judged, its flaky tests named, its derived metrics told column by column.
+    """Return `summary` with the run's gates, its flaky tests, and its derived metrics for each column.
 
     The results are gone through again for each of these.
     """
@@ -25,6 +24,7 @@ def with_verdicts(
         return summary
     gates, max_errors = gates_of(prepared)
     try:
+        # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
             summary = with_clustered_intervals(summary, results())
         if prepared.plan.repeats > 1:
@@ -37,6 +37,7 @@ def with_verdicts(
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
             summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+    # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
         summary = replace(summary, gates=unknown)

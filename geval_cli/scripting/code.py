@@ -20,7 +20,7 @@ PYTHON_SUFFIXES = frozenset({".py"})
 
 
 class Language(StrEnum):
-    """What a config's code is written in."""
+    """The language of a config's code."""
 
     JAVASCRIPT = "javascript"
     PYTHON = "python"
@@ -59,7 +59,7 @@ class Code(Struct, frozen=True):
 
 
 def find_code(written: str, base_dir: Path, language: Language, access: Access) -> Code:
-    """Return the code that a config's text stands for.
+    """Parse a config's text as code.
 
     Args:
         written: a snippet, or `file://` with a path and perhaps `:function`.
@@ -120,7 +120,7 @@ def check_python(code: Code, default_function: str, access: Access) -> None:
 
 
 def _top_names(tree: ast.Module) -> Iterator[str]:
-    """Yield what the module's own statements define, also inside `if` and `try`."""
+    """Yield the names that the module's own statements define, also inside `if` and `try`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

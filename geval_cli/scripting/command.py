@@ -45,7 +45,7 @@ async def run_command(
     env: Mapping[str, str] | None,
     timeout_s: float,
 ) -> str:
-    """Return what the program prints, without the space around it.
+    """Run the program and return its output, without the space around it.
 
     Raises:
         CodeFailedError: no program may be run.
@@ -63,6 +63,7 @@ async def run_command(
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
             env=None if env is None else dict(env),
+            # A session of its own, so that its children can be ended with it, and Ctrl-C reaches only geval.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -74,6 +75,7 @@ async def run_command(
     except TimeoutError as error:
         raise ScriptTimeoutError(f"`{name}` did not end within {timeout_s:g} s") from error
     finally:
+        # After success too: the program may have left children that hold its output open.
         await kill_child(child)
     text, said = (part.decode("utf-8", "replace").strip() for part in (output, complaint))
     if child.returncode:

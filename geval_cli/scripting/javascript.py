@@ -9,11 +9,16 @@ import json
 import os
 import queue
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -21,7 +26,6 @@ from msgspec import Struct, field
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, CodeError
-from geval_cli.scripting.javascript_process import JavaScriptProcess
 from geval_cli.scripting.javascript_worker import Limits, evaluate
 from geval_cli.scripting.script_errors import (
     ScriptCrashError,
@@ -30,6 +34,87 @@ from geval_cli.scripting.script_errors import (
     ScriptTimeoutError,
 )
 from geval_cli.version import install_hint
+
+_WORKER = Path(__file__).with_name("javascript_worker.py")
+_OUT_OF_TIME = -getattr(signal, "SIGPROF", 0)
+
+
+class JavaScriptProcess:
+    """Runs one call at a time. `ask` blocks its thread; `kill` may come from any thread and ends that.
+
+    `is_ended` says that it was killed and is of no more use.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self.is_ended = False
+
+    def ask(self, job: str, limits: Limits) -> dict[str, str | None]:
+        """Send `job` to the worker and return its answer; see `javascript_worker.evaluate`.
+
+        Raises:
+            ScriptTimeoutError: the code used up its processor time.
+            ScriptCrashError: the process ended otherwise, or is not to be used any more.
+        """
+        child = self._child or self._start()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        request = {"job": job, "limits": limits}
+        line = b""
+        with suppress(OSError, ValueError):
+            child.stdin.write(json.dumps(request).encode() + b"\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        # A line that is cut off means that the worker died while it wrote.
+        if line.endswith(b"\n"):
+            answer: dict[str, str | None] = json.loads(line)
+            return answer
+        self._child = None
+        status = _end(child)
+        if status == _OUT_OF_TIME:
+            raise ScriptTimeoutError(f"it took more than {limits.time_s:g} s of processor time")
+        raise ScriptCrashError(f"the JavaScript engine ended with status {status} instead of answering")
+
+    def kill(self) -> None:
+        """End the process for good; pending calls raise. Safe to call twice."""
+        self.is_ended = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def close(self) -> None:
+        """End the process and forget it; for the thread that asks."""
+        child, self._child = self._child, None
+        if child is not None:
+            _end(child)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        spec = find_spec("_quickjs")
+        assert spec is not None
+        assert spec.origin is not None
+        # Without the environment and in a session of its own: code sees no keys, and Ctrl-C in the terminal is geval's.
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_WORKER), str(Path(spec.origin).parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            start_new_session=True,
+        )
+        # `kill` may have come from another thread while the process was being started.
+        if self.is_ended:
+            self._child.kill()
+        return self._child
+
+
+def _end(child: "subprocess.Popen[bytes]") -> int:
+    child.kill()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with suppress(OSError):  # what was never read by the other side
+                stream.close()
+    return child.wait()
+
 
 INSTALL_HINT = f"install it {install_hint('js')}"
 
@@ -44,7 +129,7 @@ _MODULES = compile_later(
 
 
 class JavaScriptLimits(Struct, frozen=True):
-    """What one call may use. `time_s` is processor time; after `wall_s` nobody waits for it any longer."""
+    """The limits of one call. `time_s` is processor time; `wall_s` is the longest that a caller waits."""
 
     memory_bytes: int = 128 * 1024 * 1024
     time_s: float = 10.0
@@ -56,7 +141,7 @@ _NOW = threading.Lock()
 
 
 class Entry(StrEnum):
-    """What of a file is called: its function, what makes tests, or the `callApi` of a provider."""
+    """The part of a file to call: its function, its test generator, or the `callApi` of a provider."""
 
     FUNCTION = "function"
     TESTS = "tests"
@@ -93,7 +178,7 @@ def call_javascript_now(
     *,
     entry: Entry = Entry.FUNCTION,
 ) -> JsonValue:
-    """What `JavaScriptEngine.call` returns, for callers that cannot wait any other way than by standing still."""
+    """Return the result of `JavaScriptEngine.call`, for callers that can only wait by blocking."""
     job = _job(code, arguments, entry)
     with _NOW:
         process = _process_for_now(os.getpid())
@@ -134,7 +219,7 @@ class JavaScriptEngine(Struct):
     async def call(
         self, code: Code, arguments: Mapping[str, JsonValue], *, entry: Entry = Entry.FUNCTION
     ) -> JsonValue:
-        """Return what the code returns, promises awaited; undefined is None, and so is null.
+        """Return the result of the code, promises awaited; undefined and null are None.
 
         Args:
             code: a snippet sees `arguments` under their names; a function gets them in their order.
@@ -154,12 +239,14 @@ class JavaScriptEngine(Struct):
             try:
                 async with asyncio.timeout(self.limits.wall_s):
                     result = await thread.run(lambda process: _outcome(process, job, self.limits))
+            # The engine's own clock counts processor time only; a process that hangs otherwise must be killed.
             except TimeoutError as error:
                 thread.kill()
                 raise ScriptTimeoutError(f"{code.name} took longer than {self.limits.wall_s:g} s") from error
             except BaseException:
                 thread.kill()
                 raise
+            # Only after a clean end: a process that was interrupted may be in any state.
             self._idle.append(thread)
         if isinstance(result, ScriptError):
             raise result
@@ -172,7 +259,7 @@ class JavaScriptEngine(Struct):
 
 
 class _JavaScriptError(ScriptError):
-    """What the code threw; `line` is that of the code, from 1."""
+    """The error that the code threw; `line` counts the code's lines from 1."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message if line is None else f"{message} (line {line})")
@@ -188,7 +275,7 @@ class _Thread:
         threading.Thread(target=self._serve, name="javascript", daemon=True).start()
 
     async def run(self, work: Callable[[JavaScriptProcess], Any]) -> Any:
-        """Return what `work` returns; it must not raise."""
+        """Run `work`, which must not raise, and return its result."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
@@ -248,7 +335,7 @@ def _of(limits: JavaScriptLimits) -> Limits:
 
 
 def _value_in(answer: Mapping[str, str | None], limits: JavaScriptLimits) -> JsonValue:
-    """Return what the engine's answer holds. Raises ScriptError where that is an error."""
+    """Return the value in the engine's answer. Raises ScriptError where it holds an error."""
     if "late" in answer:
         raise ScriptTimeoutError(f"it took longer than {limits.wall_s:g} s")
     if "unreadable" in answer:
@@ -270,21 +357,21 @@ def _engine_error(message: str, limits: JavaScriptLimits) -> ScriptError:
     return ScriptError(first)
 
 
-def _read(told: dict[str, Any]) -> JsonValue:
-    if "error" in told:
-        message = _LONE_SURROGATE.sub("\ufffd", told["error"])
+def _read(reply: dict[str, Any]) -> JsonValue:
+    if "error" in reply:
+        message = _LONE_SURROGATE.sub("\ufffd", reply["error"])
         if "out of memory" in message:
             raise ScriptLimitError("it needs more memory than it may have")
-        if told["isUnavailable"]:
+        if reply["isUnavailable"]:
             raise ScriptLimitError(message)
-        raise _JavaScriptError(message, told["line"])
-    if "number" in told:
-        return float(told["number"].replace("Infinity", "inf"))
-    if told["type"] in {"undefined", "null"}:
+        raise _JavaScriptError(message, reply["line"])
+    if "number" in reply:
+        return float(reply["number"].replace("Infinity", "inf"))
+    if reply["type"] in {"undefined", "null"}:
         return None
-    if told.get("json") is None:
-        raise ScriptError(f"it returned a {told['type']}, which is no JSON value")
-    return json.loads(_without_halves(told["json"]))
+    if reply.get("json") is None:
+        raise ScriptError(f"it returned a {reply['type']}, which is no JSON value")
+    return json.loads(_without_halves(reply["json"]))
 
 
 def _without_halves(text: str) -> str:

@@ -19,13 +19,13 @@ _PLATFORM = re.compile(
     r"\b(?:Buffer|Intl|TextDecoder|TextEncoder|URL|URLSearchParams|structuredClone|localeCompare"
     r"|toLocale(?:Date|Time)?String)\b"
 )
-"""What only code that names something of platform.js pays for."""
+"""Names of platform.js, which is loaded only for code that contains one of them."""
 
 _GRACE_S = 0.25  # in which the engine itself notices that the time is over, and can say so
 
 
 class Limits(NamedTuple):
-    """What one call may use; as `JavaScriptLimits`."""
+    """The limits of one call, as in `JavaScriptLimits`."""
 
     memory_bytes: int
     time_s: float

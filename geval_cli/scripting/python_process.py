@@ -37,7 +37,7 @@ class PythonProcess:
         self._busy = asyncio.Lock()
 
     async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
-        """Return what `function` returns; it gets as many of `arguments` as it takes, and may be async.
+        """Call `function`, which may be async, with as many of `arguments` as it takes, and return its result.
 
         The time runs from when the call's turn comes.
 
@@ -165,7 +165,7 @@ class PythonPool:
         self._idle: list[PythonProcess] = []
 
     async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
-        """Return what `function` returns; see `PythonProcess.call`, whose errors it raises.
+        """Call `function` and return its result; see `PythonProcess.call`, whose errors it raises.
 
         The time runs from when the call's turn comes.
         """

@@ -10,7 +10,7 @@ _NAME = "<the config's code>"
 
 
 async def evaluate(source: str, arguments: dict[str, Any]) -> Any:
-    """Return what a snippet gives: the value of an expression, or what several lines return.
+    """Run a snippet and return its result: the value of an expression, or what several lines return.
 
     Args:
         source: of the snippet; it sees `arguments` as variables, and the module json.

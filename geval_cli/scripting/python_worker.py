@@ -77,7 +77,7 @@ async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
 
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
-    """Return how many positional arguments `function` takes; None for any number."""
+    """Return the number of positional arguments that `function` takes; None for any number."""
     kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return None

@@ -1,4 +1,4 @@
-"""What goes wrong with a user's code."""
+"""Define the errors of a user's code."""
 
 
 class ScriptError(Exception):

@@ -34,7 +34,7 @@ class Scripts:
     async def call(
         self, code: Code, arguments: Mapping[str, JsonValue], *, default_function: str = "get_assert"
     ) -> JsonValue:
-        """Return what the code returns.
+        """Call the code and return its result.
 
         Args:
             code: a snippet sees `arguments` by name; a function gets them in their order, as many as it takes.

@@ -1,4 +1,4 @@
-"""What a config may have read, run and reached: one object, handed to everything that reads, runs or sends.
+"""Decide what a config may read, run and reach: one object, handed to everything that reads, runs or sends.
 
 There is no variable that says it for all: whoever opens a file, runs code or sends a request for a config was given
 the config's `Access`, from the first byte that is read of it to the last request of its run.
@@ -28,7 +28,7 @@ class NamedProvider(Protocol):
 
 
 class Access(Struct, frozen=True):
-    """What may be done for a config.
+    """The permissions of a config.
 
     Attributes:
         folders: files are read in these and below them only, links followed first; None for anywhere.
@@ -50,7 +50,7 @@ class Access(Struct, frozen=True):
         return not self.reads_environment
 
     def vouches_for(self, spec: NamedProvider) -> bool:
-        """Return whether a provider is the user's own word: it stands in no config, and the user named it."""
+        """Return whether a provider is the user's own word: it is in no config, and the user named it."""
         return spec.place.value() is None and spec.fingerprint in self.vouched
 
     def require_code(self, what: str) -> None:
@@ -69,7 +69,7 @@ class Access(Struct, frozen=True):
         return "--untrusted does" if self.is_strangers else "this server does"
 
     def is_outside(self, path: Path) -> bool:
-        """Whether `path`, with every link on its way followed, may not be read; so is what cannot be followed."""
+        """Return whether `path`, with all its links followed, may not be read, or cannot be followed."""
         if self.folders is None:
             return False
         try:
@@ -98,7 +98,7 @@ class Access(Struct, frozen=True):
             raise OutsideError(path, self)
 
     def outside_problem(self, path: Path, asked_at: Location | None) -> Problem:
-        """Return what to say about a file that may not be read. It says nothing of whether there is one."""
+        """Return the problem of a file that may not be read. It says nothing of whether there is one."""
         if not self.is_strangers:
             hint = "serve a folder that holds both, or start the server with --allow-code if you trust every config"
             return Problem(f"`{path}` lies outside the folder that is served", asked_at, hint)
@@ -119,12 +119,12 @@ class OutsideError(OSError):
         self.access = access
 
     def problem(self, asked_at: Location | None) -> Problem:
-        """Return what to say about it, placed at `asked_at`."""
+        """Return the problem of it, placed at `asked_at`."""
         return self.access.outside_problem(self.path, asked_at)
 
 
 def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return what a stranger's config may: read in `folders` and below, and ask known vendors."""
+    """Return the access of a stranger's config: to read in `folders` and below, and to call known vendors."""
     return Access(
         _resolved(folders),
         runs_code=False,
@@ -135,12 +135,12 @@ def access_of_stranger(folders: Iterable[Path], vouched: frozenset[bytes] = froz
 
 
 def access_in(folder: Path, vouched: frozenset[bytes] = frozenset()) -> Access:
-    """Return what a config may that a server serves from `folder`: read in it and below, and run no code."""
+    """Return the access of a config that a server serves from `folder`: to read in it and below, and run no code."""
     return Access(_resolved([folder]), runs_code=False, vouched=vouched)
 
 
 def environment_problem(name: str, location: Location | None) -> Problem:
-    """Return what to say about a stranger's config that asks for an environment value."""
+    """Return the problem of a stranger's config that asks for an environment value."""
     message = f"the environment variable `{name}` is read, which --untrusted does not allow"
     return Problem(message, location, "write the value itself; keys come from the providers' own variables")
 

@@ -1,4 +1,4 @@
-"""What identifies a suite: hashes of its config, of the env values in it, and of every file that it names."""
+"""Identify a suite by hashes of its config, of the env values in it, and of every file that it names."""
 
 import hashlib
 import json

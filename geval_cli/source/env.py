@@ -91,7 +91,7 @@ def gather_env(
 
     Args:
         process: never overridden by a file.
-        base_dir: the config's folder, where a `.env` may stand.
+        base_dir: the config's folder, where a `.env` may be.
         env_file: from the command line; it must exist.
         access: the config's; a stranger's folder is not looked into.
 

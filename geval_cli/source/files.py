@@ -72,7 +72,7 @@ _BROKEN = (
     OSError,
     AssertionError,
 )
-"""What the package also raises on broken files."""
+"""Further errors that openpyxl raises on broken files."""
 
 
 def _package(path: Path, asked_at: Location | None) -> ModuleType:
@@ -90,7 +90,7 @@ def _too_long(path: Path, limit: str, asked_at: Location | None) -> Problem:
 
 @contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """The package tells of each oddity of a file that it can read all the same; nobody can do anything about it."""
+    """Silence the package's warnings about oddities of a file that it can read all the same."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -128,7 +128,7 @@ def read_document(
 
 
 def parse_document(text: str, path: Path, *, prefix: str = "") -> Document:
-    """Return what `text` says as the content of the YAML or (by its name) JSON file `path`, which is not read.
+    """Parse `text` as the content of the YAML or (by its name) JSON file `path`, which is not read.
 
     Raises:
         ConfigError: it is broken.

@@ -28,17 +28,17 @@ _REPLACEMENT = "�"
 
 
 class _Cell(NamedTuple):
-    """What one source character becomes on the screen, and how many columns it takes there."""
+    """One source character as the screen shows it, with its width in columns."""
 
     text: str
     width: int
 
 
 def draw_source_line(line: str, *, column: int, length: int, above: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the line as it is to be shown, and a line of carets to stand under it.
+    """Return the line as it is to be shown, and a line of carets for use under it.
 
     Args:
-        line: as it stands in the file.
+        line: as it is in the file.
         column: the first character to point at, from 1; may lie just behind the end.
         length: how many characters to point at.
         above: the lines above it, the nearest first; they say what is a header.
@@ -102,7 +102,7 @@ def _cell(character: str, column: int) -> _Cell:
 
 
 def _masked_before(cells: list[_Cell], start: int) -> int:
-    """Return how far back the visible mask begins, for a caret that would stand inside it."""
+    """Return the distance back to the start of the visible mask, for a caret that would be inside it."""
     for cell in reversed(cells[:start]):
         if cell.width:
             return cell.width if cell.text == MASK else 0
@@ -110,7 +110,7 @@ def _masked_before(cells: list[_Cell], start: int) -> int:
 
 
 def _window(cells: list[_Cell], start: int, end: int) -> tuple[int, int]:
-    """Return which cells to show: all of them, or as many around the caret as fit."""
+    """Return the range of cells to show: all of them, or as many around the caret as fit."""
     if sum(cell.width for cell in cells) <= _MAX_WIDTH:
         return 0, len(cells)
     first, lead = start, 0

@@ -1,4 +1,4 @@
-"""Opening files that somebody else names: a pipe or a device, which may never come to its end, is an error at once."""
+"""Open files that a config names: a pipe or a device, which may never end, is an error at once."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 class SpecialFileError(OSError):
-    """What has the name of a file is a pipe, a socket or a device."""
+    """The path names a pipe, a socket or a device instead of a file."""
 
 
 def open_regular(path: Path, access: Access) -> BinaryIO:

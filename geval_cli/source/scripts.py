@@ -13,7 +13,7 @@ class ScriptCaller(Protocol):
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
     ) -> JsonValue:
-        """Return what the function returns.
+        """Call the function and return its result.
 
         Args:
             path: of the Python file.

@@ -1,4 +1,4 @@
-"""What must never be shown or kept: keys and passwords, found by the name they stand under, by their place or form."""
+"""Find secrets, which are never shown or stored: keys and passwords, by the name they have, by place or form."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +89,7 @@ _MIN_PART = 8  # of a cookie or a scheme with several values; shorter words woul
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret: a config key, an environment variable, a header, a query parameter."""
+    """Return whether a name is a secret's: of a config key, an environment variable, a header, a query parameter."""
     words = [word.lower() for word in _WORD.findall(name)]
     while words and words[-1] in _TAILS:
         words.pop()
@@ -110,7 +110,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Whether a header, or a query parameter as it stands in a URL, is a secret: some words are keys only there."""
+    """Return whether a header, or a query parameter as written in a URL, is secret: some words are keys only there."""
     plain = unquote(name)
     return is_secret_name(plain) or plain.lower() in _SECRET_PARAMETERS
 
@@ -126,7 +126,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_bare(text: str) -> str:
-    """`text` without what has the form of a key, wherever it stands: for prose, in which names mean nothing."""
+    """`text` without what has the form of a key, wherever it is: for prose, in which names mean nothing."""
     return _BARE.sub(MASK, text)
 
 
@@ -150,7 +150,7 @@ def is_plain_header(name: str, value: JsonValue) -> bool:
 
 
 def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Yield what must not be shown of headers with plain names: values that no other text holds by chance."""
+    """Yield the values to hide of headers with plain names: those that no other text holds by chance."""
     for name, value in headers.items():
         text = str(value).strip()
         if is_secret_parameter(name) or is_plain_header(name, text) or _is_reference(text):
@@ -162,7 +162,7 @@ def header_values(headers: Mapping[str, JsonValue]) -> Iterator[str]:
 
 
 def header_line_spans(before: Iterable[str], line: str) -> list[tuple[int, int]]:
-    """The value in a source line that stands under `headers:`. `before` are the lines above it, the nearest first."""
+    """The value in a source line that is under `headers:`. `before` are the lines above it, the nearest first."""
     depth = _depth(line)
     if not depth or not (pair := _HEADER_PAIR.match(line, depth)):
         return []
@@ -189,6 +189,7 @@ def secret_variables(value: JsonValue, *, is_secret: bool = False, under: str = 
             if key in _VARIABLE_KEYS and isinstance(entry, str):
                 yield entry
             hides = is_secret or _hides(key, entry, under) or _is_header(key, entry, under)
+            # A header filled from a variable counts as secret whatever its name: why else would it be in a variable?
             is_reference = under.lower() == "headers" and isinstance(entry, str)
             yield from secret_variables(entry, is_secret=hides or is_reference, under=key)
     elif isinstance(value, list):
@@ -254,6 +255,7 @@ def _values(value: JsonValue, *, is_secret: bool, under: str = "") -> Iterator[s
             yield from _values(item, is_secret=is_secret)
     elif is_secret and value is not None and not isinstance(value, bool):
         text = str(value)
+        # Servers echo a part: the key of `Bearer KEY`, the password of `user:password`.
         yield from (text, text.rpartition(" ")[2], text.rpartition(":")[2])
         parts = re.split(r"[\s;,:=\"']+", text)
         yield from (part for part in parts if len(part) >= _MIN_PART)
@@ -269,7 +271,7 @@ def _is_header(key: str, entry: JsonValue, under: str) -> bool:
 
 
 def _hides(key: str, entry: JsonValue, under: str) -> bool:
-    """Return whether `key`, in a mapping that stands under `under`, makes secrets of all texts in `entry`."""
+    """Return whether `key`, in a mapping that is under `under`, makes secrets of all texts in `entry`."""
     if isinstance(entry, dict):
         if under == "properties":  # a JSON Schema may well describe a property named `password`
             return False

@@ -31,7 +31,7 @@ class SourcePath(Struct, frozen=True):
 
     @classmethod
     def nowhere(cls) -> "SourcePath":
-        """For specs that come from code or from the command line and stand in no file."""
+        """For specs that come from code or from the command line and are in no file."""
         return cls(Positions(""))
 
     def child(self, *keys: str | int) -> "SourcePath":
@@ -59,7 +59,7 @@ class SourcePath(Struct, frozen=True):
         return self.value()
 
 
-# Every test asks anew where the assertions of `defaultTest` stand.
+# Every test asks anew where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
@@ -78,7 +78,7 @@ class Span(Struct):
 
 
 class KeySpan(NamedTuple):
-    """Where a key of a mapping stands, and its value's span."""
+    """The position of a key of a mapping, and its value's span."""
 
     start: int
     end: int
@@ -131,6 +131,7 @@ class SpanTree:
     def locate(self, start: int, end: int, path: KeyPath = ()) -> Location:
         """Return the location of a stretch of the text; its length ends with the line."""
         if self._line_starts is None:
+            # Only when a first position is needed: most runs have no problem to locate.
             self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(self._text))]
         index = bisect_right(self._line_starts, start) - 1
         line_start = self._line_starts[index]
@@ -154,7 +155,7 @@ class SpanTree:
         return end - 1 if self._text.startswith("\r\n", end - 1) else end
 
     def refer_back(self, key: KeySpan, offset: int) -> str:
-        """Return where a key stands, told to somebody who reads about `offset`."""
+        """Return the position of a key, in words for a message about `offset`."""
         there, here = self.locate(key.start, key.end), self.locate(offset, offset)
         column = f", column {there.column}" if there.line == here.line else ""
         return f"it already stands in line {there.line}{column}"
@@ -165,12 +166,12 @@ class SpanTree:
         return self._root
 
     def find_value(self, path: KeyPath) -> Location:
-        """Return where the value at `path` stands; raises KeyError when the file has none."""
+        """Return the position of the value at `path`; raises KeyError when the file has none."""
         span, written = self._follow(path)
         return self.locate(span.start, span.end, written)
 
     def find_key(self, path: KeyPath) -> Location:
-        """Return where the key that `path` ends with stands; its key path is that of the mapping around it."""
+        """Return the position of the key that `path` ends with; its key path is that of the mapping around it."""
         if not path or isinstance(path[-1], int):
             raise KeyError(path)
         span, written = self._follow(path[:-1])
@@ -197,7 +198,7 @@ def _keys_of(span: Span) -> dict[str, KeySpan]:
 
 
 def _written_key(span: Span, key: str) -> str:
-    """Return how the file spells `key`: rooms ask by field name, files may say it in camelCase or by another word."""
+    """Return the file's spelling of `key`: callers use field names, files may use camelCase or another word."""
     keys = _keys_of(span)
     if key in keys:
         return key
@@ -224,6 +225,7 @@ class _SpanMap(Mapping[KeyPath, Location]):
             location = self._asked[path]
         except KeyError:
             location = self._find(path)
+            # Bounded: a suite with a problem in every test asks for as many positions.
             if len(self._asked) < _ASKED_KEPT:
                 self._asked[path] = location
         if location is None:
@@ -256,7 +258,7 @@ MAX_DEPTH = 100
 
 
 ENV_MARK = "env."
-"""What every `{{ env.NAME }}` contains; texts without it need not be searched for any."""
+"""The part that every `{{ env.NAME }}` contains; texts without it need no search."""
 
 
 class Document(Struct, frozen=True):

@@ -48,10 +48,10 @@ def resolve_tagged(text: str, tag: str) -> str | int | float | bool | None:
     value = resolve_plain(text)
     if kind == "float" and type(value) is int:
         return float(value)
-    wanted = {"int": int, "float": float, "bool": bool, "null": type(None)}.get(kind)
-    if wanted is None:
+    expected = {"int": int, "float": float, "bool": bool, "null": type(None)}.get(kind)
+    if expected is None:
         raise ScalarError(f"the tag `!!{kind}` is not supported")
-    if type(value) is not wanted:
+    if type(value) is not expected:
         raise ScalarError(f"this value does not fit its tag `!!{kind}`")
     return value
 

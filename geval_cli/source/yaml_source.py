@@ -56,6 +56,7 @@ def explain_yaml_error(error: yaml.YAMLError, text: str, tree: SpanTree) -> Prob
         and "escape" not in problem
         and any(part in context for part in _POINTS_AT_BEGINNING)
     ):
+        # An unclosed quote is noticed at the end of the file, far from the mistake.
         mark = error.context_mark
     offset = mark.index if mark else 0
     location = tree.locate(min(offset, len(text)), offset + 1)

@@ -1,4 +1,4 @@
-"""What the models of a config's parts are built from: the base of them all, bounds, and the model of a provider."""
+"""Define the base of all models of a config's parts, bounds, and the model of a provider."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
@@ -58,12 +58,12 @@ class ProviderSpec(Spec):
 
     @property
     def public_id(self) -> str:
-        """The id without the keys that may stand in it (`http://...?api_key=***`), as everybody may see it."""
+        """The id without the keys that may be in it (`http://...?api_key=***`), as everybody may see it."""
         return _masked(self.id)
 
     @property
     def title(self) -> str:
-        """Return what tables, files and messages show for this provider."""
+        """Return the name of this provider in tables, files and messages."""
         return self.label or self.public_id
 
 
@@ -142,7 +142,7 @@ class PromptSpec(Spec):
 
 
 class FactualityWeightsSpec(Spec):
-    """What each relation between the facts of two answers is worth, from 0 to 1."""
+    """The score of each relation between the facts of two answers, from 0 to 1."""
 
     subset: Score = Field(1.0, description="The output says less than the reference.")
     superset: Score = Field(1.0, description="The output says more than the reference.")

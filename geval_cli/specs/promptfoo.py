@@ -1,4 +1,4 @@
-"""What promptfoo configs say that geval's own do not: directions of a test, filters of a provider, judges by kind."""
+"""Define the parts that only promptfoo configs have: options of a test, filters of a provider, judges by kind."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec, Spec
 class PromptfooTestOptions(Spec):
     """How a test is run, besides its inputs and its assertions.
 
-    `params` go to the model with each request; `file_params` names those whose value stands in a file. With
+    `params` go to the model with each request; `file_params` names those whose value is in a file. With
     `output_replaces_answer` no model is asked: the test's own output is judged. `made_vars` are the variables that a
     program makes, with the program. These four are found out, the others are written as keys.
     """
@@ -38,7 +38,7 @@ class PromptfooTestOptions(Spec):
     made_vars: dict[str, str] = Field(default_factory=dict)
 
     def over(self, below: "PromptfooTestOptions") -> "PromptfooTestOptions":
-        """These directions, and those of `below` where nothing is said here; parameters are merged.
+        """Return these options, and those of `below` where these are unset; parameters are merged.
 
         An empty prefix or suffix says nothing, as in rows of a table that has a column for them.
         """
@@ -55,7 +55,7 @@ class NamedPromptSpec(PromptSpec):
 
     With `made_by` a program makes its text for each case: `file://` with a path and perhaps a function, or `exec:` with
     a command that runs in `folder`; `sees_conversation` says that it asks for former turns. `params` go to the model
-    with each request, and to the program as `config`; `file_params` names those whose value stands in a file.
+    with each request, and to the program as `config`; `file_params` names those whose value is in a file.
     """
 
     names: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class FilteredProviderSpec(EnvProviderSpec):
     """A provider that answers only some of the prompts, or whose answers are transformed.
 
     `prompts` are labels or ids of prompts; None means all of them. `file_params` names the keys of `config` whose value
-    stands in a file.
+    is in a file.
     """
 
     prompts: tuple[str, ...] | None = None

@@ -1,6 +1,6 @@
 """Parameters of models that vendors agree on: their names and types, for checks before a run and for editors.
 
-What else stands in a provider's `config` is sent as well: vendors add parameters every month.
+What else is in a provider's `config` is sent as well: vendors add parameters every month.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from geval_cli.records import JsonValue
 
 
 class Kind(Struct, frozen=True):
-    """What a parameter takes: in words, as a test, and as a JSON Schema."""
+    """The kind of a parameter's value: in words, as a test, and as a JSON Schema."""
 
     expected: str
     is_valid: Callable[[Any], bool]
@@ -119,7 +119,7 @@ OWN_SETTINGS: Mapping[tuple[str, ...], tuple[Mapping[str, JsonValue], str]] = {
 
 
 def config_schema() -> dict[str, JsonValue]:
-    """Return the properties of a provider's `config`, by their JSON Schemas; other keys may stand there too.
+    """Return the properties of a provider's `config`, by their JSON Schemas; other keys may be there too.
 
     Of what is sent, only numbers and flags: other words may mean something else to a program that is a provider.
     """

@@ -23,7 +23,7 @@ _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
 def expected_text(annotation: Any) -> str:
-    """Return what a field takes, to stand after "must be": `a number from 0 to 1`, `text or a list of texts`."""
+    """Return a field's type in words, for use after "must be": `a number from 0 to 1`, `text or a list of texts`."""
     options = [_option_text(option) for option in _options(annotation)]
     texts = list(dict.fromkeys(options))
     if "a number" in texts and "a whole number" in texts:
@@ -32,7 +32,7 @@ def expected_text(annotation: Any) -> str:
 
 
 def describe_value(value: JsonValue) -> str:
-    """Return what was found, to stand after "found": `the text "high"`, `the number 7`, `an empty list`."""
+    """Return a value in words, for use after "found": `the text "high"`, `the number 7`, `an empty list`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -52,7 +52,7 @@ def _entries(count: int) -> str:
 
 
 def mismatch_hint(annotation: Any, value: JsonValue) -> str:
-    """Return what the writer of `value` should probably do, or ""."""
+    """Return a hint for the writer of `value`, or ""."""
     bases = [_unwrap(option) for option in _options(annotation)]
     choices = [choice for base, _ in bases if get_origin(base) is Literal for choice in get_args(base)]
     kinds = {base for base, _ in bases}
@@ -69,7 +69,7 @@ def mismatch_hint(annotation: Any, value: JsonValue) -> str:
 
 
 def annotation_at(info: FieldInfo, path: tuple[str | int, ...]) -> Any:
-    """Return the annotation of what stands at `path` inside a field: the item type of its list, for an index."""
+    """Return the annotation of what is at `path` inside a field: the item type of its list, for an index."""
     annotation: Any = info
     for part in path:
         for option in _options(annotation):

@@ -29,6 +29,7 @@ def wilson_interval(passed: float, judged: float) -> Interval | None:
     centre = share + z_squared / (2 * judged)
     spread = _Z * math.sqrt(share * (1 - share) / judged + z_squared / (4 * judged**2))
     scale = 1 + z_squared / judged
+    # Exactly 0 and 1 at the ends, where rounding would leave a tiny remainder.
     low = 0.0 if passed == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if passed == judged else min(1.0, (centre + spread) / scale)
     return low, high
@@ -50,6 +51,7 @@ class RunningMean(Struct):
         """Take in the next number."""
         self.n += 1
         self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
+        # Welford's update: the distances to the old and the new mean, so that no large squares cancel out.
         distance = value - self._mean
         self._mean += distance / self.n
         self._squares += distance * (value - self._mean)
@@ -139,11 +141,12 @@ class ClusteredMean(Struct):
         if self._closed <= 1:
             return None
         mean = self._sums / self.n
+        # The sum over clusters of (sum - count * mean)^2, multiplied out: the mean is known only at the end.
         squares = self._sum_squares - 2 * mean * self._sums_by_counts + mean**2 * self._count_squares
         return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
 
     def share_interval(self) -> Interval | None:
-        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, of as many as they are worth.
+        """Return the 95 % interval of a share, of numbers that are all 0 or 1: Wilson's, with their effective number.
 
         Numbers of one cluster that agree are worth less than as many independent ones: n is divided by how much
         larger their variance is. Where all agree, that cannot be told, and each cluster counts once.
@@ -195,7 +198,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def _share_within(t: float, freedom: int) -> float:
-    """Return how much of Student's distribution lies between -t and t."""
+    """Return the share of Student's distribution between -t and t."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = freedom % 2

@@ -1,4 +1,4 @@
-"""The `value` of assertions: files put in the place of their names, mappings read as the spec that they stand for."""
+"""Read the `value` of assertions: files in place of their names, mappings as specs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ def read_json_schema(name: str, fields: Fields, reading: LoadContext) -> None:
 
 
 def _written_as_yaml(text: str) -> JsonValue:
-    """Return the mapping that a YAML text is; the text itself when it is something else, for whoever checks schemas."""
+    """Parse a YAML text as a mapping; return the text itself when it is something else, for the check of schemas."""
     if _is_json(text):
         return text
     try:
@@ -79,7 +79,7 @@ def _document(reference: str, place: SourcePath, reading: LoadContext) -> JsonVa
 
 
 def _file_content(reference: str, place: SourcePath, reading: LoadContext) -> JsonValue:
-    """Return what the file holds: data for JSON and YAML, else text without the space around it."""
+    """Return the content of the file: data for JSON and YAML, else text without the space around it."""
     suffix = PurePosixPath(reference).suffix.lower().partition(":")[0]
     if suffix in _PROGRAMS:
         hint = "write what is expected, or check it in a `python` or `javascript` assertion"

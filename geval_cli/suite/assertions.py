@@ -1,4 +1,4 @@
-"""Assertions: the spec that `type` asks for, with the short forms of g-eval's keys written out."""
+"""Read assertions by their `type`, with the short forms of g-eval's keys written out."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -206,7 +206,7 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
 
 
 def _write_out(fields: Fields, reading: LoadContext) -> None:
-    """Replace short forms by what they stand for; values that turn out wrong are reported and taken out."""
+    """Expand short forms; invalid values are reported and removed."""
     for name, read in _READERS.items():
         if name in fields.values:
             value = read(fields.values[name], fields.child(name), reading)

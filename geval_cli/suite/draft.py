@@ -1,4 +1,4 @@
-"""A suite as a form: what an editor shows of it, and the text of the file once somebody has changed the form."""
+"""Show a suite as a form, and write the changed form back into the text of the file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, Wanted, plain_value
+from geval_cli.source.edit.yaml_changes import EditedItem, EditedList, TargetValue, plain_value
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.source.files import is_file_reference
 from geval_cli.suite.draft_fields import (
@@ -36,14 +36,14 @@ _TOP_ORDER = ("description", "prompts", "providers", "defaultTest", "default_tes
 
 
 class ItemForm(Struct, frozen=True):
-    """A prompt, provider or test as its fields show it; not `is_editable` when it is none of the known forms."""
+    """A prompt, provider or test as its fields show it; not `is_editable` in an unknown form."""
 
     fields: Fields
     is_editable: bool = True
 
 
 class SuiteForm(Struct, frozen=True):
-    """What an editor shows of a suite. `tests_file` names the file that holds the tests, which are then not shown."""
+    """A suite as an editor shows it. `tests_file` names the file that holds the tests, which are then not shown."""
 
     fields: Fields
     prompts: tuple[ItemForm, ...] = ()
@@ -70,7 +70,7 @@ class SuiteDraft(Struct, frozen=True):
 
 
 class FieldProblem(Struct, frozen=True):
-    """A field whose text stands for nothing. `item` is the list and number of its item; None for the suite's own."""
+    """A field whose text has no valid value. `item` is the list and number of its item; None for the suite's own."""
 
     item: tuple[str, int] | None
     field: str
@@ -105,24 +105,24 @@ def compose_suite(source: EditableText, draft: SuiteDraft) -> ComposedSuite:
     """
     top = source.value if isinstance(source.value, dict) else {}
     problems: list[FieldProblem] = []
-    wanted: dict[str, Wanted] = dict(top)
+    target: dict[str, TargetValue] = dict(top)
     shown = suite_form(source)
     for spec in SUITE_FIELDS:
         text = draft.fields.get(spec.name)
         if text is not None and text != shown.fields[spec.name]:
             try:
-                wanted = _with_field(wanted, spec, text, _TOP_ORDER)
+                target = _with_field(target, spec, text, _TOP_ORDER)
             except FieldError as error:
                 problems.append(FieldProblem(None, spec.name, error.problem))
     for name in _LISTS:
         items: tuple[ItemDraft, ...] | None = getattr(draft, name)
         if items is not None and (items or name in top):
-            wanted = _with_list(wanted, name, items, getattr(shown, name), problems)
-    return ComposedSuite(source.with_value(wanted), tuple(problems))
+            target = _with_list(target, name, items, getattr(shown, name), problems)
+    return ComposedSuite(source.with_value(target), tuple(problems))
 
 
 def _items(name: str, top: Mapping[str, JsonValue]) -> tuple[list[JsonValue], bool]:
-    """Return the items of a list, and whether they stand in one: a single prompt or provider may stand for itself."""
+    """Return the items of a list, and whether they are in one: a single prompt or provider needs no list."""
     value = top.get(name)
     if isinstance(value, list):
         return value, True
@@ -179,13 +179,13 @@ def _body_kind(body: str) -> FieldKind:
 
 
 def _with_list(
-    wanted: dict[str, Wanted],
+    target: dict[str, TargetValue],
     name: str,
     drafts: Sequence[ItemDraft],
     forms: Sequence[ItemForm],
     problems: list[FieldProblem],
-) -> dict[str, Wanted]:
-    old, is_list = _items(name, {key: plain_value(value) for key, value in wanted.items() if key == name})
+) -> dict[str, TargetValue]:
+    old, is_list = _items(name, {key: plain_value(value) for key, value in target.items() if key == name})
     taken = {draft.origin for draft in drafts if not draft.is_copy}
     edited = []
     for index, draft in enumerate(drafts):
@@ -196,8 +196,8 @@ def _with_list(
         value = found.with_fields(draft.fields) if form.is_editable else item
         edited.append(EditedItem(value, origin, draft.is_copy and origin in taken))
     if not is_list and len(edited) == 1 and edited[0].origin == 0:
-        return {**wanted, name: edited[0].value}
-    return _placed(wanted, name, EditedList(tuple(edited)), _TOP_ORDER)
+        return {**target, name: edited[0].value}
+    return _placed(target, name, EditedList(tuple(edited)), _TOP_ORDER)
 
 
 class _Item(Struct, frozen=True):
@@ -209,12 +209,12 @@ class _Item(Struct, frozen=True):
     at: tuple[str, int]
     problems: list[FieldProblem]
 
-    def with_fields(self, fields: Fields) -> Wanted:
+    def with_fields(self, fields: Fields) -> TargetValue:
         changes = {key: text.replace("\r\n", "\n") for key, text in fields.items()}
         changes = {key: text for key, text in changes.items() if text != self.shown.get(key, "")}
         if not changes and self.value is not None:
             return self.value
-        entries: dict[str, Wanted] = dict(_as_mapping(self.name, self.value) or {})
+        entries: dict[str, TargetValue] = dict(_as_mapping(self.name, self.value) or {})
         if self.name == "prompts":
             entries = self._with_body(entries, changes)
         order = _order(self.name)
@@ -226,15 +226,15 @@ class _Item(Struct, frozen=True):
         return self._shortest(entries)
 
     def _tried(
-        self, name: str, entries: dict[str, Wanted], spec: FieldSpec, text: str, order: Sequence[str]
-    ) -> dict[str, Wanted]:
+        self, name: str, entries: dict[str, TargetValue], spec: FieldSpec, text: str, order: Sequence[str]
+    ) -> dict[str, TargetValue]:
         try:
             return _with_field(entries, spec, text, order)
         except FieldError as error:
             self.problems.append(FieldProblem(self.at, name, error.problem))
             return entries
 
-    def _with_body(self, entries: dict[str, Wanted], changes: Fields) -> dict[str, Wanted]:
+    def _with_body(self, entries: dict[str, TargetValue], changes: Fields) -> dict[str, TargetValue]:
         before = next((key for key in _BODIES if key in entries), None)
         kind = changes.get("kind") or self.shown.get("kind") or "raw"
         if before is not None and not {"kind", "body"} & set(changes):
@@ -251,7 +251,7 @@ class _Item(Struct, frozen=True):
             kind if key == before else key: body if key == before else value for key, value in entries.items()
         }
 
-    def _with_more(self, entries: dict[str, Wanted], text: str) -> dict[str, Wanted]:
+    def _with_more(self, entries: dict[str, TargetValue], text: str) -> dict[str, TargetValue]:
         own = _own_keys(self.name)
         try:
             found = plain_value(read_field(FieldKind.MAPPING, text, None)) if text.strip() else {}
@@ -266,7 +266,7 @@ class _Item(Struct, frozen=True):
         kept = {key: value for key, value in entries.items() if key in own or key in found}
         return {**kept, **found}
 
-    def _shortest(self, entries: dict[str, Wanted]) -> Wanted:
+    def _shortest(self, entries: dict[str, TargetValue]) -> TargetValue:
         """Return the short form, where the item had it or is new and needs no other."""
         short = _SHORT.get(self.name, "")
         if not isinstance(self.value, dict) and set(entries) == {short}:
@@ -276,7 +276,7 @@ class _Item(Struct, frozen=True):
         return entries
 
 
-def _read_messages(text: str, old: Wanted) -> Wanted:
+def _read_messages(text: str, old: TargetValue) -> TargetValue:
     if not text.strip():
         return []
     return read_field(FieldKind.LIST, text, plain_value(old))
@@ -290,24 +290,26 @@ def _order(name: str) -> tuple[str, ...]:
 
 
 def _with_field(
-    entries: dict[str, Wanted], spec: FieldSpec, text: str, order: Sequence[str]
-) -> dict[str, Wanted]:
-    """Return the mapping with the field's key set to what `text` says; without the key when it says nothing."""
+    entries: dict[str, TargetValue], spec: FieldSpec, text: str, order: Sequence[str]
+) -> dict[str, TargetValue]:
+    """Return the mapping with the field's key set to the value of `text`; without the key when that is empty."""
     key = spec.key_in(entries)
     if not text.strip():
         return {name: value for name, value in entries.items() if name != key}
     return _placed(entries, key, read_field(spec.kind, text, plain_value(entries.get(key))), order)
 
 
-def _placed(entries: dict[str, Wanted], key: str, value: Wanted, order: Sequence[str]) -> dict[str, Wanted]:
-    """Return the mapping with `key`; a new key comes behind the last of those that stand before it in `order`."""
+def _placed(
+    entries: dict[str, TargetValue], key: str, value: TargetValue, order: Sequence[str]
+) -> dict[str, TargetValue]:
+    """Return the mapping with `key`; a new key comes behind the last of those that are before it in `order`."""
     if key in entries or key not in order:
         return {**entries, key: value}
     earlier = order[: order.index(key)]
     after = [name for name in entries if name in earlier]
     if not after and not any(name in order for name in entries):
         return {**entries, key: value}
-    placed: dict[str, Wanted] = {} if after else {key: value}
+    placed: dict[str, TargetValue] = {} if after else {key: value}
     for name, entry in entries.items():
         placed[name] = entry
         if after and name == after[-1]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import Wanted, Written
+from geval_cli.source.edit.yaml_changes import TargetValue, Written
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.source.edit.yaml_style import same, write_yaml
 from geval_cli.source.edit.yaml_tree import read_tree
@@ -20,7 +20,7 @@ from geval_cli.specs.type_messages import describe_value
 
 
 class FieldKind(StrEnum):
-    """How the text of a field stands for a value."""
+    """The kind of a field: how its text is read as a value."""
 
     TEXT = "text"
     JSON = "json"
@@ -35,8 +35,8 @@ class FieldSpec(Struct, frozen=True):
     kind: FieldKind = FieldKind.TEXT
     also: tuple[str, ...] = ()
 
-    def key_in(self, entries: Mapping[str, Wanted]) -> str:
-        """Return how a mapping spells the key; the preferred spelling when it has none."""
+    def key_in(self, entries: Mapping[str, TargetValue]) -> str:
+        """Return a mapping's spelling of the key; the preferred spelling when it has none."""
         return next((key for key in (self.name, *self.also) if key in entries), self.name)
 
 
@@ -65,7 +65,7 @@ TEST_FIELDS = (
 
 
 class FieldError(Exception):
-    """The text of a field stands for no value; the lines and columns of `problem` are those of the field."""
+    """The text of a field has no valid value; the lines and columns of `problem` are those of the field."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -75,7 +75,7 @@ class FieldError(Exception):
 def shown_field(
     spec: FieldSpec, entries: Mapping[str, JsonValue], source: EditableText, path: Sequence[str | int]
 ) -> str:
-    """Return what a field shows of a mapping that stands at `path`; empty for a key that is not there."""
+    """Return the text that a field shows of the mapping at `path`; empty for an absent key."""
     key = spec.key_in(entries)
     if key not in entries:
         return ""
@@ -93,12 +93,12 @@ def shown_value(kind: FieldKind, value: JsonValue, source: EditableText, path: S
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def read_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
-    """Return the value that a text which is not empty stands for.
+def read_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
+    """Parse a text that is not empty as the field's value.
 
     Args:
         kind: how it is written.
-        text: what stands in the field.
+        text: what is in the field.
         old: the value that the field had; a schema that was JSON text stays text.
 
     Raises:
@@ -123,15 +123,17 @@ def _read_json_field(text: str, old: JsonValue) -> JsonValue:
     return old if same(value, old) else value
 
 
-def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> Wanted:
+def _read_yaml_field(kind: FieldKind, text: str, old: JsonValue) -> TargetValue:
     if is_file_reference(text):
         return text
     try:
         value = read_yaml(text, "").value
     except ConfigError as error:
         raise FieldError(error.problems[0]) from error
-    wanted, what = (dict, "a mapping: `name: value` lines") if kind is FieldKind.MAPPING else (list, "a list")
-    if not isinstance(value, wanted):
+    expected, what = (
+        (dict, "a mapping: `name: value` lines") if kind is FieldKind.MAPPING else (list, "a list")
+    )
+    if not isinstance(value, expected):
         hint = "put `- ` before each of them" if kind is FieldKind.LIST else "write one `name: value` a line"
         raise FieldError(Problem(f"this must be {what}, found {describe_value(value)}", None, hint))
     tree = read_tree(text)

@@ -17,7 +17,7 @@ Comparison = Literal[">=", ">", "<=", "<"]
 
 
 class Statistic(StrEnum):
-    """What of a metric, or of the whole run, is compared.
+    """The figure of a metric, or of the whole run, that is compared.
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
@@ -71,7 +71,7 @@ class Gate:
     place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is on the right side of the limit; both are rounded to nine decimals, as scores are."""
+        """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
         left, right = round(value, 9), round(self.limit, 9)
         match self.comparison:
             case ">=":
@@ -104,7 +104,7 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
-    """Return the gate that `text` says, or what is wrong with it."""
+    """Parse `text` as a gate, or return the problem of it."""
     match = _GATE.match(text)
     if match is None:
         return Problem(f"this is no gate: `{text}`", place.value(), _FORM)
@@ -132,7 +132,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
 
 
 def _statistic(subject: str) -> tuple[str | None, Statistic] | None:
-    """Return the metric, if one is named, and what of it."""
+    """Return the metric, if one is named, and its figure."""
     if subject in _OF_RUNS:
         return None, _OF_RUNS[subject]
     metric, dot, name = subject.rpartition(".")

@@ -46,7 +46,7 @@ _NO_OVERRIDES = SuiteOverrides()
 
 
 class ReadingRules(Struct, frozen=True):
-    """How a config is read: by whose rules (None: as the file itself says), and joined with which other configs.
+    """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
     what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
@@ -96,6 +96,7 @@ def open_suite(
         return _as_trusted(opened, [document for _, document in documents], reading_rules)
     if reading_rules.joined:
         raise ConfigError([_cannot_join(document)])
+    # The config's own `env` wins, and must be known before any `{{ env.NAME }}` is filled in.
     literal = _literal_env(_top_mapping(document))
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
     filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
@@ -128,6 +129,7 @@ def read_suite(
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
     tests = _tests(fields, reading, overrides)
+    # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
     parts = suite_parts(filled, rows, reading.files, overrides.vars)

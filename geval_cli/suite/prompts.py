@@ -60,7 +60,7 @@ def _has_one_body(fields: Fields, reading: LoadContext) -> bool:
 
 
 def _build(fields: Fields, short_form: SourcePath | None, reading: LoadContext) -> PromptSpec | None:
-    """Return the prompt with its files loaded. `short_form` is where the body stands when no key names it."""
+    """Return the prompt with its files loaded. `short_form` is where the body is when no key names it."""
     values = fields.values
     for name in ("raw", "system", "evaluation_criteria"):
         if values.get(name) is not None:

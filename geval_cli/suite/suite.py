@@ -19,7 +19,7 @@ from geval_cli.suite.gates import Gate
 
 
 class TestSource(Protocol):
-    """Tests that can be gone through again and again without being held all at once."""
+    """Tests that can be iterated again and again without being held all at once."""
 
     def __iter__(self) -> Iterator[TestCase]:
         """Return every test in the file's order.
@@ -34,7 +34,7 @@ TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would
 
 
 class SuiteOverrides(msgspec.Struct, frozen=True):
-    """What the command line says about the suite itself. `vars` win over every test's own variables."""
+    """The command line's options for the suite itself. `vars` win over every test's own variables."""
 
     vars: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
 

@@ -36,7 +36,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
     nothing sensible is left. Whoever collects the problems sees to it that such a test is never run.
 
     Args:
-        value: as it stands in the file, env values filled in.
+        value: as it is in the file, env values filled in.
         place: where.
         what: how messages call it: "a test" or "defaultTest".
         reading: takes the problems.
@@ -69,7 +69,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
 def merge_test(
     index: int, test: TestSpec, default: TestSpec | None, overrides: Mapping[str, JsonValue]
 ) -> TestCase:
-    """Return the test case: what the test says, then `defaultTest`; `overrides` are vars that win over both.
+    """Return the test case of the test, then of `defaultTest`; `overrides` are vars that win over both.
 
     Assertions of the default come first; vars and metadata are merged key by key.
     """
@@ -158,15 +158,16 @@ def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
 
 
 MAX_PROBLEMS = 1000
+"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
+
 _MOST_KEPT = 5000
 _MOST_KEPT_BYTES = 1 << 18  # of a file; in memory its tests take several times as much
-"""How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class RowSource(Protocol):
-    """Tests as they stand in a file, one after the other, each with its place."""
+    """Tests as they are in a file, one after the other, each with its place."""
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         """Return all rows, env values filled in. A row that cannot be read becomes a problem of `reading` instead."""

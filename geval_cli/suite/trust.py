@@ -1,4 +1,4 @@
-"""What in a config runs code, reads the environment, writes files or calls web hooks: refused to strangers."""
+"""Refuse strangers' configs that run code, read the environment, write files or call web hooks."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -19,14 +19,14 @@ _TRANSFORMS = {"transform": "transform", "context_transform": "contextTransform"
 
 
 class CodePart(Struct, frozen=True):
-    """A part of a config that is code: what messages call it, and where it stands."""
+    """A part of a config that is code: what messages call it, and where it is."""
 
     what: str
     location: Location | None
 
 
 def code_of_suite(suite: Suite) -> Iterator[CodePart]:
-    """Yield the code that belongs to no test. Providers that are programs are for the providers' room to tell."""
+    """Yield the code that belongs to no test. Provider programs are found by the package `providers`."""
     for item in suite.filters:
         yield CodePart(f"nunjucksFilters.{item.name}", item.location)
     for prompt in suite.prompts:
@@ -58,7 +58,7 @@ def code_of_test(test: TestCase) -> Iterator[CodePart]:
 
 
 def suite_trust_problems(suite: Suite) -> Iterator[Problem]:
-    """Yield what --untrusted refuses in the parts of a suite that belong to no test."""
+    """Yield the problems under --untrusted of the parts of a suite that belong to no test."""
     for part in code_of_suite(suite):
         yield _refused(part)
     options = suite.options
@@ -83,7 +83,7 @@ class WatchedTests:
 
     @property
     def refused(self) -> tuple[Problem, ...]:
-        """Return what --untrusted refuses in the tests that were read so far, each once."""
+        """Return the problems under --untrusted of the tests that were read so far, each once."""
         return tuple(self._refused.values())
 
     def __iter__(self) -> Iterator[TestCase]:
@@ -115,7 +115,7 @@ def _changed(location: Location | None, number: int) -> Problem:
 
 
 def _digest(test: TestCase) -> bytes:
-    """Return a hash of all that a test says, wherever it stands."""
+    """Return a hash of all that a test says, wherever it is."""
     return hashlib.sha256(msgspec.json.encode(test, enc_hook=_plain)).digest()
 
 
@@ -128,7 +128,7 @@ def _plain(value: object) -> object:
 
 
 def document_trust_problems(document: Document) -> Iterator[Problem]:
-    """Yield what --untrusted refuses in a config as it is written."""
+    """Yield the problems of a config under --untrusted, as it is written."""
     if isinstance(document.value, dict) and document.value.get("env"):
         message = "`env` sets environment values, which --untrusted does not allow"
         yield Problem(message, document.place.key("env"), TRUST_HINT)

@@ -38,7 +38,7 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 
 
 class LoadContext(Struct, frozen=True):
-    """What the readers of a config's parts share: the problems so far, its files, its environment values.
+    """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
     Without `scripts`, what a program would make is refused.
     """
@@ -118,15 +118,15 @@ def read_fields(
     model: type[Spec], value: JsonValue, place: SourcePath, what: str, reading: LoadContext,
     *, nullable: tuple[str, ...] = (),
 ) -> Fields | None:  # fmt: skip
-    """Return the checked keys of a mapping, or None (with a problem) when it is none.
+    """Return the checked keys of a mapping, or None (with a problem) when the value is something else.
 
     Args:
         model: whose fields the keys are.
-        value: as it stands in the file.
+        value: as it is in the file.
         place: where.
         what: names the part in messages, with its article ("a test").
         reading: takes the problems.
-        nullable: fields for which null is a value and not an policy.
+        nullable: fields for which null is a value and not a mistake.
     """
     if not isinstance(value, dict):
         reading.report(f"{what} must be a mapping, found {describe_value(value)}", place.value())
@@ -239,8 +239,8 @@ def _explain(model: type[Spec], fields: Fields, path: tuple[str | int, ...]) -> 
         if name in fields.written:
             return None
         key = next(spelling for spelling, field_name in spellings(model).items() if field_name == name)
-        wanted = expected_text(model.model_fields[name])
-        return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {wanted}")
+        expected = expected_text(model.model_fields[name])
+        return Problem(f"{fields.what} needs `{key}`", fields.place.value(), f"add `{key}`: {expected}")
     value: JsonValue = fields.values
     for part in path:
         value = value[part]

@@ -14,7 +14,7 @@ _PLAIN_DOWN_TO = -7
 
 
 def js_string(value: JsonValue) -> str:
-    """Return what JavaScript puts into a text for `value`; nothing for null, as templates do."""
+    """Return `value` as JavaScript puts it into a text; empty for null, as in templates."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -61,7 +61,7 @@ def _shortest(value: float) -> str:
 
 
 def _placed(digits: str, exponent: int) -> str:
-    """`digits`, of which the first stands before the point, times ten to the `exponent`."""
+    """`digits`, of which the first is before the point, times ten to the `exponent`."""
     if 0 <= exponent < _PLAIN_UP_TO:
         whole = digits[: exponent + 1].ljust(exponent + 1, "0")
         fraction = digits[exponent + 1 :]

@@ -18,7 +18,7 @@ from geval_cli.templating.js_text import js_string
 JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""What JavaScript takes for space."""
+"""JavaScript's white space."""
 
 _MOST_REPEATED = 1_000_000
 _MOST_ENTRIES = 100_000
@@ -55,7 +55,7 @@ class JsObject(dict[str, Any]):
 
 
 class JsUndefined(ChainableUndefined):
-    """What is not there: written as nothing, with members that are not there either, equal to null."""
+    """JavaScript's undefined: printed as nothing, with members that are undefined too, equal to null."""
 
     def __eq__(self, other: object) -> bool:
         return other is None or isinstance(other, Undefined)
@@ -114,7 +114,7 @@ def js_part(text: str, start: int, end: int) -> str:
 
 
 def js_text(value: Any) -> str:
-    """Return what a template writes for `value`."""
+    """Return `value` as a template writes it."""
     if isinstance(value, Undefined):
         return ""
     if isinstance(value, list | tuple):
@@ -132,7 +132,7 @@ def js_primitive_text(value: Any) -> str:
 
 
 def js_number_of(value: Any) -> float:
-    """`value` as a number; NaN for what is none."""
+    """Return `value` as a number; NaN for a value that is no number."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int | float):
@@ -310,6 +310,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 def _place(value: Any, otherwise: int = 0) -> int:
     """Return an argument that is a whole number."""
     number = otherwise if isinstance(value, Undefined) else js_number_of(value)
+    # As JavaScript converts an index: what is no number counts as 0.
     if math.isnan(number):
         return 0
     return int(number) if math.isfinite(number) else int(math.copysign(_EXACT, number))
@@ -390,14 +391,14 @@ def _replaced(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
 
 
 def _replaced_all(text: str, old: Any = UNDEFINED, new: Any = UNDEFINED) -> str:
-    wanted, given = js_primitive_text(old), js_primitive_text(new)
-    if len(text) + text.count(wanted) * len(given) > _MOST_REPEATED:
+    searched, given = js_primitive_text(old), js_primitive_text(new)
+    if len(text) + text.count(searched) * len(given) > _MOST_REPEATED:
         raise ValueError(f"a replaced text may have at most {_MOST_REPEATED:,} characters")
-    return text.replace(wanted, given)
+    return text.replace(searched, given)
 
 
 def _inserted(new: str, found: str, before: str, after: str) -> str:
-    """Return what takes the place of `found`: `$&`, `` $` ``, `$'` and `$$` in it stand for texts."""
+    """Return the replacement of `found`, with `$&`, `` $` ``, `$'` and `$$` expanded."""
     if "$" not in new:
         return new
     stands_for = {"$": "$", "&": found, "`": before, "'": after}
@@ -451,14 +452,14 @@ def _fixed(number: float, places: Any = 0) -> str:
 
 
 def _in_base(number: float, base: Any = 10) -> str:
-    wanted = _place(base, 10)
-    if wanted == 10 or not isinstance(number, int):  # noqa: PLR2004
+    radix = _place(base, 10)
+    if radix == 10 or not isinstance(number, int):  # noqa: PLR2004
         return js_text(number)
-    if not 2 <= wanted <= len(_NUMERALS):  # noqa: PLR2004
+    if not 2 <= radix <= len(_NUMERALS):  # noqa: PLR2004
         raise ValueError(f"toString takes a base from 2 to {len(_NUMERALS)}")
     left, digits = abs(number), ""
     while left or not digits:
-        left, digit = divmod(left, wanted)
+        left, digit = divmod(left, radix)
         digits = _NUMERALS[digit] + digits
     return "-" * (number < 0) + digits
 
@@ -530,7 +531,7 @@ _NUMBER_METHODS: dict[str, Callable[..., Any]] = {
 
 
 def parse_json(text: Any) -> Any:
-    """Return what a JSON text says; what is no text stays as it is.
+    """Parse a JSON text; a value of another type stays as it is.
 
     Raises:
         ValueError: the text is no JSON.

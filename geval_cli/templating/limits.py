@@ -1,4 +1,4 @@
-"""What a template may use of time and memory: a config must not be able to hold up, or fill up, the machine.
+"""Limit the time and memory of a template: a config must not be able to hold up, or fill up, the machine.
 
 Jinja2's sandbox keeps templates away from Python, and bounds `range`. The rest is bounded here: the length of texts,
 rounds of loops together with calls of macros, and the numbers by which texts are stretched.
@@ -76,7 +76,7 @@ def bounded(length: int) -> None:
 
 
 def rounds(values: Any) -> Any:
-    """Return what a loop goes through, its rounds counted."""
+    """Return the items of a loop, its rounds counted."""
     if isinstance(values, Sized):
         take_steps(len(values))
         return values
@@ -112,7 +112,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def joined(*values: Any) -> str:
-        """Return what `a ~ b` gives."""
+        """Return the result of `a ~ b`."""
         texts = [str(value) for value in values]
         bounded(sum(map(len, texts)))
         return "".join(texts)
@@ -165,6 +165,7 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def limited(*arguments: Any, **named: Any) -> Any:
         # Some filters get Jinja2's context first.
         own = arguments[1:] if hasattr(function, "jinja_pass_arg") else arguments
+        # Checked before the call: the memory would be used up by the time its result is there.
         _check_stretching(name, own, named)
         result = function(*arguments, **named)
         if isinstance(result, str):
@@ -176,12 +177,14 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
     if operator == "*":
+        # A text times a number may be written either way round.
         for value, count in ((left, right), (right, left)):
             if isinstance(value, str | list | tuple) and isinstance(count, int):
                 bounded(len(value) * count)
         if isinstance(left, int) and isinstance(right, int):
             _check_bits(left.bit_length() + right.bit_length())
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+        # Computing `9**9**9` would never come back, so its size is estimated from the operands.
         _check_bits(left.bit_length() * right)
     elif operator == "%" and isinstance(left, str):
         _check_stretching("format", (left, *(right if isinstance(right, tuple) else (right,))), {})

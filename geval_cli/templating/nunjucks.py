@@ -149,7 +149,7 @@ class _Cycler:
 
 
 def _joiner(separator: Any = ",") -> Callable[[], str]:
-    """Return what gives nothing at its first call, and the separator at all others."""
+    """Return a function that returns an empty text at its first call, and the separator at all others."""
     calls = iter(("",))
     return lambda: next(calls, js_text(separator) if separator else ",")
 
@@ -191,7 +191,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def each(value: Any, names: int) -> Any:
-        """What a loop goes through: keys and values for two names, else parts of each entry; nothing for no list."""
+        """Return the items of a loop: keys and values for two names, else parts of each entry; nothing for no list."""
         if names == 1:
             return rounds(value) if isinstance(value, str | list) else []
         if isinstance(value, Mapping | str):
@@ -206,7 +206,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def frames() -> list[dict[str, Any]]:
-        """Return what is set by name: in the template, and in each loop that is going on."""
+        """Return the variables set by name: in the template, and in each loop under way."""
         return [{}]
 
     @staticmethod
@@ -223,7 +223,7 @@ class _NunjucksEnvironment(LimitedEnvironment):
 
     @staticmethod
     def named(frames: list[dict[str, Any]], name: str, otherwise: Any) -> Any:
-        """Return what a name was set to; `otherwise` where it was not."""
+        """Return the value of a name; `otherwise` where it was not set."""
         return next((frame[name] for frame in reversed(frames) if name in frame), otherwise)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -56,12 +56,12 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return what filters of texts work on: nothing for null, undefined and false."""
+    """Return a value as the text that filters work on: empty for null, undefined and false."""
     return "" if _is_nothing(value) else js_text(value)
 
 
 def _whole(value: Any, otherwise: int) -> int:
-    """Return a whole number; `otherwise` for 0 and for what is none."""
+    """Return a whole number; `otherwise` for 0 and for values that are no number."""
     number = js_number_of(value)
     return int(number) or otherwise if math.isfinite(number) else otherwise
 
@@ -110,11 +110,11 @@ def _join(value: Any, separator: Any = "", attribute: Any = None) -> str:
 def _replace(value: Any, old: Any, new: Any = UNDEFINED, most: Any = UNDEFINED) -> Any:
     if not _is_text_or_number(value) or not _is_text_or_number(old):
         return value
-    text, wanted, given = js_text(value), js_text(old), js_primitive_text(new)
-    if not wanted:
+    text, searched, given = js_text(value), js_text(old), js_primitive_text(new)
+    if not searched:
         return given + given.join(text) + given
     count = -1 if isinstance(most, Undefined) else int(js_number_of(most))
-    return text.replace(wanted, given, count)
+    return text.replace(searched, given, count)
 
 
 def _is_text_or_number(value: Any) -> bool:
@@ -292,14 +292,14 @@ def _striptags(value: Any, keep_breaks: Any = False) -> str:
 
 def _int(value: Any, fallback: Any = UNDEFINED, base: Any = 10) -> Any:
     """Return the whole number that a text begins with."""
-    text, wanted = js_primitive_text(value).strip(JS_SPACE), _whole(base, 10)
+    text, radix = js_primitive_text(value).strip(JS_SPACE), _whole(base, 10)
     sign, digits = ("-" if text.startswith("-") else ""), text.lstrip("+-")
-    if len(text) - len(digits) > 1 or not 1 < wanted <= _HIGHEST_BASE:
+    if len(text) - len(digits) > 1 or not 1 < radix <= _HIGHEST_BASE:
         return fallback
-    if wanted in {10, _HEX} and digits[:2] in {"0x", "0X"}:
-        digits, wanted = digits[2:], _HEX if base is UNDEFINED or wanted == _HEX else wanted
-    count = next((place for place, sign in enumerate(digits) if not _is_digit(sign, wanted)), len(digits))
-    return int(sign + digits[:count], wanted) if count else fallback
+    if radix in {10, _HEX} and digits[:2] in {"0x", "0X"}:
+        digits, radix = digits[2:], _HEX if base is UNDEFINED or radix == _HEX else radix
+    count = next((place for place, sign in enumerate(digits) if not _is_digit(sign, radix)), len(digits))
+    return int(sign + digits[:count], radix) if count else fallback
 
 
 def _is_digit(sign: str, base: int) -> bool:

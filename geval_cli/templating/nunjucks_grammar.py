@@ -29,7 +29,7 @@ _FRAMES, _BLOCK = "__frames", "__block"
 
 
 class NunjucksLexer(Lexer):
-    """`1e3`, `0x10` and `1_000` are names of nothing; a backslash stands before a character, `n`, `t` or `r` alone."""
+    """`1e3`, `0x10` and `1_000` are names of nothing; a backslash is before a character, `n`, `t` or `r` alone."""
 
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
@@ -56,7 +56,7 @@ class NunjucksParser(Parser):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._groups: dict[int, nodes.Expr] = {}  # what stands in parentheses, by id
+        self._groups: dict[int, nodes.Expr] = {}  # what is in parentheses, by id
 
     def parse_not(self) -> nodes.Expr:
         if self.stream.current.test("name:not"):
@@ -233,7 +233,7 @@ class _NunjucksNodes(NodeTransformer):
 
 
 def _with_scopes(tree: nodes.Template) -> nodes.Template:
-    """Return a `set` in a loop sets the name that was set outside of it, which Jinja2 leaves as it was.
+    """Make a `set` in a loop change the name that was set outside of it, which Jinja2 leaves as it was.
 
     Names that loops and macros bind themselves stay with Jinja2's rules.
     """

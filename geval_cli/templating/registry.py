@@ -10,7 +10,7 @@ from geval_cli.templating.templates import Templates
 def templates_of(
     dialect: Dialect, env: Mapping[str, str], filters: Mapping[str, Callable[..., JsonValue]] | None = None
 ) -> Templates:
-    """Templates that behave as `dialect` has them; `env` is what its templates may read of the environment.
+    """Return templates that behave as in `dialect`; `env` is the part of the environment that they may read.
 
     `filters` come to the built-in ones, where the dialect lets a config bring its own.
     """

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
 from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
-from geval_cli.report.sanitize import inert_lines, one_line, value_text
+from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.version import __version__
 
 STATIC_FOLDER = Path(__file__).with_name("static")
@@ -44,7 +44,7 @@ def shown_text(value: JsonValue, limit: int = SHOWN_CHARACTERS_MAX) -> str:
     """A text as it may stand on a page: line breaks kept, control and hidden characters written out, not endless."""
     text = value_text(value)
     left_out = len(text) - limit
-    shown = "\n".join(inert_lines(text[:limit]))
+    shown = "\n".join(sanitized_lines(text[:limit]))
     return shown if left_out <= 0 else f"{shown}\n… {plural(left_out, 'more character')}"
 
 

@@ -1,7 +1,7 @@
 import pytest
 from support.sample_run import COLUMNS, make_case
 
-from geval_cli.engine.flakiness import FLAKY_MAX, flaky_tests
+from geval_cli.engine.aggregate import FLAKY_MAX, flaky_tests
 from geval_cli.records import CaseResult, FlakyTest, Status
 
 

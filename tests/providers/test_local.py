@@ -12,8 +12,13 @@ from support.calls import answer, ask, provider, run
 from geval_cli.assertions.graded.vectors import cosine
 from geval_cli.errors import ProviderRequestError
 from geval_cli.providers.base import Provider
-from geval_cli.providers.local.llama_server import LlamaPool, LlamaServer, LlamaSettings, names_pooling
-from geval_cli.providers.local.token_budget import TokenBudget
+from geval_cli.providers.local.llama_server import (
+    LlamaPool,
+    LlamaServer,
+    LlamaSettings,
+    TokenBudget,
+    names_pooling,
+)
 from geval_cli.providers.registry import check_provider
 from geval_cli.records import Message, ModelRequest
 from geval_cli.specs.base import ProviderSpec

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from geval_cli.report.sanitize import clipped_lines, inert_lines, one_line, sanitize, value_text
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_inert_text_is_printable(text: str) -> None:
 
 
 def test_lines_are_kept_and_tabs_widened() -> None:
-    assert inert_lines("a\r\n\tb\rc\n") == ["a", "    b\\x0dc", ""]
+    assert sanitized_lines("a\r\n\tb\rc\n") == ["a", "    b\\x0dc", ""]
 
 
 @given(st.text(max_size=300), st.integers(1, 60))

@@ -38,7 +38,7 @@ class ClassifierAssertion(ModelGradedAssertion):
     threshold: Score | None = Field(None, description="The lowest score that passes; 1 when left out.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the class, and nobody who could be asked."""
+        """Return the problems of the class, and of a missing provider."""
         problems: list[Problem] = []
         if self.value is not None:
             context.render(self.value, self.place.value("value"), problems)
@@ -48,7 +48,7 @@ class ClassifierAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the score of the class `value`, or the highest of all when none is named, against the threshold (1).
+        """Compare the score of the class `value`, or the highest score when no class is named, with the threshold (1).
 
         Raises:
             ProviderError: the model could not answer.
@@ -60,13 +60,13 @@ class ClassifierAssertion(ModelGradedAssertion):
         scores = _scores(response.choices[0].text)
         is_default = self.threshold is None
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        wanted = max(scores, key=lambda label: scores[label])
+        label_name = max(scores, key=lambda label: scores[label])
         if self.value is not None:
-            wanted = tools.templates.render(self.value, subject.test.variables)
-        score = min(max(scores.get(wanted, 0.0), 0.0), 1.0)
+            label_name = tools.templates.render(self.value, subject.test.variables)
+        score = min(max(scores.get(label_name, 0.0), 0.0), 1.0)
         shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
         own = format_score_beside(score, threshold)
-        reason = f'the class "{shortened(wanted, 60)}" has {own} of {threshold:g} ({shown})'
+        reason = f'the class "{shortened(label_name, 60)}" has {own} of {threshold:g} ({shown})'
         outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
         return replace(outcome, latency_ms=response.latency_ms)
 

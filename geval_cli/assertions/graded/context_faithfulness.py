@@ -57,7 +57,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return two questions: what the answer claims, and which of it follows from the context.
+        """Ask the judge twice: for the claims of the answer, and for those that follow from the context.
 
         An answer that claims nothing is faithful: there is nothing that the context could fail to say.
 

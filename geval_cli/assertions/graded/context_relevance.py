@@ -70,7 +70,7 @@ def _numbered(count: int, text: str) -> int:
 
 
 def _quoted(passages: tuple[str, ...], text: str) -> int:
-    """Return how many passages a reply in the words of the user's own prompt quotes, one a line."""
+    """Return the number of passages that a reply to the user's own prompt quotes, one a line."""
     if _NOTHING in parse_plain(text).lower():
         return 0
     lines = set(parse_texts(text, "relevant"))

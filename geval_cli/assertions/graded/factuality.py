@@ -83,7 +83,7 @@ class FactualityAssertion(ModelGradedAssertion):
 
 
 def weights_of(test: TestCase) -> FactualityWeightsSpec:
-    """Return what each case is worth in a test."""
+    """Return the score of each relation in a test."""
     return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
 
 

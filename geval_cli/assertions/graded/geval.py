@@ -60,7 +60,7 @@ class GEvalAssertion(GEvalFields):
 def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
-    """Yield what `judge_case` will ask for, as far as it does not depend on the output of `case`."""
+    """Yield the requests of `judge_case` that do not depend on the output of `case`."""
     model = tools.judge_for(judge_provider(spec, test, tools.defaults))
     for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
         yield model, request
@@ -124,7 +124,7 @@ def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricD
 
 
 def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase:
-    """Return what the judge sees of a test and its output."""
+    """Return the parts of a test and its output that the judge sees."""
     case = _case_of(subject.test, subject.output, subject.rendered_prompt, subject.repeat_index)
     if spec.source is None:
         return case
@@ -168,7 +168,7 @@ def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Pro
 
 
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
-    """Render the user's own prompt with stand-ins for what only a judgement brings."""
+    """Check the user's own prompt by rendering it, with examples for the variables that only a judgement has."""
     owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
     if owner is None:
         if spec.rubric_prompt is not None:
@@ -185,7 +185,7 @@ def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: lis
 def _owner_of_rubric_prompt(
     spec: GEvalFields, test: TestCase, templates: Templates
 ) -> GEvalFields | TestOptionsSpec | None:
-    """Return the nearest level that brings a judge prompt of its own.
+    """Return the nearest level that has a judge prompt of its own.
 
     By promptfoo's rules a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with a g-eval assertion, found before anything is sent."""
+"""Check g-eval assertions before anything is sent."""
 
 import math
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def range_of(spec: GEvalFields) -> ScoreRange:
 
 
 def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
-    """What to ask about a threshold outside 0..1: whether it was meant on the rating scale. None when it is fine."""
+    """Return a hint for a threshold outside 0..1, which may be meant on the rating scale; None when it is fine."""
     if 0 <= threshold <= 1:
         return None
     low, high = score_range
@@ -112,6 +112,7 @@ def _check_step(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Problem]
     low, high = score_range
     if spec.score_step is not None:
         steps = (high - low) / step
+        # Steps such as 0.1 are no exact binary numbers, so a remainder as small as rounding is none.
         if not math.isfinite(step) or abs(steps - round(steps)) > _DUST * max(1.0, steps) or round(steps) < 1:
             yield Problem(
                 f"`score_step` {format_number(step)} does not divide "
@@ -142,6 +143,7 @@ def _check_rubric(spec: GEvalFields, score_range: ScoreRange) -> Iterator[Proble
         hint = "" if spec.score_range or spec.dimension else "set `score_range`, or rate within 0 to 10"
         yield Problem(f"the band {_shown(band)} lies outside {span}", _place_of(band, spec), hint)
     bands = sorted(spec.rubric, key=lambda band: (band.low, band.high))
+    # Sorted by their lower ends, bands can only overlap with a neighbour.
     for below, above in pairwise(bands):
         if above.low <= below.high:
             message = f"the bands {_shown(below)} and {_shown(above)} overlap"

@@ -18,14 +18,14 @@ from geval_cli.specs.base import RubricPromptSpec, Scoring
 
 
 class ScoringChoice(Struct, frozen=True):
-    """What one level (assertion, test options, command line, defaultTest options) says about the estimator."""
+    """The estimator settings of one level: assertion, test options, command line or defaultTest options."""
 
     scoring: Scoring | None = None
     samples: int | None = None
 
 
 class MetricDefaults(Struct, frozen=True):
-    """What holds where the assertion is silent: the dialect's threshold and the levels above the assertion.
+    """The defaults of an assertion: the dialect's threshold and the levels above the assertion.
 
     Attributes:
         threshold: 0.5, or 0.7 in the promptfoo dialect.

@@ -25,7 +25,7 @@ Read = TypeVar("Read")
 
 
 class Question(Struct, frozen=True):
-    """What a judge is asked.
+    """A question to a judge.
 
     Attributes:
         name: of our prompt.
@@ -57,7 +57,7 @@ class JudgeClient:
         return self._calls.latency_ms
 
     async def ask(self, question: Question, read: Callable[[str], Read]) -> Read:
-        """Return what `read` makes of the judge's reply; one that cannot be read is asked for once more.
+        """Return the judge's reply, parsed by `read`; a reply that cannot be parsed is requested once more.
 
         Raises:
             JudgeError: it cannot be read either.
@@ -69,7 +69,7 @@ class JudgeClient:
     async def ask_several(
         self, question: Question, count: int, read: Callable[[str], Read]
     ) -> Sequence[Read]:
-        """Return what `read` makes of `count` different replies; fewer when some could not be had."""
+        """Return `count` different replies, parsed by `read`; fewer when some failed."""
         request = self._request(question, temperature=1, samples=count)
         response = await self._calls.ask(request)
         return [read(choice.text) for choice in response.choices]

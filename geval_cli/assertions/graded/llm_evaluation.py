@@ -14,7 +14,7 @@ from geval_cli.templating import Templates
 
 
 class LlmEvaluation(GEvalAssertion):
-    """evaluation-llm: what a prompt in the mode `llm` asks of every answer. Its place is that of the criteria."""
+    """evaluation-llm: the criteria that a prompt in the mode `llm` has for every answer; located at the criteria."""
 
     def applies_to(self, test: TestCase, templates: Templates) -> bool:
         """Return True when the criteria say anything, once the test's variables are in them."""
@@ -34,7 +34,7 @@ class LlmEvaluation(GEvalAssertion):
             yield from prefetch_case(self, case, subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Have the judge rate the output, with prompt and input before its eyes; without criteria it is not asked.
+        """Have the judge rate the output, given prompt and input; without criteria no judge is called.
 
         Raises:
             JudgeError, ProviderError: no verdict could be had.

@@ -44,7 +44,7 @@ class ModerationAssertion(ModelGradedAssertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Categories that OpenAI's moderator, when it is asked, does not have."""
+        """Report categories that OpenAI's moderator, if it is the provider, does not have."""
         del context
         if self.provider is not None and not self.provider.id.startswith("openai:"):
             return []

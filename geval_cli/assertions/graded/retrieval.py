@@ -1,4 +1,4 @@
-"""What a judged answer rests on: its question, and the context that was retrieved for it."""
+"""Find the question and the retrieved context that an output is judged by."""
 
 from pydantic import AliasChoices, Field
 
@@ -13,7 +13,7 @@ DEFAULT_THRESHOLD = 0.5
 
 
 class ContextAssertion(ModelGradedAssertion):
-    """What the assertions about retrieved context have in common."""
+    """Base of the assertions about retrieved context."""
 
     context_transform: str | None = Field(
         None,
@@ -23,13 +23,13 @@ class ContextAssertion(ModelGradedAssertion):
 
 
 def question_of(subject: Subject) -> str:
-    """Return what was asked: the variable `query`, else the test's input, else the whole prompt."""
+    """Return the question: the variable `query`, else the test's input, else the whole prompt."""
     query = subject.test.variables.get("query")
     return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
 
 
 def context_of(test: TestCase) -> tuple[str, ...]:
-    """Return the passages of the context: of the variable, else of the test itself; empty when there is none."""
+    """Return the passages of the context: from the variable, else from the test itself; empty without either."""
     for value in (test.vars.get("context"), test.retrieval_context, test.context):
         passages = _passages(value)
         if passages:
@@ -50,7 +50,7 @@ def needed_context(subject: Subject) -> tuple[str, ...]:
 
 
 def sentences_of(passages: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is counted of a context: the passages of a list, or the lines of a single text."""
+    """Return the countable units of a context: the passages of a list, or the lines of a single text."""
     if len(passages) != 1:
         return passages
     return tuple(line.strip() for line in passages[0].splitlines() if line.strip())

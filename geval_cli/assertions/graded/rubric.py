@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -15,7 +15,9 @@ from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_rubric_verdict
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score_beside
+from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import JsonValue, Status
+from geval_cli.specs.promptfoo import JudgesSpec
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -100,3 +102,28 @@ def _as_text(value: JsonValue) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class SearchRubricAssertion(LlmRubricAssertion):
+    """search-rubric: as llm-rubric, by a judge that looks into the web first."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("search",)
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the rubric, and a provider that cannot search."""
+        problems = super().check(context)
+        own = self.provider
+        if own is not None and not isinstance(own, JudgesSpec) and not can_search(own):
+            message = f"`{own.public_id}` does not search the web, as search-rubric needs"
+            hint = "name perplexity:sonar, or give openai:responses:MODEL the tool `{type: web_search}`"
+            problems.append(Problem(message, self.place.value("provider"), hint))
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """As llm-rubric.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        # Gemini, for one, takes no schema beside a search.
+        return await judged_by_rubric(self, subject, tools, name="search_rubric", schema=None)

@@ -86,16 +86,16 @@ def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Prob
     yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
 
 
-def _compared(spec: SimilarAssertion, text: str, output: Vector, wanted: Vector) -> Outcome:
+def _compared(spec: SimilarAssertion, text: str, output: Vector, expected: Vector) -> Outcome:
     is_default = spec.threshold is None
     threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
     shown = shortened(text, 60)
     if spec.base_type == _EUCLIDEAN:
-        far = distance(output, wanted)
+        far = distance(output, expected)
         reason = f'the distance to "{shown}" is {format_score_beside(far, threshold)}; at most {threshold:g} passes'
         status = Status.PASSED if passes(threshold, far) else Status.FAILED
         return Outcome(status, 1 / (1 + far), reason, threshold, is_default, {"distance": far})
-    similarity = dot(output, wanted) if spec.base_type == "similar:dot" else cosine(output, wanted)
+    similarity = dot(output, expected) if spec.base_type == "similar:dot" else cosine(output, expected)
     near = format_score_beside(similarity, threshold)
     reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
     score = min(max(similarity, 0.0), 1.0)

@@ -18,7 +18,7 @@ Vector = tuple[float, ...]
 async def embed(
     texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
 ) -> tuple[list[Vector], float]:
-    """Return the vectors of `texts`, and how long the slowest took, in milliseconds; equal texts are asked for once.
+    """Return the vectors of `texts`, and the latency of the slowest in milliseconds; equal texts are requested once.
 
     Raises:
         ProviderError: the model could not answer.

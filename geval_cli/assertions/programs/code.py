@@ -57,7 +57,7 @@ class CodeAssertion(Assertion):
         )
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return what the code says.
+        """Run the code and return its verdict.
 
         Raises:
             CodeFailedError: it could not be run; in geval's own dialect also when it raises.
@@ -101,6 +101,7 @@ def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
     if isinstance(found, Mapping) and not _is_complete(found):
         return _failed(spec, f"the code gave a mapping without pass, score and reason; {_WANTED}")
     try:
+        # promptfoo ignores the threshold for a mapping from JavaScript.
         takes_threshold = is_python or not isinstance(found, Mapping)
         outcome = _outcome(found, spec.threshold if takes_threshold else None)
     except UnjudgeableError as error:
@@ -121,7 +122,7 @@ def _is_complete(value: Mapping[str, JsonValue]) -> bool:
 
 
 def _spelled(value: JsonValue) -> JsonValue:
-    """Return what a text spells out that code may give back: a number, a truth value, a JSON object."""
+    """Parse a text as a value that code may return: a number, a truth value, a JSON object."""
     if not isinstance(value, str):
         return value
     word = value.strip()
@@ -166,6 +167,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
     if passed is None and score is None:
         raise UnjudgeableError("the code gave a mapping without `pass` and `score`", hint=_WANTED)
     outcome = Outcome.of(bool(passed), "") if score is None else _scored(float(score), threshold)
+    # The code's `pass: false` always counts; its `pass: true` only where no threshold decides by the score.
     if passed is not None and not (threshold is not None and score is not None and passed):
         outcome = replace(outcome, status=Status.PASSED if passed else Status.FAILED)
     reason = value.get("reason")
@@ -177,7 +179,7 @@ def _graded(value: Mapping[str, JsonValue], threshold: float | None) -> Outcome:
 
 
 def _parts(value: Mapping[str, JsonValue]) -> Iterator[AssertionResult]:
-    """Yield what the code says apart: named scores, and the results of its own parts."""
+    """Yield the further results of the code: named scores, and the results of its own parts."""
     named = _first(value, "namedScores", "named_scores")
     for name, score in named.items() if isinstance(named, dict) else ():
         if _is_number(score):

@@ -26,7 +26,7 @@ from geval_cli.templating import TEMPLATE_MARKS, Templates
 OUTPUT_ARGUMENTS = ("output", "context")
 _TOOL_CALLS = frozenset({"tool_calls", "function_call"})
 _CHECKED_TESTS = 100
-"""Code with variables of the test in it is compiled beforehand for so many tests: each is another text."""
+"""Number of tests for which code with variables is compiled beforehand: each test makes another text."""
 
 
 class CodeRaisedError(CodeFailedError):
@@ -41,7 +41,7 @@ async def call_code(
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
 ) -> JsonValue:
-    """Return what the code of a config gives.
+    """Call the code of a config and return its result.
 
     Args:
         written: a snippet, variables already in it, or `file://` with a path.
@@ -98,7 +98,7 @@ def code_problems(
     language: Language = Language.JAVASCRIPT,
     default_function: str = "get_transform",
 ) -> list[Problem]:
-    """What is wrong with code before it is run: no such file, a syntax error, an engine that is not installed."""
+    """Return the problems of code before it is run: no such file, a syntax error, an engine that is not installed."""
     is_template = any(mark in written for mark in TEMPLATE_MARKS)
     if is_template and context.test.index >= _CHECKED_TESTS:
         return []
@@ -137,7 +137,7 @@ def script_output(subject: Subject) -> JsonValue:
 
 
 def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str, JsonValue]:
-    """Return what code finds as `context`, under the names that promptfoo gives it."""
+    """Return the `context` argument of code, under promptfoo's names."""
     test, response, provider = subject.test, subject.response, subject.provider
     context: dict[str, JsonValue] = {
         "vars": test.variables,

@@ -22,7 +22,7 @@ WEBHOOK_TIMEOUT_S = 30.0
 
 
 def url_problem(url: str) -> str:
-    """Return what keeps `url` from being asked; empty when nothing does."""
+    """Return the problem of `url`; empty when it can be called."""
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -32,7 +32,7 @@ def url_problem(url: str) -> str:
 
 
 async def ask_webhook(url: str, payload: Mapping[str, Any], access: Access) -> JsonValue:
-    """Return what the server at `url` answers when it is sent `payload`, both JSON, without the secrets of `url`.
+    """Send `payload` to `url` and return the answer, both JSON, without the secrets of `url`.
 
     Raises:
         UnjudgeableError: no server of the config's own may be asked.

@@ -36,7 +36,7 @@ class LimitAssertion(Assertion):
 
 
 def _latency(response: ModelResponse) -> tuple[float, str]:
-    """Return milliseconds. An answer from the cache took what it took when it was asked for."""
+    """Return the latency in milliseconds; for an answer from the cache, that of the original request."""
     when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
     return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
 

@@ -39,7 +39,7 @@ _XML_DECLARATION = re.compile(r"<\?xml", re.IGNORECASE)
 
 
 class _Page(HTMLParser):
-    """What is in a text when it is read as a page."""
+    """The tags and the text found by reading a text as a page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -53,7 +53,7 @@ def _end_of(text: str, start: int) -> tuple[int, int]:
 
 
 def _read(written: str) -> JsonValue:
-    """Return the value that is written, None when there is none."""
+    """Return the parsed value; None when there is none."""
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ class IsJsonAssertion(Assertion):
 
 
 def _some_json(values: Iterator[JsonValue], schema: Schema | None) -> Outcome:
-    """Whether any JSON of an output will do; of those that will not, the reason is about the one that comes nearest."""
+    """Check that some JSON of an output matches; if none does, give the reason of the nearest one."""
     nearest: list[str] | None = None
     count = 0
     for value in values:
@@ -134,5 +134,5 @@ def _found_reason(value: JsonValue, schema: Schema | None) -> str:
 
 
 def _schema_of(spec: IsJsonAssertion) -> dict[str, JsonValue] | bool | str | None:
-    """Return the schema as written; blank text is none."""
+    """Return the schema as written; None for blank text."""
     return unless_empty(spec.value) if isinstance(spec.value, str) else spec.value

@@ -34,7 +34,7 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _Flaw(Struct, frozen=True):
-    """What is wrong with a schema; `path` leads to the place within it."""
+    """A problem of a schema; `path` leads to the place within it."""
 
     message: str
     hint: str
@@ -42,12 +42,12 @@ class _Flaw(Struct, frozen=True):
 
 
 def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
-    """Return what keeps a schema from working: it is no schema, or it refers to what it does not hold.
+    """Return the problems of a schema: it is not valid, or a reference in it has no target.
 
     Args:
         written: the schema as the config has it.
         name: how messages call it, for example "`evaluation_schema`".
-        place: where it stands; problems point into it as deep as the file allows.
+        place: where it is; problems point into it as deep as the file allows.
     """
     try:
         flaws = _flaws(json.dumps(parse_schema(written)))
@@ -185,19 +185,19 @@ def _pattern_properties(
 def _additional_properties(own: Any) -> Any:
     """Yield the draft's own check, which searches for patterns itself where there are some."""
 
-    def check(validator: Any, wanted: Schema, value: JsonValue, schema: Any) -> Iterator[ValidationError]:
+    def check(validator: Any, subschema: Schema, value: JsonValue, schema: Any) -> Iterator[ValidationError]:
         patterns = sorted(schema.get("patternProperties", {}))
         if not patterns or not isinstance(value, dict):
-            yield from own(validator, wanted, value, schema)
+            yield from own(validator, subschema, value, schema)
             return
         known = schema.get("properties", {})
         others = [
             name for name in value if name not in known and not any(is_found(text, name) for text in patterns)
         ]
-        if isinstance(wanted, dict):
+        if isinstance(subschema, dict):
             for name in others:
-                yield from validator.descend(value[name], wanted, path=name)
-        elif not wanted and others:
+                yield from validator.descend(value[name], subschema, path=name)
+        elif not subschema and others:
             names = ", ".join(map(repr, sorted(others)))
             verb = "does" if len(others) == 1 else "do"
             regexes = ", ".join(map(repr, patterns))

@@ -10,7 +10,7 @@ from geval_cli.specs.base import EvaluationParsing, WrittenSchema
 
 
 class SchemaEvaluationAssertion(Assertion):
-    """evaluation-schema: what a test asks of an answer in the mode `schema`. Its place is that of the schema."""
+    """evaluation-schema: the schema that a test has for an answer in the mode `schema`; located at the schema."""
 
     value: WrittenSchema | None = None
     parsing: EvaluationParsing = "strict"
@@ -45,7 +45,7 @@ def _parse(text: str, parsing: EvaluationParsing) -> FoundJson:
 
 
 def _hint(text: str, parsing: EvaluationParsing) -> str:
-    """Return what to do about an answer that only says more than JSON."""
+    """Return a hint for an answer that has text around its JSON."""
     if parsing == "tolerant":
         return ""
     try:

@@ -76,7 +76,7 @@ _EVERYTHING = "(.*)"
 
 
 class SqlRules(ValueRules):
-    """What an SQL output may use."""
+    """The databases, tables and columns that an SQL output may use."""
 
     database_type: str = Field(
         "MySQL",
@@ -141,7 +141,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _problem(text: str, rules: SqlRules) -> str:
-    """Return what is wrong with the SQL; empty when nothing is."""
+    """Return the problems of the SQL; empty when nothing is."""
     what = f"the output is not {rules.database_type} SQL"
     try:
         statements = [
@@ -165,7 +165,7 @@ def _problem(text: str, rules: SqlRules) -> str:
 
 
 def _is_whole(statement: exp.Expr) -> bool:
-    """Whether a statement says what it does; the parser also takes a lone `SELECT`, and `UPDATE your profile`."""
+    """Return whether a statement is complete; the parser also accepts a lone `SELECT`, and `UPDATE your profile`."""
     if isinstance(statement, exp.Select):
         return bool(statement.expressions)
     if isinstance(statement, exp.Update):
@@ -213,7 +213,7 @@ def _target(statement: exp.Expr) -> exp.Expr | None:
 
 
 def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """Return what is used without being allowed. A rule is a pattern, or for short only the name that stands last."""
+    """Return the names used without permission. A rule is a pattern, or for short only the last name."""
     return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
 
 

@@ -36,7 +36,7 @@ class ToolCallF1Assertion(Assertion):
     threshold: Score | None = Field(None, description="The lowest F1 that passes; 1 when left out.")
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the expected names: there is none, or a template is broken."""
+        """Return the problems of the expected names: none is given, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
         if not problems and not _expected(self, context.test, context.templates):
@@ -136,6 +136,7 @@ def _blocks(text: str) -> Iterator[JsonValue]:
             fence = "" if mark == fence else fence or mark
         elif line.startswith(("{", "[")):
             try:
+                # Each attempt may read to the end of the text: a limit on broken ones keeps the time linear.
                 value, stop = decoder.raw_decode(text, text.index(line[0], place))
             except (ValueError, RecursionError):
                 failures += 1

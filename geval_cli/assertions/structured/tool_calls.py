@@ -70,7 +70,7 @@ def _line(text: str) -> JsonValue:
 
 
 def _is_response_call(value: JsonValue) -> bool:
-    """Whether it is a call as the Responses API writes it: name and arguments without a `function` around them."""
+    """Return whether this is a call of the Responses API: name and arguments without a `function` around them."""
     return isinstance(value, dict) and value.get("type") == "function_call"
 
 
@@ -128,7 +128,7 @@ def _functions(subject: Subject, keys: tuple[str, ...]) -> dict[str, JsonValue]:
 
 
 def _problem(call: Mapping[str, JsonValue], known: Mapping[str, JsonValue]) -> str:
-    """Return what is wrong with a call; empty when nothing is."""
+    """Return the problems of a call; empty when nothing is."""
     name = call["name"]
     if name not in known:
         return (

@@ -65,7 +65,7 @@ class _Elements(Struct):
 
 
 class XmlRules(ValueRules):
-    """What an XML output must hold."""
+    """The elements that an XML output must have."""
 
     required_elements: tuple[str, ...] = Field(
         validation_alias=AliasChoices("requiredElements", "required_elements"),
@@ -174,7 +174,7 @@ def _end_of_element(data: bytes, start: int, elements: _Elements) -> int | None:
         parser.Parse(memoryview(data)[start:], True)
     except _RootClosed as closed:
         at = start + closed.index
-        # The parser stands behind `<a/>`, but at the beginning of `</a>`.
+        # The parser is behind `<a/>`, but at the beginning of `</a>`.
         is_empty_tag = not elements.has_content and data.endswith(b"/>", start, at)
         return at if is_empty_tag else data.index(b">", at) + 1
     except (expat.ExpatError, _RefusedError):

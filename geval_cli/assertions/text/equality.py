@@ -56,7 +56,7 @@ def expected_data(value: JsonValue, render: Callable[[str], str], templates: Tem
 
 
 def is_same_json(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two values have one JSON meaning: 1 and 1.0 are the same number, true is none, keys have no order."""
+    """Return whether two values are equal as JSON: 1 equals 1.0, true equals no number, keys have no order."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

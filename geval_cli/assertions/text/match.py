@@ -68,7 +68,7 @@ def python_pattern(pattern: str) -> str:
 
 
 def _class_start(pattern: str, place: int) -> tuple[str, int, bool]:
-    """Return how a class begins, where what follows it begins, and whether that is inside of the class."""
+    """Return the translated start of a class, the next position, and whether that is inside of the class."""
     if pattern.startswith("[^]", place):
         return r"[\s\S]", place + 3, False
     if pattern.startswith("[]", place):
@@ -78,7 +78,7 @@ def _class_start(pattern: str, place: int) -> tuple[str, int, bool]:
 
 
 def _escape(pattern: str, place: int, *, in_class: bool) -> tuple[str, int]:
-    """Return what stands for the escape whose second character is at `place`, and where the next part begins."""
+    """Return the translation of the escape whose second character is at `place`, and the next position."""
     letter = pattern[place : place + 1]
     known = _IN_CLASS if in_class else _ALONE
     if letter in known:

@@ -22,31 +22,31 @@ class TextListAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the expected texts: there is none, or a template is broken."""
+        """Return the problems of the expected texts: none is given, or a template is broken."""
         problems: list[Problem] = []
         check_texts(self.value, self.place.child("value"), context, problems)
-        if not problems and not _wanted(self, context.test, context.templates):
+        if not problems and not _expected_texts(self, context.test, context.templates):
             message = f"{self.base_type} has nothing to look for ({context.where})"
             problems.append(Problem(message, self.place.value("value"), "list at least one text in `value`"))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Look for every text; the reason names those that are missing, or the one that was found."""
-        wanted = _wanted(self, subject.test, tools.templates)
+        expected = _expected_texts(self, subject.test, tools.templates)
         output, ignores_case = subject.text, self.base_type.startswith("i")
         if ignores_case:
             output = output.casefold()
-        missing = [text for text in wanted if (text.casefold() if ignores_case else text) not in output]
+        missing = [text for text in expected if (text.casefold() if ignores_case else text) not in output]
         case = ", in any case," if ignores_case else ""
         if self.base_type.endswith("-all"):
             if missing:
                 return Outcome.of(False, f"the output does not contain{case} {listed(missing)}")
-            return Outcome.of(True, f"the output contains{case} all of {listed(wanted)}")
-        found = [text for text in wanted if text not in missing]
+            return Outcome.of(True, f"the output contains{case} all of {listed(expected)}")
+        found = [text for text in expected if text not in missing]
         if found:
             return Outcome.of(True, f"the output contains{case} {listed(found)}")
-        return Outcome.of(False, f"the output contains{case} none of {listed(wanted)}")
+        return Outcome.of(False, f"the output contains{case} none of {listed(expected)}")
 
 
-def _wanted(spec: TextListAssertion, test: TestCase, templates: Templates) -> list[str]:
+def _expected_texts(spec: TextListAssertion, test: TestCase, templates: Templates) -> list[str]:
     return rendered_texts(spec.value, test, templates, split=True)

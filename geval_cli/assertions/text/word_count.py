@@ -49,12 +49,12 @@ class WordCountAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Count what stands between white space."""
+        """Compare the number of words, split at white space, with the bounds."""
         count = len(subject.text.split())
         low, high = _range(self, subject, tools)
         passed = (low is None or count >= low) and (high is None or count <= high)
         words = "1 word" if count == 1 else f"{count} words"
-        return Outcome.of(passed, f"the output has {words}; wanted: {_wanted(low, high)}", words=count)
+        return Outcome.of(passed, f"the output has {words}; wanted: {_range_text(low, high)}", words=count)
 
 
 def _range(spec: WordCountAssertion, subject: Subject, tools: Tools) -> tuple[int | None, int | None]:
@@ -64,7 +64,7 @@ def _range(spec: WordCountAssertion, subject: Subject, tools: Tools) -> tuple[in
     return exactly, exactly
 
 
-def _wanted(low: int | None, high: int | None) -> str:
+def _range_text(low: int | None, high: int | None) -> str:
     if low == high:
         return f"exactly {low}"
     if low is None:

@@ -1,9 +1,12 @@
 """llama.cpp's own server inside this process, on a free port of 127.0.0.1; one for each model file in use."""
 
+import asyncio
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +14,56 @@ from typing import Any
 
 import msgspec
 
-from geval_cli.providers.local.token_budget import TokenBudget
+
+class TokenBudget:
+    """`capacity` tokens to be held at once. May be used from several event loops, each in its own thread."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._free = capacity
+        self._guard = threading.Lock()
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, tokens: int) -> AsyncIterator[None]:
+        """Hold `tokens` inside the block, at most the capacity; waits until they are free."""
+        needed = min(tokens, self.capacity)
+        await self._take(needed)
+        try:
+            yield
+        finally:
+            self._give_back(needed)
+
+    async def _take(self, needed: int) -> None:
+        with self._guard:
+            if not self._waiting and needed <= self._free:
+                self._free -= needed
+                return
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((needed, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            with self._guard:
+                was_waiting = (needed, turn) in self._waiting
+                if was_waiting:
+                    self._waiting.remove((needed, turn))
+            self._give_back(0 if was_waiting else needed)
+            raise
+
+    def _give_back(self, tokens: int) -> None:
+        with self._guard:
+            self._free += tokens
+            while self._waiting and self._waiting[0][0] <= self._free:
+                needed, turn = self._waiting.popleft()
+                self._free -= needed
+                turn.get_loop().call_soon_threadsafe(_resolve, turn)
+
+
+def _resolve(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
 
 POOLINGS = ("mean", "cls", "last")
 """How the vectors of a text's tokens become one."""
@@ -23,7 +75,7 @@ _MODEL_ALIAS = "local"
 
 
 class LlamaSettings(msgspec.Struct, frozen=True):
-    """What decides how a model is loaded. `n_ctx` tokens are shared by `n_parallel` answers at once.
+    """The settings that a model is loaded with. `n_ctx` tokens are shared by `n_parallel` answers at once.
 
     With `pooling` the model turns texts into vectors: by the one of POOLINGS, or as its file says (`model`).
     """
@@ -133,6 +185,6 @@ def _make_embedding(params: Any, settings: LlamaSettings, kinds: Any) -> None:
 
 
 def names_pooling(path: Path) -> bool:
-    """Return whether a model's file says how its vectors are made; such keys stand before its vocabulary."""
+    """Return whether a model's file says how its vectors are made; such keys are before its vocabulary."""
     with path.open("rb") as file:
         return _POOLING_KEY in file.read(_HEADER_BYTES)

@@ -81,7 +81,7 @@ class InstalledModel(Struct, frozen=True):
 
 
 class FetchControl(Struct, frozen=True):
-    """How a fetch is watched and stopped: `progress` is told, and setting `cancel` ends it."""
+    """Observes and stops a fetch: `progress` is called with its state, and setting `cancel` ends it."""
 
     progress: Progress | None = None
     cancel: threading.Event | None = None
@@ -160,7 +160,7 @@ def model_path(source: ProviderSource) -> Path | None:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id and the config of a `local:` provider."""
+    """Return the problems of the id and the config of a `local:` provider."""
     problems = check_settings(source, LOCAL_KEYS, Others.SENT)
     name = model_name(source.spec.id)
     if "pooling" in source.spec.config and not is_embedding(source.spec.id):
@@ -175,7 +175,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """What is missing: the package that runs models, or the model's file. A known model is fetched when needed."""
+    """Return what is missing: the package that runs models, or the model's file (known models are fetched later)."""
     problems = []
     if find_spec("xllamacpp") is None:
         message = f"{source.id} needs the package xllamacpp, which is not installed"

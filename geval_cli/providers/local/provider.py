@@ -18,7 +18,13 @@ from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
 from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.providers.local.fetch import ensure
-from geval_cli.providers.local.llama_server import LlamaPool, LlamaServer, LlamaSettings, start_llama_server
+from geval_cli.providers.local.llama_server import (
+    LlamaPool,
+    LlamaServer,
+    LlamaSettings,
+    TokenBudget,
+    start_llama_server,
+)
 from geval_cli.providers.local.models import (
     EXTRA_HINT,
     KNOWN_MODELS,
@@ -29,15 +35,13 @@ from geval_cli.providers.local.models import (
     model_path,
 )
 from geval_cli.providers.local.shaping import shape_request, shape_response
-from geval_cli.providers.local.token_budget import TokenBudget
 from geval_cli.providers.options import is_count, limits_of, own_settings, wire_parameters
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.embeddings import EmbeddingProvider
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
-from geval_cli.providers.wire.openai import OpenAICompatibleProvider
+from geval_cli.providers.wire.openai import EmbeddingProvider, OpenAICompatibleProvider
 from geval_cli.records import ModelRequest, ModelResponse
 
 _TIMEOUT_S = 900.0
@@ -56,7 +60,7 @@ _LOADED = LlamaPool(start_llama_server)
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """What a local provider runs: the file at `path`, or the known model `name` when there is none.
+    """The model of a local provider: the file at `path`, or the known model `name` when there is none.
 
     With `embeds` it turns texts into vectors instead of answering them.
     """

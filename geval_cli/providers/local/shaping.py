@@ -1,4 +1,4 @@
-"""Holds a small model to the form of answer that is asked for: what larger ones do by themselves, a grammar does here.
+"""Hold a small model to the requested form of answer by a grammar; larger ones keep to it by themselves.
 
 A grammar restricts which tokens may be written; the reported log-probabilities stay the model's own.
 """

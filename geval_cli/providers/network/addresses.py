@@ -127,7 +127,7 @@ def is_exempt(host: str, port: int, exemptions: str) -> bool:
     """Say whether `exemptions`, the value of NO_PROXY, names `host`.
 
     An entry is `*`, a name (which stands for all names that end in it, too), an address, or a network such as
-    10.0.0.0/8; behind a name or an address may stand a port.
+    10.0.0.0/8; behind a name or an address may be a port.
     """
     plain = host.lower().rstrip(".").partition("%")[0]
     entries = exemptions.replace(",", " ").lower().split()

@@ -124,7 +124,7 @@ class HttpClient:
         return session
 
     def _options(self, call: HttpCall, address: Address, proxy: Address | None) -> dict[str, Any]:
-        """Return what aiohttp is told besides method and URL."""
+        """Return aiohttp's options besides method and URL."""
         if not _is_token(call.method):
             raise UnsendableRequestError("the method is no word")
         headers = {"host": address.host_header, **self._headers}
@@ -198,7 +198,7 @@ def _headers_of(response: aiohttp.ClientResponse) -> dict[str, str]:
 
 
 def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return `headers` by lower-case names; of two spellings the last one counts, and lengths are ours to tell."""
+    """Return `headers` by lower-case names; of two spellings the last one counts; lengths are set by this client."""
     found = {}
     for name, value in headers.items():
         if not _is_token(name):
@@ -213,7 +213,7 @@ def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _payload(body: bytes) -> Any:
-    """Return what aiohttp is given for `body`: a long one leaves in pieces, so that others are not held up."""
+    """Return `body` in the form for aiohttp: a long one leaves in pieces, so that others are not held up."""
     if len(body) > _LONG_BODY_BYTES:
         return BytesIO(body)
     return aiohttp.BytesPayload(body) if body else None

@@ -102,7 +102,7 @@ class _Handler(ResponseHandler):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came that no request asked for, and nothing of the last request is still to be sent."""
+        """Return whether the connection is idle: no unrequested bytes came, and the last request is sent whole."""
         if self.should_close or self.transport is None:
             return False
         if not self.was_used:  # a TLS server sends tickets before it is asked
@@ -117,6 +117,7 @@ class _Handler(ResponseHandler):
         self._received += len(data)
         super().data_received(data)
         size = 0 if self._payload is None else self._payload.total_bytes
+        # Bytes beyond the body are headers and chunk framing; without a bound a server could send them for ever.
         if self._received > _MAX_HEAD_BYTES + _MAX_FRAMING * size:
             self._break(NotHttpError("headers or chunks without end"))
 
@@ -127,6 +128,7 @@ class _Handler(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if exc is not None:
+            # First the unread bytes, then the loss: the answer may explain the failure.
             self._read_last_words()
         super().connection_lost(exc)
 
@@ -270,7 +272,7 @@ def _new_socket(found: Any) -> socket.socket:
 
 
 def _input_test(file_number: int) -> Callable[[], object]:
-    """Return what tells, as something true or false, whether a socket has anything to read."""
+    """Return a function that tests whether a socket has anything to read."""
     if sys.platform == "win32":
         return lambda: select.select([file_number], [], [], 0)[0]
     poll = select.poll()  # `select` takes no file number above 1,023
@@ -279,7 +281,7 @@ def _input_test(file_number: int) -> Callable[[], object]:
 
 
 def _is_at_a_beginning(parser: Any) -> bool:
-    """Whether `parser` has nothing of a further answer: then a whole one that it is given is all that it finds."""
+    """Return whether `parser` holds no part of a further answer, so that its next input is read on its own."""
     try:
         messages, is_upgraded, _ = parser.feed_data(_PROBE)
     except (HttpProcessingError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""What can go wrong with an HTTP exchange before a complete answer is there."""
+"""Define the failures of an HTTP exchange that end it before its answer is complete."""
 
 
 class HttpFailure(Exception):
@@ -50,7 +50,7 @@ class CutOffAnswerError(HttpFailure):
 
 
 class NotHttpError(HttpFailure):
-    """What came is no HTTP."""
+    """The server's answer is not HTTP."""
 
 
 class BrokenCompressionError(HttpFailure):

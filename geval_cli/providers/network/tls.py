@@ -16,7 +16,7 @@ CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class ClientCertificate(Struct, frozen=True):
-    """What a server may ask this client to show: a certificate and its key, as PEM files.
+    """A certificate that this client can show to a server, and its key, as PEM files.
 
     `key` is empty where the certificate's file holds the key, too.
     """
@@ -26,7 +26,7 @@ class ClientCertificate(Struct, frozen=True):
 
 
 def certificate_of(source: ProviderSource) -> ClientCertificate | None:
-    """Return what the provider's config names, relative to the config's file."""
+    """Return the certificate that the provider's config names, relative to the config's file."""
     paths = _certificate_paths(source)
     if "client_cert" not in paths:
         return None
@@ -34,7 +34,7 @@ def certificate_of(source: ProviderSource) -> ClientCertificate | None:
 
 
 def check_certificate(source: ProviderSource) -> list[Problem]:
-    """Return what keeps the certificate that the provider's config names from being used."""
+    """Return the problems of the certificate that the provider's config names."""
     paths = _certificate_paths(source)
     problems = []
     for name, path in paths.items():

@@ -1,6 +1,6 @@
 """`exec:command args`: a program that gets the prompt as an argument and prints the answer. No shell.
 
-The prompt goes where `{{ prompt }}` stands in the command, else behind it as the last argument. By promptfoo's rules
+The prompt goes where `{{ prompt }}` is in the command, else behind it as the last argument. By promptfoo's rules
 the options and the context follow it as JSON.
 """
 
@@ -123,8 +123,8 @@ class ExecProvider:
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         if has_place(command, "prompt", "messages"):
             return arguments
-        told = () if self._target.options is None else (self._target.options, _context(request))
-        return [*arguments, places.prompt, *map(js_json, told)]
+        extra = () if self._target.options is None else (self._target.options, _context(request))
+        return [*arguments, places.prompt, *map(js_json, extra)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
         target = self._target
@@ -148,7 +148,7 @@ class ExecProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the command and the config of an exec provider."""
+    """Return the problems of the command and the config of an exec provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         command = _split_command(source)

@@ -21,7 +21,7 @@ from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.content_filter import told_finish_reason
+from geval_cli.providers.wire.content_filter import reported_finish_reason
 from geval_cli.records import Choice, ModelRequest, ModelResponse
 from geval_cli.scripting.code import FILE_PREFIX, Code, CodeError, Language, find_code
 from geval_cli.scripting.command import DEFAULT_PARALLEL
@@ -98,7 +98,7 @@ class JavaScriptProvider:
         caller = ProgramCaller(self.id, target.secrets, target.price)
         text, usage = read_program_reply(result, caller, prompt=prompt)
         dropped = ("logprobs",) if request.want_logprobs else ()
-        choice = Choice(text, told_finish_reason(result), is_data=is_data(result))
+        choice = Choice(text, reported_finish_reason(result), is_data=is_data(result))
         return ModelResponse((choice,), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
@@ -117,7 +117,7 @@ class JavaScriptProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id, the config and the code of a JavaScript provider."""
+    """Return the problems of the id, the config and the code of a JavaScript provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     try:
         code = _code(source)

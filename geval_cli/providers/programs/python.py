@@ -26,7 +26,7 @@ from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.content_filter import told_finish_reason
+from geval_cli.providers.wire.content_filter import reported_finish_reason
 from geval_cli.records import Choice, ModelRequest, ModelResponse
 from geval_cli.scripting.command import DEFAULT_PARALLEL
 from geval_cli.scripting.python_process import PythonPool
@@ -93,7 +93,7 @@ class PythonProvider:
         caller = ProgramCaller(self.id, target.secrets, target.price)
         text, usage = read_program_reply(result, caller, prompt=prompt)
         dropped = ("logprobs",) if request.want_logprobs else ()
-        choice = Choice(text, told_finish_reason(result), is_data=is_data(result))
+        choice = Choice(text, reported_finish_reason(result), is_data=is_data(result))
         return ModelResponse((choice,), usage, latency_ms, dropped=dropped)
 
     async def aclose(self) -> None:
@@ -117,7 +117,7 @@ class PythonProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the id and the config of a Python provider."""
+    """Return the problems of the id and the config of a Python provider."""
     problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
     path, _ = split_target(source)
     if path.suffix != ".py":

@@ -1,4 +1,4 @@
-"""What functions and classes of the user's answer as providers, and how an id names them: shared by all languages."""
+"""Read the answers of the user's functions and classes as providers, and how an id names them; for all languages."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,13 @@ from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, told_cost_usd, told_usage
+from geval_cli.providers.wire.token_usage import (
+    Exchange,
+    TokenUsage,
+    believed,
+    reported_cost_usd,
+    reported_usage,
+)
 from geval_cli.records import Usage
 
 
@@ -45,7 +51,7 @@ def read_program_reply(result: Any, caller: ProgramCaller, *, prompt: str) -> tu
     if output is None:
         raise _shapeless("no answer: its `output` is null", result, caller)
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    tokens = told_usage(result.get("token_usage") or result.get("tokenUsage"))
+    tokens = reported_usage(result.get("token_usage") or result.get("tokenUsage"))
     tokens = believed(tokens, Exchange(prompt, (text,)))
     return text, _usage(tokens, result.get("cost"), caller)
 
@@ -70,8 +76,8 @@ def split_target(source: ProviderSource) -> tuple[Path, str]:
 
 
 def _usage(tokens: TokenUsage | None, cost: Any, caller: ProgramCaller) -> Usage:
-    """Return what the answer took; a `cost` that cannot be one makes it unknown, as if it had no price."""
+    """Return the usage of the answer; an invalid `cost` makes the cost unknown, as if there were no price."""
     priced = None if caller.price is None else caller.price.cost_usd(tokens)
     counted = tokens or TokenUsage()
-    cost_usd = priced if cost is None else told_cost_usd(cost)
+    cost_usd = priced if cost is None else reported_cost_usd(cost)
     return Usage(1, counted.input_tokens, counted.output_tokens, cost_usd=cost_usd)

@@ -124,8 +124,8 @@ def _choice(received: Received) -> Choice:
     calls = [block for block in blocks if block.get("type") == "tool_use"]
     if not text and calls:
         text = json.dumps(calls, ensure_ascii=False)
-    told = body.get("stop_reason")
-    reason = _FINISH_REASONS.get(told, told) if isinstance(told, str) else None
+    stop_reason = body.get("stop_reason")
+    reason = _FINISH_REASONS.get(stop_reason, stop_reason) if isinstance(stop_reason, str) else None
     is_said = calls or any(block.get("type") == "text" for block in blocks)
     if not is_said and reason not in WITHOUT_TEXT:
         raise received.refuse("an answer without content")

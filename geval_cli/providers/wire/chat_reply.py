@@ -9,7 +9,7 @@ from geval_cli.providers.wire.content_filter import FILTERED, REFUSED, STOPPED_B
 from geval_cli.records import Choice, TokenAlternative, TokenLogprob
 
 IMPOSSIBLE_LOGPROB = -9999.0
-"""What OpenAI writes for a probability of zero; absent and infinite values are read as this too."""
+"""OpenAI's value for a probability of zero; absent and infinite values are read as this too."""
 
 WITHOUT_TEXT = frozenset({"length", "max_tokens", *STOPPED_BY_FILTER})
 """Finish reasons of answers that may have no text: a limit or a filter came before the first word."""
@@ -41,7 +41,7 @@ def parse_token_logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
 
 
 def _has_answer(entry: Mapping[str, Any]) -> bool:
-    """Whether there is an answer in the place of one: `""` is an empty answer, null and no parts at all are none.
+    """Return whether a message has an answer: `""` is an empty answer; null or an empty list of parts is no answer.
 
     An empty text in the place of something absent or unreadable would be judged, and found wanting, as if it were the
     answer. Where a limit or a filter left nothing of it, the finish reason says so.

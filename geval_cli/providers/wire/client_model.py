@@ -31,7 +31,7 @@ def is_async_client(client: object) -> bool:
 
 
 def client_problem(client: Any) -> tuple[str, str] | None:
-    """Return what keeps a client from being used, and a hint.
+    """Return the problem of a client, and a hint.
 
     Judges live in an event loop of their own, so an asynchronous client is copied with connections of its own. That
     cannot be done with an `http_client` of the user's: its connections belong to the user's loop.

@@ -1,4 +1,4 @@
-"""What a provider's own safety filter says: as a refused request, as a verdict beside an answer, as a finish reason."""
+"""Read the verdict of a provider's safety filter: a refused request, flags beside an answer, a finish reason."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def is_filtered(results: Any) -> bool:
     )
 
 
-def told_finish_reason(result: Any) -> str | None:
+def reported_finish_reason(result: Any) -> str | None:
     """Why an answer ended, as a program says it beside its `output`; a `guardrails` verdict goes first."""
     if not isinstance(result, dict):
         return None

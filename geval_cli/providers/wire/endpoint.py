@@ -46,8 +46,8 @@ class Endpoint:
     def identity(self) -> ProviderIdentity:
         """For the cache key. Headers count, but for the key: some servers choose the model or the user by them."""
         lower = {name.lower(): value for name, value in self.headers.items()}
-        told = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
-        params = {**self.wire, "headers": told} if told else self.wire
+        headers = {name: keyed_value(name, value) for name, value in lower.items() if name != self.key_header}
+        params = {**self.wire, "headers": headers} if headers else self.wire
         return ProviderIdentity(self.kind, self.model, keyed_url(self.url), params)
 
     def prepare(self) -> None:
@@ -56,7 +56,7 @@ class Endpoint:
             self.price.prepare()
 
     def usage(self, tokens: TokenUsage | None, *, requests: int) -> Usage:
-        """Return what a call took and cost; `cost_usd` is None when the price or the tokens are unknown."""
+        """Return the tokens and the cost of a call; `cost_usd` is None when the price or the tokens are unknown."""
         cost = None if self.price is None else self.price.cost_usd(tokens)
         counted = tokens or TokenUsage()
         return Usage(requests, counted.input_tokens, counted.output_tokens, cost_usd=cost)

@@ -1,4 +1,4 @@
-"""What the chat APIs have in common as providers: an endpoint, a transport to it, and the way of one request.
+"""Send requests of the chat APIs: the endpoint, the transport and the steps that their providers share.
 
 A provider of an API says what is sent (`payload`) and how the answer is read (`choices`, `tokens`); the rest is here.
 """
@@ -79,7 +79,7 @@ class EndpointProvider:
         await self._transport.aclose()
 
     def payload(self, request: ModelRequest) -> Mapping[str, Any]:
-        """Return what is sent for `request`."""
+        """Return the body to send for `request`."""
         raise NotImplementedError
 
     def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
@@ -91,11 +91,11 @@ class EndpointProvider:
         raise NotImplementedError
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        """Return what the reply says that it took; None when it does not."""
+        """Return the tokens that the reply reports; None when it reports none."""
         return read_chat_usage(body)
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
-        """Return what was wished for and this API cannot be asked."""
+        """Return the parts of a request that this API does not support."""
         wished = {"logprobs": request.want_logprobs, "n": len(request.sample_indexes) > 1}
         return tuple(name for name, is_wished in wished.items() if is_wished)
 
@@ -144,7 +144,7 @@ class EndpointProvider:
         choices: tuple[Choice, ...],
         request: ModelRequest,
     ) -> Usage:
-        """Return what a reply took, as far as that can be believed of `choices` in answer to `payload`."""
+        """Return the usage of a reply, as far as it is plausible for `choices` in answer to `payload`."""
         body = received.body
         tokens = self.tokens(body) if isinstance(body, dict) else None
         if tokens is not None:

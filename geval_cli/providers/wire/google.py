@@ -82,7 +82,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
 
 
 def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
-    """Return what makes the answer JSON, if it is to be."""
+    """Return the parameters that make the answer JSON, if requested."""
     if request.response_schema is not None:
         return {"responseMimeType": "application/json", "responseJsonSchema": request.response_schema}
     kind = format_.get("type") if isinstance(format_, dict) else None
@@ -92,19 +92,19 @@ def _shape(request: ModelRequest, format_: Any) -> dict[str, Any]:
 def _contents(messages: tuple[Message, ...], instruction: Any) -> tuple[str, list[dict[str, Any]]]:
     """Return the system text, and the other messages; a conversation of system messages only is asked as the user."""
     system = [_instruction_text(instruction)] if instruction else []
-    told = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
+    instructions = [content_text(_written(item)) for item in messages if item.role in _INSTRUCTION_ROLES]
     others = [
         {"role": "model" if item.role in _MODEL_ROLES else "user", "parts": _parts(_written(item))}
         for item in messages
         if item.role not in _INSTRUCTION_ROLES
     ]
     if not others:
-        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(told)}]}]
-    return "\n\n".join([*system, *told]), others
+        return "\n\n".join(system), [{"role": "user", "parts": [{"text": "\n\n".join(instructions)}]}]
+    return "\n\n".join([*system, *instructions]), others
 
 
 def _written(message: Message) -> Any:
-    """Return what a message says, as chat APIs write it or in this API's own words."""
+    """Return the content of a message, written as in chat APIs or in this API's own form."""
     return message.further.get("parts") if message.content is None else message.content
 
 
@@ -151,7 +151,7 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
 
 
 def _texts(parts: list[Any]) -> Iterator[str]:
-    """Yield what was said without the thoughts; the calls that the model wants made, as JSON."""
+    """Yield the texts without the thoughts, and the model's tool calls as JSON."""
     for part in parts:
         if not isinstance(part, dict) or part.get("thought"):
             continue

@@ -45,7 +45,7 @@ _NAMES = ("json", "text", "context")
 
 
 def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """Return what keeps `written` from being run, with a hint; None when nothing does."""
+    """Return the problem of running `written`, with a hint; None when there is none."""
     if not javascript.is_installed():
         return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
     try:
@@ -70,14 +70,14 @@ class ResponseCode:
 
     @property
     def digest_text(self) -> str:
-        """Return what decides its results, for cache keys: the code itself, of a file too."""
+        """Return the text that decides its results, for cache keys: the code itself, of a file too."""
         try:
             return self._code().text
         except CodeError:
             return self._written
 
     async def answer(self, reply: HttpReply, body: JsonValue, context: CallContext) -> JsonValue:
-        """Return what the code makes of a reply, whose JSON is `body`; of a mapping with `output`, that.
+        """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
 
         Raises:
             ProviderShapeError: the code fails, or gives nothing.
@@ -155,7 +155,7 @@ _NOT_DONE = {
     "transformRequest": "write what is sent into `body`, with {{ prompt }} in it",
     "validateStatus": "a status of 2xx is an answer, and any other an error",
 }
-"""What others do and this provider does not, with what to do instead."""
+"""Options that other tools have and this provider does not, with what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class HttpProvider:
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the config of an HTTP provider."""
+    """Return the problems of the config of an HTTP provider."""
     problems = check_settings(source, HTTP_KEYS, further=(*_NOT_DONE, *RESPONSE_KEYS))
     problems += [*check_certificate(source), *_template_problems(source)]
     for key in _NOT_DONE.keys() & source.spec.config.keys():
@@ -276,7 +276,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def _template_problems(source: ProviderSource) -> Iterator[Problem]:
-    """What is wrong with the templates of a request, which only promptfoo's dialect has; elsewhere they are texts."""
+    """Return the problems of a request's templates, which only promptfoo's dialect has; elsewhere they are texts."""
     if not source.is_promptfoo:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):
@@ -403,7 +403,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
 
 
 async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """Return what the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
+    """Return the answer that the config picks from a reply; by default, as in promptfoo, all of its JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path
@@ -436,6 +436,7 @@ def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
             continue
         if isinstance(found, str):
             return found
+        # A null where one API has its answer may be beside the real answer of another: keep looking.
         is_null = is_null or found is None
     return None if is_null else reply.text
 

@@ -35,7 +35,7 @@ class HttpTemplates(Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, JsonValue]:
-        """Return what the templates see."""
+        """Return the variables of the templates."""
         own = self.request.variables
         return {
             "messages": js_json(message_list(self.request.messages)),
@@ -96,7 +96,7 @@ def names_in(template: Any) -> tuple[str, ...]:
 
 
 def problems_of(template: Any, templates: Templates) -> Iterator[TemplateError]:
-    """Yield what is wrong with the templates in `template`, data of any depth."""
+    """Yield the problems of the templates in `template`, data of any depth."""
     for text in _texts(template):
         try:
             templates.check(text)
@@ -139,7 +139,7 @@ def _compact(text: str) -> str | None:
 
 
 def _escaped(value: JsonValue) -> JsonValue:
-    """`value` with its texts as they stand between the quotes of JSON."""
+    """`value` with its texts as they are between the quotes of JSON."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)[1:-1]
     if isinstance(value, list):

@@ -13,13 +13,39 @@ from geval_cli.providers.presets import endpoint_of, speaks_responses
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.unsupported import find_cap
 from geval_cli.providers.wire.chat_reply import parse_choices
-from geval_cli.providers.wire.embeddings import EmbeddingProvider
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.refusals import HttpReply, refusal_error
 from geval_cli.providers.wire.responses import ResponsesProvider, is_strict_safe
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Choice, ModelRequest, ModelResponse
+
+
+class EmbeddingProvider(EndpointProvider):
+    """A model that turns the last user message into a vector."""
+
+    writes = False
+
+    def payload(self, request: ModelRequest) -> dict[str, Any]:
+        text = last_user_text(request.messages)
+        return {"model": self._endpoint.model, "input": text, **self._endpoint.wire}
+
+    def choices(self, received: Received, request: ModelRequest) -> tuple[Choice, ...]:
+        return (Choice(json.dumps(_vector(received), separators=(",", ":"))),)
+
+
+def _vector(received: Received) -> list[float]:
+    body = received.body
+    entries = body.get("data") if isinstance(body, dict) else None
+    first = entries[0] if isinstance(entries, list) and entries else None
+    vector = first.get("embedding") if isinstance(first, dict) else None
+    if not isinstance(vector, list) or not vector or not all(_is_number(item) for item in vector):
+        raise received.refuse("an answer without an embedding")
+    return [float(item) for item in vector]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class ModerationProvider(EndpointProvider):
@@ -150,16 +176,16 @@ class OpenAICompatibleProvider(EndpointProvider):
                 for other in _TOKEN_LIMITS:
                     payload.pop(other, None)
         payload.update(request.params)
-        wanted = len(request.sample_indexes)
-        if wanted > 1:
-            payload["n"] = min(wanted, self._caps.get("n", wanted))
+        requested = len(request.sample_indexes)
+        if requested > 1:
+            payload["n"] = min(requested, self._caps.get("n", requested))
         if request.want_logprobs:
             payload["logprobs"] = True
             payload["top_logprobs"] = self._caps["top_logprobs"]
         return {name: value for name, value in payload.items() if value is not None}
 
     def _learn_cap(self, error: UnsupportedParameterError, payload: Mapping[str, Any]) -> bool:
-        """Return whether the refusal told how much would be taken, so that asking for that much may succeed."""
+        """Return whether the refusal names the accepted maximum, so that a request for that many may succeed."""
         name = "top_logprobs" if error.parameter == "logprobs" else error.parameter
         if name not in _CAPPED or name not in payload:
             return False

@@ -38,9 +38,9 @@ class ClientProvider(OpenAICompatibleProvider):
     def __init__(self, asked: ClientModel, number: int) -> None:
         endpoint = _endpoint_of(asked)
         super().__init__(endpoint, ClientTransport(asked.client))
-        told = endpoint.identity
+        identity = endpoint.identity
         # Of two clients for the same address, each may be another user.
-        self.identity = ProviderIdentity(told.kind, told.model, told.endpoint, {"client": number})
+        self.identity = ProviderIdentity(identity.kind, identity.model, identity.endpoint, {"client": number})
 
 
 class ClientTransport(Transport):

@@ -1,6 +1,6 @@
 """`{{ prompt }}`, `{{ messages }}` and `{{ vars.NAME }}` in requests that a config spells out itself.
 
-These are places, not templates: what stands in them is put in as it is, and is never rendered.
+These are places, not templates: what is in them is put in as it is, and is never rendered.
 """
 
 import json
@@ -49,7 +49,7 @@ class Places(Struct, frozen=True):
         return self._value(whole["name"]) if whole else self.fill_text(template)
 
     def fill_text(self, template: str) -> str:
-        """`template` with the values in it; what is no text stands there as JSON."""
+        """`template` with the values in it; what is no text is there as JSON."""
         return _PLACEHOLDER.sub(lambda found: self._text(found["name"]), template)
 
     def fill_json_text(self, template: str) -> str:

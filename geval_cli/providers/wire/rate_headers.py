@@ -1,4 +1,4 @@
-"""What servers say about their limits in headers: what is left of them, and when they are renewed."""
+"""Read the rate limits in a server's headers: what is left of them, and when they are renewed."""
 
 import json
 import math
@@ -13,7 +13,7 @@ _EPOCH_MILLISECONDS_FROM = 1e12
 
 
 def used_up_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) -> float:
-    """Return how long from now until the limits are renewed that have nothing left, in seconds; 0 when none is used up.
+    """Return the seconds until the used-up limits are renewed; 0 when none is used up.
 
     Args:
         headers: of a successful answer, their names in lower case: x-ratelimit-remaining-requests, -reset-requests
@@ -60,7 +60,7 @@ def read_number(value: str | None) -> float | None:
 
 
 def _limits(headers: Mapping[str, str], now_s: float) -> Iterator[tuple[str, float, float | None]]:
-    """Yield each limit that is told of: its name, the seconds to its renewal, and what is left of it.
+    """Yield each reported limit: its name, the seconds to its renewal, and what is left of it.
 
     None is left when no header says so, not a number when it cannot be read.
     """

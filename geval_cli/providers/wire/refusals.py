@@ -57,7 +57,7 @@ _WAIT_IN_WORDS = compile_later(
 
 
 class CallContext(Struct, frozen=True):
-    """What an error needs to know about the call: who was asked, with which key and parameters."""
+    """The facts of a call that an error names: provider, key and parameters."""
 
     provider_id: str
     secrets: Secrets = field(default_factory=Secrets)
@@ -90,7 +90,7 @@ def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> Pr
 
 
 def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
-    """What the vendor finds the request by, if a header says so: short, and without keys that a server echoes."""
+    """Return the vendor's id of the request, if a header has it: short, and without keys that a server echoes."""
     for name in _REQUEST_ID_HEADERS:
         if named := reply.headers.get(name):
             return context.secrets.redact(named)[:_REQUEST_ID_CHARS]
@@ -100,6 +100,7 @@ def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
 def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
+    # The order matters: an empty account often answers 429, which would else be retried for long.
     if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, "its quota or credit is used up")
     if reply.status in _MAY_REFUSE_PARAMETERS:
@@ -116,6 +117,7 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
         reply.status == _FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
     ):
         return _auth_error(reply, context, "the key was refused")
+    # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
     if reply.status == _TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
             _message(reply, context),
@@ -130,7 +132,7 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
 
 
 def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
-    """Return how long the server asks to wait, in seconds (never negative), or None when it does not say.
+    """Return the wait that the server demands, in seconds (never negative), or None when it does not say.
 
     Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
     the limits that are used up (OpenAI's, Anthropic's and others'), and "try again in 2.5s" in the body. Many servers

@@ -34,7 +34,7 @@ _TOKEN_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 
 
 class ResponsesProvider(EndpointProvider):
-    """A model behind the Responses API. It gives one answer a request; `dropped` says what it was not asked for."""
+    """A model behind the Responses API. It gives one answer a request; `dropped` lists unsupported parameters."""
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
         return _payload(self._endpoint, request)
@@ -100,7 +100,7 @@ def _choice(received: Received) -> Choice:
 
 
 def _parts(items: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what was said, and the calls that the model wants made, as JSON."""
+    """Yield the texts, and the model's tool calls as JSON."""
     for item in items:
         if item.get("type") == "message":
             yield from _message_text(item.get("content"))

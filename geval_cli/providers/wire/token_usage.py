@@ -49,7 +49,7 @@ class TokenUsage(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """What one request sent and got, by which its token counts are judged.
+    """The texts that one request sent and got, by which its token counts are checked.
 
     Attributes:
         sent: the request, or its text.
@@ -123,7 +123,7 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
 
 
-def told_usage(counts: Any) -> TokenUsage | None:
+def reported_usage(counts: Any) -> TokenUsage | None:
     """Return the tokens that a program of the user's names beside its answer; None as for a chat completion."""
     if not isinstance(counts, dict):
         return None
@@ -133,7 +133,7 @@ def told_usage(counts: Any) -> TokenUsage | None:
         return None
 
 
-def told_cost_usd(cost: Any) -> float | None:
+def reported_cost_usd(cost: Any) -> float | None:
     """US dollars for one answer; None when `cost` cannot be that."""
     amount = finite_amount(cost)
     return float(amount) if amount is not None and amount <= _LARGEST_COST_USD else None
@@ -242,7 +242,7 @@ def _amount_usd(value: Any) -> float | None:
     """US dollars; None of what is no number, as other servers put other things under this name."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    amount = told_cost_usd(value)
+    amount = reported_cost_usd(value)
     if amount is None:
         raise _SenselessError
     return amount

@@ -61,7 +61,7 @@ VERTEX_KEYS = (
 
 
 def check(source: ProviderSource) -> list[Problem]:
-    """Return what is wrong with the model and the config."""
+    """Return the problems of the model and the config."""
     problems = check_settings(source, VERTEX_KEYS, Others.SENT) + check_certificate(source)
     if not source.name.startswith(("gemini", "gemma")):
         hint = "geval asks Gemini there; name anthropic:MODEL, or a gateway such as litellm:MODEL"
@@ -70,7 +70,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def check_ready(source: ProviderSource) -> list[Problem]:
-    """Return what is missing before it can be asked, or unusable in the environment."""
+    """Return what is missing before it can be called, or unusable in the environment."""
     settings = own_settings(source.spec.config, VERTEX_KEYS)
     problems = []
     project, region = _project(source, settings), _region(source, settings)

@@ -14,7 +14,7 @@ from geval_cli.source.yaml_source import read_yaml
 class EditedItem(Struct, frozen=True):
     """An item of a list as it is to be. `origin` is the item that it was, or that it is a copy of."""
 
-    value: "Wanted"
+    value: "TargetValue"
     origin: int | None = None
     is_copy: bool = False
 
@@ -32,25 +32,25 @@ class Written(Struct, frozen=True):
     text: str
 
 
-Wanted = JsonValue | EditedList | Written
+TargetValue = JsonValue | EditedList | Written
 """A value in which parts may be of these kinds."""
 
 
-def plain_value(wanted: Wanted) -> JsonValue:
+def plain_value(target: TargetValue) -> JsonValue:
     """Return the value alone."""
-    if isinstance(wanted, Written):
-        return wanted.value
-    if isinstance(wanted, EditedList):
-        return [plain_value(item.value) for item in wanted.items]
-    if isinstance(wanted, dict):
-        return {key: plain_value(value) for key, value in wanted.items()}
-    if isinstance(wanted, list):
-        return [plain_value(value) for value in wanted]
-    return wanted
+    if isinstance(target, Written):
+        return target.value
+    if isinstance(target, EditedList):
+        return [plain_value(item.value) for item in target.items]
+    if isinstance(target, dict):
+        return {key: plain_value(value) for key, value in target.items()}
+    if isinstance(target, list):
+        return [plain_value(value) for value in target]
+    return target
 
 
-class _Spot(Struct, frozen=True):
-    """Where a value stands: how far what continues it is indented, and in what it stands."""
+class _Nesting(Struct, frozen=True):
+    """The layout around a value: the indentation of its continuation lines, and what encloses it."""
 
     indent: int = 0
     depth: int = 0
@@ -80,74 +80,83 @@ class YamlChanges:
         self._moved: dict[int, JsonValue] = {}  # new values of nodes with an anchor
         self._gone: set[int] = set()
 
-    def make(self, old: JsonValue, wanted: Wanted) -> str:
+    def make(self, old: JsonValue, target: TargetValue) -> str:
         """Return the changed text. Raises CutError when it cannot be cut like this."""
-        self._change(self._tree, old, wanted, _Spot())
+        self._change(self._tree, old, target, _Nesting())
         return self._cuts.apply()
 
-    def _change(self, node: Node, old: JsonValue, wanted: Wanted, span: _Spot) -> None:
-        if isinstance(wanted, Written):
-            self._put(node, wanted, span)
+    def _change(self, node: Node, old: JsonValue, target: TargetValue, nesting: _Nesting) -> None:
+        if isinstance(target, Written):
+            self._put(node, target, nesting)
             return
-        new = plain_value(wanted)
+        new = plain_value(target)
         if node.kind == "alias":
-            self._change_alias(node, old, new, span)
+            self._change_alias(node, old, new, nesting)
             return
         is_same = same(old, new)
-        if is_same and not self._moved and not self._gone and not isinstance(wanted, EditedList):
+        # An equal part is left alone only while no anchor changed: an alias within it may have to be written out.
+        if is_same and not self._moved and not self._gone and not isinstance(target, EditedList):
             return
         if id(node) in self._aliased and not is_same:
+            # Aliases of it show the new value from now on, and are compared with that.
             self._moved[id(node)] = new
-        goes_deeper = is_same or span.depth < self._depth
-        if goes_deeper and node.kind == "mapping" and isinstance(wanted, dict) and isinstance(old, dict):
-            self._change_mapping(node, old, wanted, span)
-        elif goes_deeper and node.kind == "list" and isinstance(wanted, list | EditedList) and new:
-            self._change_list(node, old, wanted, span)
+        # Equal parts are walked at any depth, as only aliases in them can need a change.
+        goes_deeper = is_same or nesting.depth < self._depth
+        if goes_deeper and node.kind == "mapping" and isinstance(target, dict) and isinstance(old, dict):
+            self._change_mapping(node, old, target, nesting)
+        elif goes_deeper and node.kind == "list" and isinstance(target, list | EditedList) and new:
+            self._change_list(node, old, target, nesting)
         elif not is_same:
-            self._put(node, wanted, span)
+            self._put(node, target, nesting)
 
     def _forget(self, node: Node) -> None:
         """Note that a part is taken away: aliases of what was in it must be written out."""
         self._gone |= {id(part) for part in node.walk()} & self._aliased
 
-    def _change_alias(self, node: Node, old: JsonValue, new: JsonValue, span: _Spot) -> None:
+    def _change_alias(self, node: Node, old: JsonValue, new: JsonValue, nesting: _Nesting) -> None:
         current = self._moved.get(id(node.target), old)
         if id(node.target) in self._gone or not same(current, new):
-            self._put(node, new, span)
+            self._put(node, new, nesting)
 
     def _change_mapping(
-        self, node: Node, old: dict[str, JsonValue], wanted: dict[str, Wanted], span: _Spot
+        self, node: Node, old: dict[str, JsonValue], target: dict[str, TargetValue], nesting: _Nesting
     ) -> None:
         own = {entry.key for entry in node.entries}
-        stays = [entry for entry in node.entries if entry.key in wanted or entry.key == MERGE_KEY]
+        stays = [entry for entry in node.entries if entry.key in target or entry.key == MERGE_KEY]
         merged = {key for key in old if key not in own}
         staying = {entry.key for entry in stays}
-        if not stays or any(key not in wanted for key in merged) or (merged and self._moved):
-            if not same(old, plain_value(wanted)) or merged:
-                self._put(node, wanted, span)
+        # A key that `<<` merges in cannot be removed here, and without any entry left there is no place to insert at.
+        if not stays or any(key not in target for key in merged) or (merged and self._moved):
+            if not same(old, plain_value(target)) or merged:
+                self._put(node, target, nesting)
             return
         column = self._cuts.column(node.entries[0].start)
-        below = _Spot(column + self._step, span.depth + 1, in_flow=span.in_flow or node.is_flow)
+        below = _Nesting(column + self._step, nesting.depth + 1, in_flow=nesting.in_flow or node.is_flow)
         for entry in node.entries:
+            # All removals are noted before anything is compared: an alias further up may refer into a removed part.
             if entry.key not in staying:
                 self._forget(entry.value)
         for entry in node.entries:
-            if entry.key in wanted and entry.key != MERGE_KEY:
-                self._change(entry.value, old[entry.key], wanted[entry.key], below)
+            if entry.key in target and entry.key != MERGE_KEY:
+                self._change(entry.value, old[entry.key], target[entry.key], below)
         self._remove([_Part(e.start, e.start, _entry_end(e), e.key in staying) for e in node.entries], node)
-        is_known = own | {key for key in merged if same(old[key], plain_value(wanted[key]))}
+        is_known = own | {key for key in merged if same(old[key], plain_value(target[key]))}
         self._add_keys(
-            node, stays, {key: value for key, value in wanted.items() if key not in is_known}, wanted
+            node, stays, {key: value for key, value in target.items() if key not in is_known}, target
         )
 
     def _add_keys(
-        self, node: Node, stays: Sequence[Entry], added: dict[str, Wanted], wanted: dict[str, Wanted]
+        self,
+        node: Node,
+        stays: Sequence[Entry],
+        added: dict[str, TargetValue],
+        target: dict[str, TargetValue],
     ) -> None:
-        """Insert each new key behind the one that it follows in `wanted`."""
+        """Insert each new key behind the one that it follows in `target`."""
         places = {entry.key: entry for entry in stays}
         column = self._cuts.column(node.entries[0].start)
         before: Entry | None = None
-        for key, value in wanted.items():
+        for key, value in target.items():
             before = places.get(key, before)
             if key not in added:
                 continue
@@ -161,24 +170,27 @@ class YamlChanges:
                 text = " " * column + self._entry_lines(key, value, column)
                 self._cuts.insert(self._cuts.line_end(_entry_end(before)), f"\n{text}")
 
-    def _entry_lines(self, key: str, value: Wanted, column: int) -> str:
+    def _entry_lines(self, key: str, value: TargetValue, column: int) -> str:
         if isinstance(value, Written):
             head = entry_text(key, None).removesuffix(" null")
             return f"{head}\n{indented(value.text, column + self._step, first=True)}"
         return indented(entry_text(key, plain_value(value), self._step), column, first=False)
 
     def _change_list(
-        self, node: Node, old: JsonValue, wanted: Sequence[Wanted] | EditedList, span: _Spot
+        self, node: Node, old: JsonValue, target: Sequence[TargetValue] | EditedList, nesting: _Nesting
     ) -> None:
-        items = wanted.items if isinstance(wanted, EditedList) else _matched(old, wanted)
+        items = target.items if isinstance(target, EditedList) else _matched(old, target)
         kept = [item.origin for item in items if item.origin is not None and not item.is_copy]
+        # Items in another order, or twice, cannot be moved by cuts: the list is written as a whole.
         if not kept or kept != sorted(set(kept)):
-            self._put(node, wanted, span)
+            self._put(node, target, nesting)
             return
-        in_flow = span.in_flow or node.is_flow
+        in_flow = nesting.in_flow or node.is_flow
         staying = frozenset(kept)
         parts = self._list_parts(node, staying)
-        below = _Spot(self._cuts.column(parts[0].mark) + 2, span.depth + 1, is_item=True, in_flow=in_flow)
+        below = _Nesting(
+            self._cuts.column(parts[0].mark) + 2, nesting.depth + 1, is_item=True, in_flow=in_flow
+        )
         for index, child in enumerate(node.items):
             if index not in staying:
                 self._forget(child)
@@ -202,6 +214,7 @@ class YamlChanges:
         for index, item in enumerate(node.items):
             mark = item.start
             if not node.is_flow:
+                # The tree knows where the value begins, not its dash: look back, but not into the item before.
                 mark = self._cuts.text.rfind("-", end, max(item.start, end + 1))
                 if mark < 0:
                     raise CutError
@@ -217,6 +230,7 @@ class YamlChanges:
         self, parts: Sequence[_Part], kept: Sequence[int], before: int | None, text: str
     ) -> None:
         cuts, column = self._cuts, self._cuts.column(parts[0].mark)
+        # If the first two items have a blank line between them, so has the new one.
         between = cuts.text[parts[0].end : parts[1].start] if len(parts) > 1 else ""
         gap = "\n" if between.count("\n") > 1 and not between.split("\n")[1].strip() else ""
         lines = f"{' ' * column}- {indented(text, column + 2, first=False)}"
@@ -237,10 +251,8 @@ class YamlChanges:
         if not is_block or any(part.anchor or part.kind == "alias" for part in source.walk()):
             return block_text(value)
         try:
-            text = self._cuts.text[
-                source.start : self._cuts.line_end(source.end)
-            ]  # with the comment behind it
-            text = dedented(text, self._cuts.column(source.start))
+            end = self._cuts.line_end(source.end)  # with the comment behind it
+            text = dedented(self._cuts.text[source.start : end], self._cuts.column(source.start))
             return YamlChanges(Cuts(text), read_tree(text), depth=self._depth).make(
                 read_yaml(text, "").value, item.value
             )
@@ -255,6 +267,7 @@ class YamlChanges:
             if part.stays:
                 continue
             in_lines = not node.is_flow and cuts.begins_line(part.mark)
+            # Something else follows on the same line: cutting whole lines would take it along.
             if in_lines and cuts.text[part.end : cuts.line_end(part.end)].strip()[:1] not in ("", "#"):
                 raise CutError
             if index < first and not in_lines:
@@ -289,55 +302,55 @@ class YamlChanges:
             return flow_text(value)
         return json_text(value, indent=self._step if is_long else None)
 
-    def _put(self, node: Node, wanted: Wanted, span: _Spot) -> None:
-        """Write a part anew, in the style of what stood there; what is behind it in its line stays."""
+    def _put(self, node: Node, target: TargetValue, nesting: _Nesting) -> None:
+        """Write a part anew, in the style of what was there; what is behind it in its line stays."""
         name = f"&{node.anchor} " if id(node) in self._aliased else ""
         self._forget(node)
         if name:
             self._gone.discard(id(node))
-            self._moved[id(node)] = plain_value(wanted)
-        if span.in_flow:
+            self._moved[id(node)] = plain_value(target)
+        if nesting.in_flow:
             is_long = "\n" in self._cuts.text[node.start : node.end]
-            text = self._flow(plain_value(wanted), is_long=is_long)
+            text = self._flow(plain_value(target), is_long=is_long)
             column = self._cuts.indentation(node.start)
             text = self._apart(node, name) + indented(text, column, first=False)
             self._cuts.replace(node.start, node.end, text)
-        elif isinstance(wanted, Written):
-            self._put_block(node, wanted.text, name, span)
+        elif isinstance(target, Written):
+            self._put_block(node, target.text, name, nesting)
         else:
-            value = plain_value(wanted)
+            value = plain_value(target)
             text = block_text(value, node.style if node.kind == "scalar" else "")
             if isinstance(value, dict | list) and value:
-                self._put_block(node, text, name, span)
+                self._put_block(node, text, name, nesting)
             else:
-                self._put_text(node, text, name, span)
+                self._put_text(node, text, name, nesting)
 
-    def _put_text(self, node: Node, text: str, name: str, span: _Spot) -> None:
+    def _put_text(self, node: Node, text: str, name: str, nesting: _Nesting) -> None:
         """Write a scalar, or an empty collection, in the line of its key or dash where that is possible."""
-        lines = indented(text, max(0, span.indent - 2), first=False)
+        lines = indented(text, max(0, nesting.indent - 2), first=False)
         before = self._cuts.behind_text(node.start, " \t\r\n")
-        if self._cuts.begins_line(node.start) and not span.is_item:
+        if self._cuts.begins_line(node.start) and not nesting.is_item:
             if self._cuts.text.startswith(":", before - 1):
                 self._put_lines(node, f" {name}{lines}", start=before)
-            else:  # a comment stands between
-                pad = max(0, span.indent - self._cuts.column(node.start))
+            else:  # a comment is between
+                pad = max(0, nesting.indent - self._cuts.column(node.start))
                 self._put_lines(node, " " * pad + name + lines)
         else:
             self._put_lines(node, self._apart(node, name) + lines)
 
-    def _put_block(self, node: Node, text: str, name: str, span: _Spot) -> None:
+    def _put_block(self, node: Node, text: str, name: str, nesting: _Nesting) -> None:
         column = self._cuts.column(node.start)
         begins_line = self._cuts.begins_line(node.start)
-        if span.is_item and not name and not begins_line:
+        if nesting.is_item and not name and not begins_line:
             apart = self._apart(node, "")
             self._put_lines(node, apart + indented(text, column + len(apart), first=False))
         elif begins_line and not name:
-            is_deep = column >= span.indent or (node.kind == "list" and text.startswith("-"))
-            width = column if is_deep else span.indent
+            is_deep = column >= nesting.indent or (node.kind == "list" and text.startswith("-"))
+            width = column if is_deep else nesting.indent
             self._put_lines(node, " " * (width - column) + indented(text, width, first=False))
         else:
             before = self._cuts.behind_text(node.start, " ")
-            lines = indented(text, span.indent, first=True)
+            lines = indented(text, nesting.indent, first=True)
             self._put_lines(node, f" {name}".rstrip() + "\n" + lines, start=before)
 
     def _put_lines(self, node: Node, text: str, *, start: int | None = None) -> None:
@@ -363,13 +376,8 @@ def _entry_end(entry: Entry) -> int:
     return max(entry.end, entry.value.end)
 
 
-def _leading(cuts: Cuts, at: int) -> int:
-    line = cuts.text[cuts.line_start(at) : at]
-    return len(line) - len(line.lstrip(" "))
-
-
 def _indentation(cuts: Cuts, tree: Node) -> int:
-    """Return how far the text indents a mapping within a mapping; 2 where it has none."""
+    """Return the indentation of a mapping within a mapping; 2 where the text has none."""
     for node in tree.walk():
         for entry in node.entries:
             inner = entry.value
@@ -378,9 +386,9 @@ def _indentation(cuts: Cuts, tree: Node) -> int:
     return 2
 
 
-def _matched(old: JsonValue, wanted: Sequence[Wanted]) -> tuple[EditedItem, ...]:
+def _matched(old: JsonValue, target: Sequence[TargetValue]) -> tuple[EditedItem, ...]:
     """Which item was which, for lists that do not say it: those at both ends that stayed, the others in order."""
-    new = [plain_value(item) for item in wanted]
+    new = [plain_value(item) for item in target]
     shared = min(len(old), len(new))
     head = next((i for i in range(shared) if not same(old[i], new[i])), shared)
     tail = next((i for i in range(shared - head) if not same(old[-1 - i], new[-1 - i])), shared - head)
@@ -390,4 +398,4 @@ def _matched(old: JsonValue, wanted: Sequence[Wanted]) -> tuple[EditedItem, ...]
             origins.append(len(old) - len(new) + index)
         else:
             origins.append(index if index < len(old) - tail else None)
-    return tuple(EditedItem(item, origin) for item, origin in zip(wanted, origins, strict=True))
+    return tuple(EditedItem(item, origin) for item, origin in zip(target, origins, strict=True))

@@ -60,7 +60,7 @@ class Cuts:
         return at - self.line_start(at)
 
     def begins_line(self, at: int) -> bool:
-        """Return whether only spaces stand before `at` in its line."""
+        """Return whether only spaces are before `at` in its line."""
         return self.behind_text(at, " ") <= self.line_start(at)
 
     def behind_text(self, at: int, blanks: str) -> int:
@@ -70,7 +70,7 @@ class Cuts:
         return at
 
     def indentation(self, at: int) -> int:
-        """Return how many spaces the line of `at` begins with, as far as `at`."""
+        """Return the number of leading spaces in the line of `at`, as far as `at`."""
         start = end = self.line_start(at)
         while end < at and self.text[end] == " ":
             end += 1

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_changes import Wanted, YamlChanges, plain_value
+from geval_cli.source.edit.yaml_changes import TargetValue, YamlChanges, plain_value
 from geval_cli.source.edit.yaml_cuts import CutError, Cuts, dedented
 from geval_cli.source.edit.yaml_style import same
 from geval_cli.source.edit.yaml_tree import Node, read_tree
@@ -79,17 +79,17 @@ class EditableText(Struct, frozen=True):
                 return None
         return "\n".join(parts) if len(parts) == len(keys) else None
 
-    def with_value(self, wanted: Wanted) -> str:
-        """Return the text changed so that it reads as `wanted`; the same text when it does so already.
+    def with_value(self, target: TargetValue) -> str:
+        """Return the text changed so that it reads as `target`; the same text when it does so already.
 
         Raises:
             UsageError: it cannot be written there.
         """
-        value = plain_value(wanted)
+        value = plain_value(target)
         for depth in _DEPTHS:
             changes = YamlChanges(Cuts(self.text), self.tree, depth=depth, is_json=_is_json(self.name))
             try:
-                text = changes.make(self.value, wanted)
+                text = changes.make(self.value, target)
                 if same(_read(text, self.name).value, value):
                     return text
             except (CutError, ConfigError, yaml.YAMLError):

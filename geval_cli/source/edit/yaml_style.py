@@ -33,7 +33,7 @@ def write_yaml(value: JsonValue, *, is_quoted: bool = False) -> str:
 
     Args:
         value: what to write.
-        is_quoted: puts every text in quotes, so that each stands on one line.
+        is_quoted: puts every text in quotes, so that each is on one line.
 
     Raises:
         UsageError: there is none: half of a surrogate pair has no place in YAML.
@@ -100,7 +100,7 @@ _CANNOT_FOLD = re.compile(r"^[ \t]|[ \t]$|[ \t]{2}|\n{2,}\Z", re.MULTILINE)
 
 
 def same(first: JsonValue, second: JsonValue) -> bool:
-    """Whether two values are the same to YAML: 1, 1.0 and true are three things, the order of keys does not count."""
+    """Return whether two values are the same to YAML: 1, 1.0 and true differ, the order of keys does not count."""
     return first is second or json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
@@ -126,7 +126,7 @@ def block_text(value: JsonValue, style: str = "") -> str:
 
     Args:
         value: what to write.
-        style: how the text that stood there was written: `'`, `"`, `|`, `>` or nothing for plain.
+        style: how the text that was there was written: `'`, `"`, `|`, `>` or nothing for plain.
 
     Raises:
         UsageError: it holds text that YAML cannot write.

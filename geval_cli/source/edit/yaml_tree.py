@@ -1,4 +1,4 @@
-"""Where every part of a YAML text stands and how it is written: what changing it in place needs to know.
+"""Where every part of a YAML text is and how it is written: what changing it in place needs to know.
 
 Values come from `yaml_source`, which also refuses what this reader takes for granted: one document, sane nesting.
 """
@@ -15,7 +15,7 @@ MERGE_KEY = "<<"
 
 
 class Entry(NamedTuple):
-    """A key of a mapping, where it stands, and its value."""
+    """A key of a mapping, where it is, and its value."""
 
     key: str
     start: int
@@ -47,7 +47,7 @@ class Node(Struct):
         return self.style == "flow"
 
     def walk(self) -> Iterator["Node"]:
-        """This node and all below it; what aliases stand for is not gone into."""
+        """Yield this node and all below it, without following aliases."""
         pending = [self]
         while pending:
             node = pending.pop()
@@ -108,7 +108,7 @@ class _Builder:
         return self._named(Node("scalar", start, end, style), event)
 
     def _block_end(self, start: int, end: int) -> int:
-        """Return the mark of a block text stands in a later line; blank lines are its own only where it keeps them."""
+        """Return the mark of a block text is in a later line; blank lines are its own only where it keeps them."""
         written = self._text[start:end]
         if "+" in written.split("\n", 1)[0]:
             return start + len(written.removesuffix("\n").removesuffix("\r"))

@@ -1,4 +1,4 @@
-"""What a run here would do otherwise than promptfoo, for one config: on purpose, and with the reason in the docs."""
+"""List where a run of one config differs from promptfoo: on purpose, with the reason in the docs."""
 
 import re
 from collections.abc import Iterator

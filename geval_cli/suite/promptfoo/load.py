@@ -20,7 +20,7 @@ from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
 from geval_cli.suite.gates import read_gates
 from geval_cli.suite.promptfoo.env import PromptfooEnv, literal_env
-from geval_cli.suite.promptfoo.merge import ConfigFile, Sections, gather, open_config, settings_of
+from geval_cli.suite.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
 from geval_cli.suite.promptfoo.paths import JAVASCRIPT_SUFFIXES, existing_files, find_files, program_reference
 from geval_cli.suite.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
 from geval_cli.suite.promptfoo.providers import delayed, read_promptfoo_providers
@@ -32,7 +32,7 @@ from geval_cli.suite.validation import LoadContext
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
-    """Return the filters that a config names; what is none becomes a problem."""
+    """Return the filters that a config names; an invalid one becomes a problem."""
     found = []
     values: Mapping[str, JsonValue] = settings_of(part, "nunjucksFilters", reading)
     for name, written in values.items():
@@ -133,7 +133,7 @@ def _built(
 
 
 def _location(key: str, settings: dict[str, ConfigPart]) -> Location | None:
-    """Return where an option stands whose value is used."""
+    """Return the position of the option whose value is used."""
     for name in ("commandLineOptions", "evaluateOptions"):
         part = settings.get(name)
         if part is not None and isinstance(part.value, dict) and part.value.get(key) is not None:
@@ -181,30 +181,34 @@ def open_promptfoo_suite(
     files = SourceFiles(base_dir, access)
     reading = LoadContext(files, PromptfooEnv(values, access), dialect=Dialect.PROMPTFOO, scripts=scripts)
     configs = [open_config(path, document, reading) for path, document in documents]
-    sections = gather(configs, reading)
-    return _suite(first, configs, sections, reading, overrides)
+    merged = gather(configs, reading)
+    return _suite(first, configs, merged, reading, overrides)
 
 
 def _suite(
-    path: Path, configs: list[ConfigFile], sections: Sections, reading: LoadContext, overrides: SuiteOverrides
+    path: Path,
+    configs: list[ConfigFile],
+    merged: MergedConfigs,
+    reading: LoadContext,
+    overrides: SuiteOverrides,
 ) -> OpenedSuite:
     whole = configs[0].document.place
     tests = PromptfooTests(
-        tests=tuple(sections.tests),
-        scenarios=read_scenarios(sections.scenarios, reading),
-        default=_default_test(sections.defaults, reading),
+        tests=tuple(merged.tests),
+        scenarios=read_scenarios(merged.scenarios, reading),
+        default=_default_test(merged.defaults, reading),
         reading=reading,
         overrides=dict(overrides.vars),
         whole=whole,
         expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in _TRUE,
     )
-    prompts = read_promptfoo_prompts(sections.prompts, reading)
-    providers = read_promptfoo_providers(sections.providers, reading)
-    options = read_options(sections.settings, reading)
+    prompts = read_promptfoo_prompts(merged.prompts, reading)
+    providers = read_promptfoo_providers(merged.providers, reading)
+    options = read_options(merged.settings, reading)
     providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
-    derived_metrics = _derived_metrics(sections.settings.get("derivedMetrics"), reading)
-    filters = read_filters(sections.settings.get("nunjucksFilters"), reading)
-    gates = sections.settings.get("gates")
+    derived_metrics = _derived_metrics(merged.settings.get("derivedMetrics"), reading)
+    filters = read_filters(merged.settings.get("nunjucksFilters"), reading)
+    gates = merged.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
@@ -219,7 +223,7 @@ def _suite(
         digest=digest_of(parts),
         parts=parts,
         snapshot=_snapshot(configs),
-        description=", ".join(sections.descriptions) or None,
+        description=", ".join(merged.descriptions) or None,
         env=reading.env.values,
         warnings=tuple(problem for problem in problems if problem.severity is Severity.WARNING),
         dialect=Dialect.PROMPTFOO,
@@ -237,7 +241,7 @@ def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[Der
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
-    """Return what every test has; of several configs the later one upon the earlier."""
+    """Return the defaults of every test; of several configs the later one upon the earlier."""
     default = ReadTest()
     for part in parts:
         found = read_row(TestRow(part.value, part.place, part.folder), "defaultTest", reading)
@@ -247,7 +251,7 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
 
 
 def _snapshot(configs: list[ConfigFile]) -> JsonValue:
-    """Return what the run record keeps: the config as it is written, or a list of them."""
+    """Return the config for the run record, as it is written, or a list of several."""
     written = [mask_config(config.written) for config in configs]
     return written[0] if len(written) == 1 else written
 
@@ -255,7 +259,7 @@ def _snapshot(configs: list[ConfigFile]) -> JsonValue:
 def _digest_parts(
     configs: list[ConfigFile], reading: LoadContext, overrides: SuiteOverrides
 ) -> dict[str, str]:
-    """What decides the results: every config, and every file that anything in them names, with or without file://."""
+    """Return the parts that decide the results: all configs, and every file they name, with or without file://."""
     joined = {
         (key if index == 0 else f"{key} ({config.path.name})"): value
         for index, config in enumerate(configs)

@@ -21,7 +21,7 @@ from geval_cli.suite.validation import LoadContext
 
 _REF = "$ref"
 _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema", "inputSchema"})
-"""Below these keys stand JSON Schemas, whose references are their own."""
+"""Below these keys are JSON Schemas, whose references are their own."""
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
@@ -149,7 +149,7 @@ class ConfigFile(Struct, frozen=True):
         return ConfigPart(self.content, self.document.place, self.path.parent)
 
 
-class Sections(Struct):
+class MergedConfigs(Struct):
     """Lists joined in the order of the configs; for `settings`, the later config wins."""
 
     prompts: list[ConfigPart] = field(default_factory=list)
@@ -159,7 +159,6 @@ class Sections(Struct):
     defaults: list[ConfigPart] = field(default_factory=list)
     descriptions: list[str] = field(default_factory=list)
     settings: dict[str, ConfigPart] = field(default_factory=dict)
-    has_prompts: bool = False
 
 
 def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigFile:
@@ -177,33 +176,30 @@ def open_config(path: Path, document: Document, reading: LoadContext) -> ConfigF
     return ConfigFile(path, document, document.value, filled, frozenset(references.used))
 
 
-def gather(configs: list[ConfigFile], reading: LoadContext) -> Sections:
+def gather(configs: list[ConfigFile], reading: LoadContext) -> MergedConfigs:
     """Return the parts of all configs."""
-    sections = Sections()
+    merged = MergedConfigs()
     for config in configs:
-        _add(config, sections, reading)
-    return sections
+        _add(config, merged, reading)
+    return merged
 
 
-def _add(config: ConfigFile, sections: Sections, reading: LoadContext) -> None:
+def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> None:
     content, place = config.content, config.document.place
     _check_keys(config, reading)
     if isinstance(content.get("description"), str):
-        sections.descriptions.append(content["description"])
-    sections.has_prompts |= content.get("prompts") is not None
-    known_prompts = [part.value for part in sections.prompts]
-    sections.prompts += [
-        part for part in _list(config, "prompts", reading) if part.value not in known_prompts
-    ]
-    known = [part.value for part in sections.providers]
+        merged.descriptions.append(content["description"])
+    known_prompts = [part.value for part in merged.prompts]
+    merged.prompts += [part for part in _list(config, "prompts", reading) if part.value not in known_prompts]
+    known = [part.value for part in merged.providers]
     key = "targets" if content.get("targets") is not None else "providers"
-    sections.providers += [part for part in _list(config, key, reading) if part.value not in known]
-    sections.tests += _list(config, "tests", reading)
+    merged.providers += [part for part in _list(config, key, reading) if part.value not in known]
+    merged.tests += _list(config, "tests", reading)
     for part in _list(config, "scenarios", reading):
-        sections.scenarios += _of_file(part, reading) if is_file_reference(part.value) else [part]
+        merged.scenarios += _of_file(part, reading) if is_file_reference(part.value) else [part]
     if content.get("defaultTest") is not None:
         part = ConfigPart(content["defaultTest"], place.child("defaultTest"), config.path.parent)
-        sections.defaults += _of_file(part, reading) if isinstance(part.value, str) else [part]
+        merged.defaults += _of_file(part, reading) if isinstance(part.value, str) else [part]
     for name in (
         "evaluateOptions",
         "commandLineOptions",
@@ -214,7 +210,7 @@ def _add(config: ConfigFile, sections: Sections, reading: LoadContext) -> None:
         "options",
     ):
         if content.get(name) is not None:
-            sections.settings[name] = ConfigPart(content[name], place.child(name), config.path.parent)
+            merged.settings[name] = ConfigPart(content[name], place.child(name), config.path.parent)
 
 
 def _list(config: ConfigFile, key: str, reading: LoadContext) -> list[ConfigPart]:
@@ -260,7 +256,7 @@ def _check_keys(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def _refuse(config: ConfigFile, reading: LoadContext) -> None:
-    """What a run here would silently leave out is refused."""
+    """Refuse keys that a run here would silently leave out."""
     hints = {
         "extensions": ("extensions are not run", "prepare and clean up around `geval run` instead"),
         "redteam": (
@@ -277,7 +273,7 @@ def _refuse(config: ConfigFile, reading: LoadContext) -> None:
 
 
 def settings_of(part: ConfigPart | None, name: str, reading: LoadContext) -> dict[str, JsonValue]:
-    """Return the mapping that a part is; a problem, and nothing, when it is none."""
+    """Return a part as a mapping; report a problem and return nothing when it is something else."""
     if part is None:
         return {}
     if isinstance(part.value, dict):

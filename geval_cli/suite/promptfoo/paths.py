@@ -28,11 +28,11 @@ _FUNCTION = compile_later(r"(?P<path>.+\.(?:py|js|mjs|cjs|ts|mts|cts|rb|go)):(?P
 _MAX_NAME = 500
 _MOST_TOLD = 20
 _MOST_CHOICES = 1000
-"""So many names braces may stand for; more would be a way to keep a machine busy."""
+"""The most names that braces may expand to; more would be a way to keep a machine busy."""
 
 
 class NamedFile(Struct, frozen=True):
-    """A file that exists, and which function or sheet of it is meant; "" where nothing is said."""
+    """A file that exists, and its function or sheet; "" where none is named."""
 
     path: Path
     part: str = ""
@@ -43,7 +43,7 @@ class NamedFile(Struct, frozen=True):
 
 
 def is_wildcard(name: str) -> bool:
-    """Return whether `name` may stand for several files."""
+    """Return whether `name` may match several files."""
     return _WILDCARD.search(name) is not None
 
 
@@ -84,7 +84,7 @@ def existing_files(
 
 
 def leads_outside(reference: str, folder: Path, access: Access) -> bool:
-    """Return whether a reference, or one of the names that its wildcards stand for, leads to where nothing may be read.
+    """Return whether a reference, or a file that its wildcards match, is outside of the readable folders.
 
     A name within braces counts as written, and `..` behind a wildcard as one that does.
     """
@@ -145,7 +145,7 @@ def program_reference(file: NamedFile, asked_at: Location | None) -> str:
 
 
 def missing_file(reference: str, folder: Path, access: Access, asked_at: Location | None) -> Problem:
-    """Return what to say about a reference that names no file."""
+    """Return the problem of a reference that names no file."""
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
     if is_wildcard(name):
         return Problem(f"no file fits `{name}`", asked_at, f"paths are relative to {folder}")

@@ -205,7 +205,7 @@ def read_promptfoo_prompts(parts: list[ConfigPart], reading: LoadContext) -> tup
 
 
 def default_prompt(place: SourcePath) -> PromptSpec:
-    """Return what a config without `prompts` asks: the variable `prompt` of each test."""
+    """Return the prompt of a config without `prompts`: the variable `prompt` of each test."""
     return PromptSpec(id="prompt-1", label=DEFAULT_PROMPT, raw=DEFAULT_PROMPT, place=place)
 
 

@@ -35,7 +35,7 @@ from geval_cli.templating.js_text import js_string
 
 _OWN_KEYS = frozenset({"id", "label", "config", "prompts", "transform", "delay", "env", "inputs"})
 _SHOWN_MODES = ("chat", "responses", "completion", "messages")
-"""What stands between the vendor and the model in an id, and is not shown when the config writes only the id."""
+"""Parts between the vendor and the model of an id, which are not shown when the config has only the id."""
 _PRICED = ("openai:", "anthropic:", "mistral:", "xai:", "groq:", "deepseek:")
 """Vendors whose answers promptfoo prices by the model's name, whatever server gives them."""
 _CALLBACK_KEYS = ("functionToolCallbacks",)
@@ -54,7 +54,7 @@ def read_promptfoo_providers(parts: list[ConfigPart], reading: LoadContext) -> t
 
 
 def delayed(spec: ProviderSpec, delay_ms: float) -> ProviderSpec:
-    """Return the provider with so much time between its requests, unless it says itself how much."""
+    """Return the provider with this time between its requests, unless it sets its own."""
     if not delay_ms or "delay_ms" in spec.config:
         return spec
     return spec.model_copy(update={"config": {**spec.config, "delay_ms": delay_ms}})
@@ -159,6 +159,7 @@ def _built(
     name = known.get("id")
     if isinstance(name, str):
         known["id"] = _with_path(name, folder, place, reading)
+        # Before the id is changed: tables show it as the config writes it, but never a key in it.
         known.setdefault("label", mask_text(name))
     if isinstance(known.get("label"), int | float):
         known["label"] = js_string(known["label"])
@@ -220,7 +221,7 @@ def _is_structured(name: str) -> bool:
 
 
 def _shown_id(name: str) -> str:
-    """Return how promptfoo shows a provider of which the config writes only the id: without the mode of its API."""
+    """Return promptfoo's name for a provider of which the config writes only the id: without the mode of its API."""
     vendor, _, rest = name.partition(":")
     mode, separator, model = rest.partition(":")
     if separator and model and mode in _SHOWN_MODES and not vendor.startswith(("http", "file", "exec")):

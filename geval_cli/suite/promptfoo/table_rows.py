@@ -46,12 +46,12 @@ _THRESHOLDS = {
     ),
     "similar": 0.8,
 }
-"""What promptfoo takes for the threshold of these in a table, when the cell does not say."""
+"""promptfoo's threshold for these types in a table whose cell has none."""
 _TAKES_NO_THRESHOLD = frozenset({"starts-with"})
 
 
 def assertion_of_cell(text: str, known_types: Collection[str]) -> dict[str, JsonValue]:
-    """Return the assertion that a cell stands for, as a config would write it.
+    """Return the assertion of a cell, as a config would write it.
 
     Args:
         text: of the cell, not empty.
@@ -104,7 +104,7 @@ _ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 
 class TableColumns(Struct):
-    """What the columns of one table mean. Rows are read one by one; what is wrong with the header is said once."""
+    """The meaning of one table's columns. Rows are read one by one; problems of the header are reported once."""
 
     header: list[str]
     place: Location | None
@@ -185,15 +185,15 @@ class TableColumns(Struct):
             )
 
     def _check_configured(self, name: str, number: str, key: str) -> None:
-        wanted = f"__expected{number}"
+        column = f"__expected{number}"
         if not 0 <= _position(number) < len(self._expected):
-            self.reading.report(f"`{name}` belongs to no column: there is no `{wanted}`", self.place)
+            self.reading.report(f"`{name}` belongs to no column: there is no `{column}`", self.place)
         if key not in _CONFIG_KEYS:
             self.reading.report(f"`{key}` of `{name}` is unknown", self.place, "known: threshold")
 
 
 def _position(number: str) -> int:
-    """Return which of a row's assertions `__config:__expected<number>` is about, from 0."""
+    """Return the index of the row's assertion that `__config:__expected<number>` is about."""
     return int(number or 1) - 1
 
 

@@ -1,4 +1,4 @@
-"""One test of a promptfoo config: what it shares with geval's own tests, and its promptfoo."""
+"""One test of a promptfoo config: what it shares with geval's own tests, and its further options."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,7 +84,7 @@ _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
 
 class ReadTest(Struct, frozen=True):
-    """A test as specs: what geval's own dialect has too, and the promptfoo that only promptfoo's has."""
+    """A test as specs: what geval's own dialect has too, and the options that only promptfoo has."""
 
     spec: TestSpec = field(default_factory=TestSpec)
     promptfoo: PromptfooTestOptions = field(default_factory=PromptfooTestOptions)
@@ -123,7 +123,7 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
     if row.number and not value.get("description"):
         value["description"] = f"Row #{row.number}"
     answerer = _take_provider(value, row.place, what, reading)
-    promptfoo = _take_directions(value, row.place, reading)
+    promptfoo = _take_options(value, row.place, reading)
     report_assertions(value.get("assert"), row.place.child("assert"), reading)
     if "assert" in value:
         value["assert"] = with_written_numbers(value["assert"])
@@ -137,7 +137,7 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
 def _take_provider(
     value: dict[str, JsonValue], place: SourcePath, what: str, reading: LoadContext
 ) -> ProviderSpec | None:
-    """Return who answers the test, if it says so. `provider` of defaultTest is a judge, below that of its options."""
+    """Return the provider that a test names. `provider` of defaultTest is a judge, below that of its options."""
     if value.get("provider") is None:
         value.pop("provider", None)
         return None
@@ -150,14 +150,15 @@ def _take_provider(
     return read_answerer(provider, place.child("provider"), reading)
 
 
-def _take_directions(
+def _take_options(
     value: dict[str, JsonValue], place: SourcePath, reading: LoadContext
 ) -> PromptfooTestOptions | None:
-    """Return the promptfoo, taken out of `value`; options that nobody knows are parameters of the model's requests."""
+    """Remove and return promptfoo's options from `value`; unknown options are parameters of the model's requests."""
     found: dict[str, Any] = {key: value.pop(key) for key in _TEST_LEVEL if key in value}
     options = value.get("options")
     if isinstance(options, dict):
         judged, known = spellings(TestOptionsSpec), spellings(PromptfooTestOptions).keys() - _FOUND_OUT
+        # Old spellings first, so that each is sorted into the right part below.
         options = _with_new_names(options)
         rest = {key: entry for key, entry in options.items() if key not in judged}
         value["options"] = {key: entry for key, entry in options.items() if key in judged}
@@ -171,6 +172,7 @@ def _take_directions(
         found["file_params"] = file_keys(params)
     elif options is None:
         value.pop("options", None)
+    # A single name is a list of one.
     for key in ("prompts", "providers"):
         if isinstance(found.get(key), str):
             found[key] = [found[key]]

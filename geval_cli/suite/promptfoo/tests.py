@@ -41,7 +41,7 @@ MAX_COMBINATIONS = 100_000
 def expanded(
     variables: Mapping[str, JsonValue], place: SourcePath, reading: LoadContext, *, expands: bool
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the variables of each test that one entry of `tests` stands for, files loaded.
+    """Yield the variables of each test that one entry of `tests` expands to, files loaded.
 
     A list multiplies the tests only if its first member is a text; any other list is one value. The first variable
     changes slowest.
@@ -169,7 +169,7 @@ class PromptfooTests(Struct, frozen=True):
             raise ConfigError(sort_problems(map(reading.env.hide, errors)))
 
     def problems(self) -> list[Problem]:
-        """Return what one pass finds, warnings too, of which a pass for tests says nothing."""
+        """Return the problems of one pass, with warnings, which a pass for tests leaves out."""
         reading = self.reading.with_problems([])
         for _ in self._cases(reading):
             pass
@@ -215,7 +215,7 @@ class PromptfooTests(Struct, frozen=True):
             yield replace(merged, vars=variables, promptfoo=own)
 
     def overrides_below(self, test: ReadTest) -> dict[str, JsonValue]:
-        """Variables of the command line, which are defaults here: what a test says itself wins."""
+        """Return the command line's variables as defaults: a test's own variables win."""
         return {name: value for name, value in self.overrides.items() if name not in test.spec.vars}
 
 
@@ -239,7 +239,7 @@ def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scena
 
 
 def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[ConfigPart, ...]:
-    """Return the entries of a list, or the one thing that stands where a list may stand."""
+    """Return the entries of a list, or the one thing that is where a list may be."""
     if value is None:
         return ()
     if isinstance(value, list):
