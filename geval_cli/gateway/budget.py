@@ -85,23 +85,15 @@ class BudgetLayer:
     It stands innermost, so that each repetition counts as what it is, and answers of the cache cost nothing.
     """
 
-    def __init__(
-        self, following: Handler, budget: Budget, *, check_provider: Callable[[Provider], None]
-    ) -> None:
-        self._following = following
+    def __init__(self, budget: Budget, *, check_provider: Callable[[Provider], None]) -> None:
         self._budget = budget
         self._check_provider = check_provider
 
-    def check(self, provider: Provider) -> None:
-        """Nothing, as long as `provider` may be asked; raises what keeps a request to it from leaving."""
-        self._check_provider(provider)
-        self._budget.check()
-
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         # Before anything is counted: a provider whose key was refused is asked nothing.
         self._check_provider(call.provider)
         self._budget.take_request()
-        return await self._following(call)
+        return await send_next(call)
 
 
 class _Kind(Struct, frozen=True):
@@ -142,19 +134,18 @@ class Purse:
     took is charged what was set aside. It stands above the limits, so that who waits here takes nobody's slot.
     """
 
-    def __init__(self, following: Handler, budget: Budget) -> None:
-        self._following = following
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
         self._reserved_usd = 0.0
         self._under_way = 0
         self._waiting: list[asyncio.Future[None]] = []
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         price = self._prices[_kind_of(call)]
         set_aside_usd = await self._reserve(price, call)
         try:
-            response = await self._following(call)
+            response = await send_next(call)
         except ProviderResponseError as error:
             self._budget.pay(set_aside_usd if error.cost_usd is None else error.cost_usd)
             raise

@@ -1,9 +1,9 @@
-"""The cache layers: `CacheRead` answers what was answered before, `Keep` commits every answer as it comes."""
+"""The cache layers: `CacheRead` recalls answers, `CacheWrite` commits them, `Offline` lets nothing but them be used."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from geval_cli.errors import ProviderAuthError, ProviderError, StoreError
+from geval_cli.errors import OfflineError, ProviderAuthError, ProviderError, StoreError
 from geval_cli.gateway.call import Handler, ModelCall, Notice
 from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse, Usage
@@ -14,6 +14,9 @@ _MEMORY_WEIGHT = 400_000  # about 64 MB: a token probability takes 150 bytes, an
 _MEMORY_BESIDE_A_STORE = 40_000
 _ENTRY_WEIGHT = 40
 _CHARACTERS_PER_WEIGHT = 150
+
+_SELF_CONTAINED = frozenset({"echo", "scripted"})
+"""Kinds of providers whose answers stand in the config: nothing is asked, on this machine or elsewhere."""
 
 
 class ChoiceStore(Protocol):
@@ -151,25 +154,24 @@ class Answers:
 class CacheRead:
     """A layer: gives what is known and asks only for the samples that are missing."""
 
-    def __init__(self, following: Handler, answers: Answers) -> None:
-        self._following = following
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not call.keys:
-            return await self._following(call)
+            return await send_next(call)
         wanted = call.request.sample_indexes
         found = await self._answers.find(call)
         pairs = zip(wanted, call.keys, strict=True)
         known = {index: (key, found[key]) for index, key in pairs if key in found}
         missing = tuple(index for index in wanted if index not in known)
         if not known:
-            return await self._following(call)
+            return await send_next(call)
         recalled = self._answers.recalled(known)
         if not missing:
             return recalled
         try:
-            asked = await self._following(call.for_samples(missing))
+            asked = await send_next(call.for_samples(missing))
         except ProviderAuthError:
             raise
         except ProviderError:
@@ -177,15 +179,32 @@ class CacheRead:
         return join([recalled, asked], wanted)
 
 
+class Offline:
+    """A layer in the place of everything that sends. Providers that need nobody to answer go on answering."""
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        provider = call.provider
+        if provider.identity.kind in _SELF_CONTAINED:
+            return await send_next(call)
+        if call.outlives_run:
+            message = f"the cache has no answer of {provider.label} to this, and --offline sends nothing"
+            hint = (
+                "run it once without --offline; a config, prompt or base URL that was changed is asked again"
+            )
+        else:
+            message = f"answers of {provider.label} are never kept in the cache, and --offline sends nothing"
+            hint = "have its output in the tests (`output:`), or leave --offline out"
+        raise OfflineError(message, provider_id=provider.id, hint=hint)
+
+
 class CacheWrite:
     """A layer: an answer is committed before anybody uses it."""
 
-    def __init__(self, following: Handler, answers: Answers) -> None:
-        self._following = following
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
-        response = await self._following(call)
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        response = await send_next(call)
         if call.keys:
             await self._answers.keep(call, _stored(call, response))
         return response

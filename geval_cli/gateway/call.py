@@ -3,8 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,8 +51,26 @@ class ServerKey(Struct, frozen=True):
     model: str
 
 
-Handler = Callable[[ModelCall], Awaitable[ModelResponse]]
-"""One layer of the stack, seen from the one above it."""
+Handler = Callable[[ModelCall], Coroutine[Any, Any, ModelResponse]]
+"""Answers a call: a layer together with all that stand further in."""
+
+
+class Layer(Protocol):
+    """One concern of the stack. It answers a call itself, or passes it on: never, once or many times."""
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        """Answer `call`; `send_next` hands it, or another in its place, to the next layer."""
+        ...
+
+
+def compose(layers: Iterable[Layer], send: Handler) -> Handler:
+    """Return the handler that sends a call through `layers`, outermost first, and then to `send`."""
+    handler = send
+    for layer in reversed(tuple(layers)):
+        # A partial and no closure: it costs no frame of its own, in each layer, for each call.
+        handler = partial(layer.__call__, send_next=handler)
+    return handler
+
 
 Notice = Callable[[str], None]
 """Tells the user something once; the text is a whole sentence."""

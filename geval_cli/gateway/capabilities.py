@@ -100,36 +100,35 @@ class _Capabilities(Struct):
 class CapabilityLayer:
     """A layer: asks as the server was found to take it, and finds that out with the first call that needs it."""
 
-    def __init__(self, following: Handler, notice: Notice) -> None:
-        self._following = following
+    def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._servers: defaultdict[ServerKey, _Capabilities] = defaultdict(_Capabilities)
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         server = self._servers[call.server]
         needed = _features(call)
         if not server.discovery.unknown(needed):
-            return await self._ask(call, server)
+            return await self._ask(call, server, send_next)
         patience_s = _PATIENCE_FOR_LOGPROBS_S if LOGPROBS in needed else _PATIENCE_S
         claimed = await server.discovery.claim(needed, patience_s=patience_s)
         if not claimed:
-            return await self._ask(call, server)
+            return await self._ask(call, server, send_next)
         known: frozenset[str] = frozenset()
         try:
-            response = await self._ask(call, server)
+            response = await self._ask(call, server, send_next)
             is_open = not (server.gives_logprobs or LOGPROBS in server.left_out)
             known = claimed - {LOGPROBS} if is_open else claimed
         finally:
             server.discovery.settle(claimed, known=known)
         return response
 
-    async def _ask(self, call: ModelCall, server: _Capabilities) -> ModelResponse:
+    async def _ask(self, call: ModelCall, server: _Capabilities, send_next: Handler) -> ModelResponse:
         config = call.provider.identity.params
         while True:
             request, dropped = server.adapt(call.request, config)
             try:
                 sent = call if request is call.request else replace(call, request=request)
-                response = await self._following(sent)
+                response = await send_next(sent)
             except UnsupportedParameterError as error:
                 if error.parameter in _ALWAYS_NEEDED:
                     raise

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from geval_cli.errors import ProviderAuthError
-from geval_cli.gateway.call import ModelCall
-from geval_cli.gateway.responses import align
+from geval_cli.gateway.call import Handler, ModelCall
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
@@ -50,17 +49,16 @@ class Circuit:
                 hint=first.hint,
             )
 
-    async def send(self, call: ModelCall) -> ModelResponse:
-        """Return one request to the provider. The choices are aligned with the request's samples."""
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         provider = call.provider
         self.check(provider)
         broken = self._broken.get(id(provider))
         if broken is not None:
             broken.until = self._clock() + RETRY_AFTER_S  # this call finds out; the others do not wait for it
         try:
-            response = await provider.complete(call.request)
+            response = await send_next(call)
         except ProviderAuthError as error:
             self._broken[id(provider)] = _Broken(provider, error, self._clock() + RETRY_AFTER_S)
             raise
         self._broken.pop(id(provider), None)
-        return align(response, call.request)
+        return response

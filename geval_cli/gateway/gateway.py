@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
-from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite
-from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
+from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline
+from geval_cli.gateway.call import Layer, ModelCall, Notice, Runtime, ServerKey, compose
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.gateway.limits import Limits
-from geval_cli.gateway.offline import Offline
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.gateway.request_log import RequestTrace
+from geval_cli.gateway.responses import align
 from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider
@@ -46,13 +46,63 @@ class CallPolicy(Struct, frozen=True):
     is_for_one_run: bool = False
 
 
-class Gateway:
-    """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
+def build_stack(
+    *,
+    single_flight: SingleFlight,
+    answers: Answers,
+    policy: CallPolicy,
+    runtime: Runtime,
+    on_event: Callable[[RunEvent], None],
+    max_concurrency: int | None,
+) -> list[Layer]:
+    """Return the layers that a call passes on its way to a provider, outermost first."""
+    circuit, pauses = Circuit(runtime.clock), Pauses(runtime.clock)
+    budget, notice = policy.budget, _notice_of(on_event)
+    layers: list[Layer | None] = [
+        # Outermost, so that of equal calls only one is looked up, waits and is paid for.
+        single_flight,
+        # Before all that sends: a known sample needs no slot, no budget and no working key.
+        CacheRead(answers),
+        # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
+        Offline() if policy.is_offline else None,
+        # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
+        FanOut(notice),
+        # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
+        CacheWrite(answers),
+        # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
+        Retry(pauses=pauses, runtime=runtime, notice=notice),
+        # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
+        # that wait for what the first one finds out must hold no slot.
+        CapabilityLayer(notice),
+        # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
+        Purse(budget) if budget.max_cost_usd is not None else None,
+        # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
+        Limits(
+            pauses=pauses,
+            check_provider=circuit.check,
+            check_budget=budget.check,
+            runtime=runtime,
+            max_concurrency=max_concurrency,
+        ),
+        # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
+        BudgetLayer(budget, check_provider=circuit.check),
+        # Times the request alone, without the waits above.
+        RequestTrace(on_event) if policy.is_tracing else None,
+        # Innermost: it learns of a refused key before any other layer acts on the error.
+        circuit,
+    ]
+    return [layer for layer in layers if layer is not None]
 
-    Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
-    capabilities, purse (where money is bounded), limits, budget, circuit. The wait for a feature to be found out, for a
-    price, for a pause or for a retry holds no slot; every request on the wire, each part of a fan-out and each
-    repetition too, passes limits and budget; every answer is kept as it comes.
+
+async def ask_provider(call: ModelCall) -> ModelResponse:
+    """Send one request, behind all layers. The choices are aligned with the request's samples."""
+    return align(await call.provider.complete(call.request), call.request)
+
+
+class Gateway:
+    """The way to the models for one run: what memory holds is answered at once, the rest goes through the stack.
+
+    Belongs to one event loop; closes neither the providers nor the cache.
     """
 
     def __init__(
@@ -80,34 +130,23 @@ class Gateway:
         # By the request's id, which is not used again as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
-        answers = self._answers = Answers(
+        self._answers = Answers(
             cache,
             since=reads_since,
-            notice=self._notice,
+            notice=_notice_of(on_event),
             is_written=not policy.is_offline,
             is_for_one_run=policy.is_for_one_run,
         )
-        pauses = Pauses(runtime.clock)
-        circuit = Circuit(runtime.clock)
-        handler: Handler = RequestTrace(circuit.send, on_event) if policy.is_tracing else circuit.send
-        handler = BudgetLayer(handler, policy.budget, check_provider=circuit.check)
-        handler = Limits(
-            handler,
-            pauses=pauses,
-            check=handler.check,
+        self._single_flight = SingleFlight(is_for_one_run=policy.is_for_one_run)
+        layers = build_stack(
+            single_flight=self._single_flight,
+            answers=self._answers,
+            policy=policy,
             runtime=runtime,
+            on_event=on_event,
             max_concurrency=max_concurrency,
         )
-        if policy.budget.max_cost_usd is not None:
-            handler = Purse(handler, policy.budget)
-        handler = CapabilityLayer(handler, self._notice)
-        handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
-        handler = CacheWrite(handler, answers)
-        handler = FanOut(handler, self._notice)
-        if policy.is_offline:
-            handler = Offline(handler)
-        handler = CacheRead(handler, answers)
-        self._stack = SingleFlight(handler, is_for_one_run=policy.is_for_one_run)
+        self._send = compose(layers, ask_provider)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
         """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
@@ -124,7 +163,7 @@ class Gateway:
         try:
             response = self._answers.at_hand(call)
             if response is None:
-                response = await self._stack(call)
+                response = await self._send(call)
             elif len(self._repeated) < _MOST_REPEATED:
                 self._repeated[id(request)] = call
         except ProviderError:
@@ -144,7 +183,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Stop what is still under way. Safe to call twice."""
-        await self._stack.aclose()
+        await self._single_flight.aclose()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
         """Return the call of `request`; the steps of a criterion are one object for all tests, and hashed once."""
@@ -157,9 +196,6 @@ class Gateway:
         duration_ms = (time.perf_counter() - started) * 1000
         role, name = call.request.role, call.provider.id
         self._on_event(ModelCalled(role, name, usage, call=call.number, duration_ms=duration_ms, **outcome))
-
-    def _notice(self, message: str) -> None:
-        self._on_event(Noticed(message))
 
 
 class BoundModel(Struct, frozen=True):
@@ -184,8 +220,14 @@ class BoundModel(Struct, frozen=True):
         await self.gateway.forget(self.provider, request)
 
 
+def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
+    """Return what tells the user something through the events of the run."""
+    return lambda message: on_event(Noticed(message))
+
+
 def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
-    """Return a judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
+    """Return the call of `request`, with the keys by which equal ones find each other."""
+    # A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps.
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()

@@ -1,13 +1,15 @@
 """Limits: how many requests may be on the wire at once, and how many, and how many tokens, in a minute."""
 
 import asyncio
+import contextlib
+import math
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.adaptive import AdaptiveSlots, CallOutcome
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
@@ -22,7 +24,88 @@ _LONGEST_SLEEP_S = 1.0
 _LOOK_AGAIN_S = 0.05
 # Service unavailable; and what Anthropic answers while it is overloaded.
 _OVERLOADED = frozenset({503, 529})
+_GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved
 _NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
+
+
+class CallOutcome(Enum):
+    """What an answer says about the pace: it was fine, too much, or nothing at all (a bad request, a lost one)."""
+
+    CLEAN = auto()
+    OVERLOAD = auto()
+    UNCLEAR = auto()
+
+
+class AdaptiveSlots:
+    """Slots for requests on the wire, first come, first served.
+
+    They begin at the cap, which is the user's word for what the server takes. An overload halves them, once for all
+    requests that were under way when it showed: only what is sent at the new pace can show that it is still too fast.
+    Each round of clean answers gives some back, up to the cap.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        """Begin with `most` slots; None for as many as are asked for."""
+        self._most = math.inf if most is None else float(most)
+        self._step = 1.0 if most is None else max(1.0, most * _GROWTH)
+        self._allowed = self._most
+        self._taken = 0
+        self._halvings = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def allowed(self) -> float:
+        """How many requests may be on the wire at once now."""
+        return self._allowed
+
+    async def acquire(self) -> int:
+        """Wait for a slot. Returns what `release` needs to know about it."""
+        ticket = self.take()
+        if ticket is None:
+            await self._stand_in_line()
+            ticket = self._halvings
+        return ticket
+
+    def take(self) -> int | None:
+        """Return a slot, if there is one for which nobody waits; as `acquire`, which would wait."""
+        if self._line or not self._has_room:
+            return None
+        self._taken += 1
+        return self._halvings
+
+    def release(self, ticket: int, outcome: CallOutcome = CallOutcome.UNCLEAR) -> None:
+        """Give back the slot of `ticket`, and say how the server took the request."""
+        if outcome is CallOutcome.OVERLOAD and ticket == self._halvings:
+            self._allowed = max(1.0, min(self._allowed, self._taken) / 2)
+            self._halvings += 1
+        elif outcome is CallOutcome.CLEAN and self._allowed < self._most:
+            self._allowed = min(self._most, self._allowed + self._step / self._allowed)
+        self._taken -= 1
+        self._let_in()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._taken + 1 <= self._allowed
+
+    async def _stand_in_line(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it had its slot already
+                self._taken -= 1
+            with contextlib.suppress(ValueError):
+                self._line.remove(turn)
+            self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while self._line and self._has_room:
+            turn = self._line.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
 
 
 class Taken(Struct):
@@ -184,28 +267,28 @@ class Limits:
     """A layer: lets a call through when its server may be asked, it fits the limits and has a slot.
 
     Only the first call in a lane's line waits for anything but the line; nobody holds a slot while waiting for time to
-    pass. How many slots a lane has follows the server's answers (`gateway.adaptive`); a server that says that it has
+    pass. How many slots a lane has follows the server's answers (`AdaptiveSlots`); a server that says that it has
     nothing left is left alone until it has.
     """
 
     def __init__(
         self,
-        following: Handler,
         *,
         pauses: Pauses,
-        check: Callable[[Provider], None],
+        check_provider: Callable[[Provider], None],
+        check_budget: Callable[[], None],
         runtime: Runtime,
         max_concurrency: int | None,
     ) -> None:
-        self._following = following
         self._pauses = pauses
-        self._check = check
+        self._check_provider = check_provider
+        self._check_budget = check_budget
         self._runtime = runtime
         self._max_concurrency = max_concurrency
         self._overall = None if max_concurrency is None else AdaptiveSlots(max_concurrency)
         self._lanes: dict[tuple[ServerKey, ProviderLimits], _Lane] = {}
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         lane = self._lane(call)
         estimate = _estimated_tokens(call.request) if lane.tokens else 0.0
         admission = self._admit_at_once(lane, call.provider, estimate)
@@ -218,7 +301,7 @@ class Limits:
                 lane.in_line -= 1
         outcome = CallOutcome.UNCLEAR
         try:
-            response = await self._following(call)
+            response = await send_next(call)
             outcome = CallOutcome.CLEAN
         except ProviderError as error:
             if _is_overload(error):
@@ -234,9 +317,14 @@ class Limits:
             lane.correct(admission.tokens, response.usage.input_tokens + response.usage.output_tokens)
         return response
 
+    def _check_may_leave(self, provider: Provider) -> None:
+        """Raise what would stop a call further in, so that nobody waits in line for a request that cannot leave."""
+        self._check_provider(provider)
+        self._check_budget()
+
     def _admit_at_once(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission | None:
         """Returns with the lane's slots held, unless the call has to wait for something. Most have not."""
-        self._check(provider)
+        self._check_may_leave(provider)
         if lane.in_line or self._wait_s(lane, estimate):
             return None
         ticket = lane.slots.take()
@@ -245,7 +333,7 @@ class Limits:
     async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission:
         """Returns with the lane's slots held."""
         while True:
-            self._check(provider)
+            self._check_may_leave(provider)
             if wait_s := self._wait_s(lane, estimate):
                 await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue

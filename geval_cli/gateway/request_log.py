@@ -14,19 +14,17 @@ class RequestTrace:
 
     def __init__(
         self,
-        following: Handler,
         on_event: Callable[[RequestEnded], None],
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._following = following
         self._on_event = on_event
         self._now = now
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         started_at, started = self._now(), time.perf_counter()
         try:
-            response = await self._following(call)
+            response = await send_next(call)
         except ProviderError as error:
             info = ErrorInfo(type(error).__name__, error.message, error.hint)
             self._tell(

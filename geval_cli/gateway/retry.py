@@ -45,19 +45,18 @@ class Retry:
     take together: `timeout_s` times their number. A rate limit takes only of that time and is no attempt.
     """
 
-    def __init__(self, following: Handler, *, pauses: Pauses, runtime: Runtime, notice: Notice) -> None:
-        self._following = following
+    def __init__(self, *, pauses: Pauses, runtime: Runtime, notice: Notice) -> None:
         self._pauses = pauses
         self._runtime = runtime
         self._notice = notice
         self._told: defaultdict[ServerKey, _Told] = defaultdict(_Told)
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         trouble = _RetryState()
         while True:
             try:
                 attempt = replace(call, attempt=trouble.failures + 1) if trouble.failures else call
-                response = await self._following(attempt)
+                response = await send_next(attempt)
             except ProviderError as error:
                 trouble.failures += 1
                 delay_s = self._delay_s(call, error, trouble)

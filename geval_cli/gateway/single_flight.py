@@ -37,22 +37,21 @@ class SingleFlight:
     as many turns of the event loop for every request of a run.
     """
 
-    def __init__(self, following: Handler, *, is_for_one_run: bool = False) -> None:
-        self._following = following
+    def __init__(self, *, is_for_one_run: bool = False) -> None:
         self._is_counted = not is_for_one_run
         self._flights: dict[tuple[str, ...], _Flight] = {}
         self._tasks: set[_Task] = set()
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not call.keys:
-            return await self._following(call)
+            return await send_next(call)
         if call.keys in self._flights:
             return without_cost(await self._wait(call.keys), is_counted=self._is_counted)
-        self._begin(call)
+        self._begin(call, send_next)
         return await self._wait(call.keys)
 
-    def _begin(self, call: ModelCall) -> None:
-        flight = self._flights[call.keys] = _Flight(asyncio.create_task(self._send(call)))
+    def _begin(self, call: ModelCall, send_next: Handler) -> None:
+        flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
 
@@ -62,9 +61,6 @@ class SingleFlight:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _send(self, call: ModelCall) -> ModelResponse:
-        return await self._following(call)
 
     def _landed(self, flight: _Flight, keys: tuple[str, ...], task: _Task) -> None:
         self._tasks.discard(task)
