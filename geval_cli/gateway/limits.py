@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from http import HTTPStatus
 
 from msgspec import Struct, field
 
@@ -22,8 +23,7 @@ _ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certific
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
 _LOOK_AGAIN_S = 0.05
-# Service unavailable; and what Anthropic answers while it is overloaded.
-_OVERLOADED = frozenset({503, 529})
+_OVERLOADED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529 is Anthropic's own, and has no name
 _GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved
 _NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
 

@@ -1,6 +1,7 @@
 """Says what went wrong when no complete HTTP answer came: where it broke, and what to do about it."""
 
 import os
+from http import HTTPStatus
 
 from geval_cli.errors import (
     ProviderError,
@@ -9,7 +10,6 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.providers.network.addresses import is_loopback, parse_proxy, public_origin
-from geval_cli.providers.network.client import HttpCall
 from geval_cli.providers.network.failures import (
     BrokenCompressionError,
     CertificateError,
@@ -26,12 +26,12 @@ from geval_cli.providers.network.failures import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
+from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.tls import missing_bundle
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.version import install_hint
 
-_PROXY_WANTS_A_PASSWORD = 407
 _PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the host in NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
 _UNSENDABLE_HINT = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
@@ -108,7 +108,7 @@ def _proxy_error(error: NoProxyError | ProxyRefusalError, context: CallContext, 
         return _unavailable(
             f"the proxy {name} cannot be reached: {_reason(error, context)}", context, _PROXY_HINT
         )
-    if error.status == _PROXY_WANTS_A_PASSWORD:
+    if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         message = f"the proxy {name} wants a user name and password"
         hint = "write them into the proxy's address: http://USER:PASSWORD@HOST:PORT"
         return ProviderRequestError(message, provider_id=context.provider_id, status=error.status, hint=hint)
