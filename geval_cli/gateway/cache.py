@@ -1,4 +1,4 @@
-"""The cache layers: `CacheRead` recalls answers, `CacheWrite` commits them, `Offline` lets nothing but them be used."""
+"""The cache layers: `CacheRead` recalls answers, `CacheWrite` commits them, `Offline` refuses the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -20,7 +20,7 @@ _SELF_CONTAINED = frozenset({"echo", "scripted"})
 
 
 class ChoiceStore(Protocol):
-    """Where choices are kept; `store.cache.ResponseCache` is one."""
+    """A place that keeps choices between runs; `store.cache.ResponseCache` is one."""
 
     async def get_many(
         self, keys: Sequence[str], *, since: float | None = None
@@ -32,7 +32,7 @@ class ChoiceStore(Protocol):
 
 
 class Memory:
-    """Choices of this process, the last that were put or read. `weight` bounds them, in units of about 150 bytes."""
+    """Choices kept in memory, least recently used out first. `weight` bounds them, in units of about 150 bytes."""
 
     def __init__(self, weight: int = _MEMORY_WEIGHT) -> None:
         self.most = weight
@@ -46,7 +46,7 @@ class Memory:
         return found
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
-        """CacheWrite `choices`, in the place of those that nobody has asked for in the longest time."""
+        """Keep `choices`, and forget those that nobody has asked for in the longest time when there is no room."""
         for key, stored in choices.items():
             older = self._choices.pop(key, None)
             self._choices[key] = stored
@@ -87,14 +87,15 @@ class Answers:
         self._used = KeyFilter() if is_for_one_run else None
 
     def at_hand(self, call: ModelCall) -> ModelResponse | None:
-        """The answer to `call`, if all of it is in memory. Most tests ask for the steps when they are long known."""
+        """Return the answer to `call` if all of it is in memory, else None."""
+        # Most tests ask for steps that are long known: the stack, and its task for each call, would be wasted on them.
         found = self._memory.get(call.keys)
         if not found or len(found) < len(call.keys):
             return None
         return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))
 
     def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
-        """Return what is known, by sample, as a response; what the run has used before does not count again."""
+        """Return the known choices, by sample, as a response; those that the run has used before do not count again."""
         new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
@@ -106,7 +107,7 @@ class Answers:
                 self._used.add(key)
 
     async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
-        """Return what is known of the samples of `call`, by key."""
+        """Return the known choices for the samples of `call`, by key."""
         found = self._memory.get(call.keys)
         missing = [key for key in call.keys if key not in found]
         if missing and call.outlives_run and self._store is not None:
@@ -120,7 +121,7 @@ class Answers:
         return found
 
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
-        """CacheWrite `choices` of `call`, by key."""
+        """Keep `choices` of `call`, given by key."""
         self._note_used(choices)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
@@ -152,7 +153,7 @@ class Answers:
 
 
 class CacheRead:
-    """A layer: gives what is known and asks only for the samples that are missing."""
+    """A layer that recalls known samples and passes on only the missing ones."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -175,12 +176,12 @@ class CacheRead:
         except ProviderAuthError:
             raise
         except ProviderError:
-            return recalled
+            return recalled  # fewer samples are better than none; a response says which it has
         return join([recalled, asked], wanted)
 
 
 class Offline:
-    """A layer in the place of everything that sends. Providers that need nobody to answer go on answering."""
+    """A layer that refuses every call, except to providers whose answers stand in the config."""
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         provider = call.provider
@@ -198,7 +199,7 @@ class Offline:
 
 
 class CacheWrite:
-    """A layer: an answer is committed before anybody uses it."""
+    """A layer that commits an answer before anybody uses it, so that a crash loses none that was paid for."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -211,14 +212,14 @@ class CacheWrite:
 
 
 def _weight(stored: StoredChoice) -> int:
-    """Return the room that a choice takes, in token probabilities."""
+    """Return the memory that a choice takes, in units of one token probability."""
     tokens = stored.choice.token_logprobs
     weight = _ENTRY_WEIGHT + len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
     return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
 def _recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
-    """`known` as a response, of which `new` choices count as answers of the cache."""
+    """Return `known` as a response, of which `new` choices count as answers of the cache."""
     stored = list(known.values())
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
@@ -243,7 +244,7 @@ def _stored(call: ModelCall, response: ModelResponse) -> dict[str, StoredChoice]
 
 
 def _shares(usage: Usage, count: int) -> list[Usage]:
-    """`usage` of one request split over its choices; the first ones take what does not divide evenly."""
+    """Split the usage of one request over its choices; the first ones take what does not divide evenly."""
     if count == 1:
         return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]
     cost_usd = None if usage.cost_usd is None else usage.cost_usd / count

@@ -1,4 +1,4 @@
-"""What travels through the layers of the gateway, and the world they live in."""
+"""The call that travels through the gateway, the layers that it passes, and their clock and randomness."""
 
 import asyncio
 import random
@@ -16,13 +16,13 @@ from geval_cli.records import ModelRequest, ModelResponse
 
 
 class ModelCall(Struct, frozen=True):
-    """One request to one provider.
+    """One request to one provider, on its way through the layers.
 
     Attributes:
-        server: what answers it.
-        keys: of its samples, by which equal requests find each other; empty when each is to be sent.
-        outlives_run: whether answers may come from earlier runs and be kept for later ones.
-        number: of the call within its run.
+        server: the model and endpoint that answer it.
+        keys: the cache keys of its samples, by which equal requests find each other; empty when each is to be sent.
+        outlives_run: answers may come from earlier runs, and are kept for later ones.
+        number: counts the calls of a run.
         attempt: counts from 1; a higher one is a repetition.
     """
 
@@ -35,7 +35,7 @@ class ModelCall(Struct, frozen=True):
     attempt: int = 1
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
-        """Return the same call for some of its samples only."""
+        """Return this call, for the given ones of its samples only."""
         if sample_indexes == self.request.sample_indexes:
             return self
         key_of = dict(zip(self.request.sample_indexes, self.keys, strict=False))
@@ -44,7 +44,7 @@ class ModelCall(Struct, frozen=True):
 
 
 class ServerKey(Struct, frozen=True):
-    """A model at an endpoint. All providers that lead there share its pauses and what was found out about it."""
+    """A model at an endpoint. All providers that lead there share its pauses and its known capabilities."""
 
     kind: str
     endpoint: str
@@ -77,7 +77,7 @@ Notice = Callable[[str], None]
 
 
 class Runtime(Struct, frozen=True):
-    """Time and chance, replaceable in tests.
+    """The clock, sleep and randomness that the layers use, replaceable in tests.
 
     Attributes:
         clock: monotonic seconds.

@@ -1,4 +1,4 @@
-"""The innermost layer: calls the provider, unless its key was refused a moment ago."""
+"""The circuit breaker: once a key was refused, calls fail at once instead of asking again."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
 RETRY_AFTER_S = 30.0
-"""So long after a refusal one call may find out whether the key is good by now; a server's process lives long."""
+"""After this time one call may try the key again: the process of `geval serve` lives long enough for a new one."""
 
 
 class _Broken(Struct):
@@ -22,7 +22,7 @@ class _Broken(Struct):
 
 
 class Circuit:
-    """Once a provider's key is refused or its quota used up, later calls to it fail at once with that error.
+    """A layer that remembers a refused key or a used-up quota: later calls to that provider fail at once.
 
     Every `RETRY_AFTER_S` seconds one call is let through; when it is answered, all are again.
     """
@@ -33,7 +33,7 @@ class Circuit:
         self._broken: dict[int, _Broken] = {}
 
     def check(self, provider: Provider) -> None:
-        """Nothing, as long as `provider` may be asked.
+        """Check that `provider` may be asked.
 
         Raises:
             ProviderAuthError: an equal of the one that stopped it.

@@ -1,4 +1,4 @@
-"""Fan-out: many samples in one request where the server takes it, in as few requests as it allows where not."""
+"""Fan-out: ask for many samples in one request if the server takes it, else in as few requests as it allows."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|complet
 
 
 class _Width(Struct):
-    """How many choices a server gives at a time: `most` it ever gave, a limit once it gave fewer than asked for."""
+    """The choices that a server gives at a time: `most` so far, a limit once it gave fewer than asked."""
 
     discovery: Discovery = field(default_factory=Discovery)
     most: int = 1
@@ -41,7 +41,7 @@ class _Width(Struct):
 
 
 class _Gathered(Struct):
-    """What has come so far for one call. A sample whose request failed for good is lost: it is not asked for again."""
+    """The responses for one call so far. A sample whose request failed for good is lost: it is not asked for again."""
 
     parts: list[ModelResponse] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
@@ -53,7 +53,7 @@ class _Gathered(Struct):
 
 
 class FanOut:
-    """A layer: the samples of a call in one request or several, and what came of them as one response."""
+    """A layer that asks for the samples of a call in one request or several, and joins the responses."""
 
     def __init__(self, notice: Notice) -> None:
         self._notice = notice

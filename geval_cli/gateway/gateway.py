@@ -1,4 +1,4 @@
-"""The gateway: builds the stack once and sends every model call of a run through it."""
+"""The gateway: build the stack of layers once, and send every model call of a run through it."""
 
 import itertools
 import time
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
+from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline
 from geval_cli.gateway.call import Layer, ModelCall, Notice, Runtime, ServerKey, compose
 from geval_cli.gateway.capabilities import CapabilityLayer
@@ -31,13 +31,13 @@ _MOST_REPEATED = 64
 
 
 class CallPolicy(Struct, frozen=True):
-    """What watches over the requests of a run.
+    """The rules for the requests of a run.
 
     Attributes:
-        budget: what they may cost; none may leave when it is used up.
-        is_tracing: whether a `RequestEnded` tells of each.
-        is_offline: whether none may leave at all, so that only the cache answers, which is then not written to.
-        is_for_one_run: whether all calls are of one run, so that what it has bought or read once counts once.
+        budget: bounds their cost and number; none may leave when it is used up.
+        is_tracing: a `RequestEnded` tells of each.
+        is_offline: none may leave at all; only the cache answers, and is not written to.
+        is_for_one_run: all calls belong to one run, so an answer that it has bought or read once counts once.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -75,7 +75,7 @@ def build_stack(
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
-        Purse(budget) if budget.max_cost_usd is not None else None,
+        CostReservation(budget) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
         Limits(
             pauses=pauses,
@@ -100,7 +100,7 @@ async def ask_provider(call: ModelCall) -> ModelResponse:
 
 
 class Gateway:
-    """The way to the models for one run: what memory holds is answered at once, the rest goes through the stack.
+    """The model calls of one run: answers in memory are returned at once, all other calls go through the stack.
 
     Belongs to one event loop; closes neither the providers nor the cache.
     """
@@ -123,7 +123,7 @@ class Gateway:
             reads_since: answers kept before this time (of the cache's clock) are asked for again; None reads them all.
             max_concurrency: requests on the wire at once, over all providers; None for no cap.
             runtime: clock, sleep and randomness, if not the real ones.
-            policy: a budget and a log of requests, if there are to be any.
+            policy: budget, offline mode and log of requests; the default has none of them.
         """
         self._on_event = on_event
         self._numbers = itertools.count(1)
@@ -149,7 +149,7 @@ class Gateway:
         self._send = compose(layers, ask_provider)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
+        """Return the choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing.
 
         `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
         somebody else; within one run, the latter do not count at all.
@@ -174,11 +174,11 @@ class Gateway:
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Have `request` asked anew the next time: its answers are of no use to anybody."""
+        """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
 
     def model(self, provider: Provider) -> "BoundModel":
-        """`provider` behind this gateway."""
+        """Return `provider` behind this gateway."""
         return BoundModel(self, provider)
 
     async def aclose(self) -> None:
@@ -186,7 +186,8 @@ class Gateway:
         await self._single_flight.aclose()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
-        """Return the call of `request`; the steps of a criterion are one object for all tests, and hashed once."""
+        """Return the call of `request`, under a number of its own."""
+        # The steps request of a criterion is one object for all tests: hash it once, not once for each test.
         known = self._repeated.get(id(request))
         if known is not None and known.request is request and known.provider is provider:
             return replace(known, number=next(self._numbers))
@@ -199,7 +200,7 @@ class Gateway:
 
 
 class BoundModel(Struct, frozen=True):
-    """One provider behind the gateway: what a judge is made of."""
+    """One provider behind the gateway; it serves as a judge (`judge.metric.Judge`)."""
 
     gateway: Gateway
     provider: Provider
@@ -210,7 +211,7 @@ class BoundModel(Struct, frozen=True):
 
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:
-        """The wire parameters that the provider's config sets."""
+        """Return the wire parameters that the provider's config sets."""
         return self.provider.identity.params
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -221,7 +222,7 @@ class BoundModel(Struct, frozen=True):
 
 
 def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
-    """Return what tells the user something through the events of the run."""
+    """Return a function that tells the user something through the events of the run."""
     return lambda message: on_event(Noticed(message))
 
 

@@ -1,4 +1,4 @@
-"""The tracing layer: tells of every request that leaves, with its time, its attempt and what came of it."""
+"""The log of requests: an event for every one that leaves, with its time, attempt and outcome."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,10 @@ from geval_cli.records import ErrorInfo, ModelResponse, Usage
 
 
 class RequestTrace:
-    """A layer: a `RequestEnded` for each request, without prompt, answer or key. `now` is seconds since 1970."""
+    """A layer that sends a `RequestEnded` for each request, without prompt, answer or key.
+
+    `now` is seconds since 1970.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Single flight: equal requests under way at the same time are sent once, and all who asked get the answer."""
+"""Single flight: send equal requests under way at the same time once, and give the answer to all callers."""
 
 import asyncio
 from functools import partial
@@ -17,7 +17,7 @@ class _Flight(Struct):
     waiters: list[asyncio.Future[ModelResponse]] = field(default_factory=list)
 
     def land(self) -> None:
-        """Tell all who still wait how it ended."""
+        """Hand the outcome to all who still wait."""
         error = None if self.task.cancelled() else self.task.exception()
         for waiter in self.waiters:
             if waiter.done():
@@ -31,10 +31,10 @@ class _Flight(Struct):
 
 
 class SingleFlight:
-    """A layer. The work runs in a task of its own, so that nobody's cancellation takes it away from the others.
+    """A layer that joins equal calls: one task does the work, so that a cancelled caller takes it from no other.
 
-    Who waits has a future of its own, which is settled when that task is done: `asyncio.shield` does the same, in twice
-    as many turns of the event loop for every request of a run.
+    Each caller has a future of its own, which is settled when that task is done: `asyncio.shield` does the same, in
+    twice as many turns of the event loop for every request of a run.
     """
 
     def __init__(self, *, is_for_one_run: bool = False) -> None:
@@ -56,7 +56,7 @@ class SingleFlight:
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
 
     async def aclose(self) -> None:
-        """Stop what is under way. Who waits for it is cancelled."""
+        """Cancel what is under way, and all who wait for it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

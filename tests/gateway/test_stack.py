@@ -27,7 +27,7 @@ SENDING = ("Retry", "CapabilityLayer", "Limits", "BudgetLayer", "Circuit")
             CallPolicy(budget=Budget(max_cost_usd=1.0), is_tracing=True),
             (
                 *("SingleFlight", "CacheRead", "FanOut", "CacheWrite", "Retry", "CapabilityLayer"),
-                *("Purse", "Limits", "BudgetLayer", "RequestTrace", "Circuit"),
+                *("CostReservation", "Limits", "BudgetLayer", "RequestTrace", "Circuit"),
             ),
         ),
     ],
