@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import datetime
-from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -67,9 +66,14 @@ def compose(layers: Iterable[Layer], send: Handler) -> Handler:
     """Return the handler that sends a call through `layers`, outermost first, and then to `send`."""
     handler = send
     for layer in reversed(tuple(layers)):
-        # A partial and no closure: it costs no frame of its own, in each layer, for each call.
-        handler = partial(layer.__call__, send_next=handler)
+        handler = _bind(layer, handler)
     return handler
+
+
+def _bind(layer: Layer, send_next: Handler) -> Handler:
+    # Not functools.partial: with a keyword it takes twice as long, in each layer, for each call.
+    answer = layer.__call__
+    return lambda call: answer(call, send_next)
 
 
 Notice = Callable[[str], None]
