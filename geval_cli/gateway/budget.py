@@ -18,7 +18,7 @@ _HINT = "what is finished is kept; `geval run CONFIG --resume` with a larger bud
 
 
 class Budget(Struct):
-    """What may be spent, and what has been.
+    """A bound on spending, and the sum of what was spent.
 
     Attributes:
         max_cost_usd: US dollars for answers; None for no bound. Exceeded by one request of each kind at most, as far as
@@ -35,7 +35,7 @@ class Budget(Struct):
     _ended: BudgetError | None = None
 
     def check(self) -> None:
-        """Nothing, as long as one more request may leave.
+        """Check that one more request may leave.
 
         Raises:
             BudgetError: the budget is used up, or nobody can say any more how much of it is.
@@ -71,41 +71,33 @@ class Budget(Struct):
         self.cost_usd += cost_usd
 
     def end(self, message: str, *, hint: str) -> None:
-        """Let nothing more leave, for a reason that the budget itself knows nothing of."""
+        """Let nothing more leave, for a reason from outside: results that cannot be stored, for example."""
         self._ended = BudgetError(message, hint=hint)
 
     def give_up(self, provider_label: str) -> None:
-        """Let nothing more leave: of an answer nobody can say what it cost, nor what its like cost."""
+        """Let nothing more leave: the cost of an answer is unknown, and no earlier one tells what to expect."""
         self._unpriced = provider_label
 
 
 class BudgetLayer:
-    """A layer: lets a request leave if the budget allows it, and takes its cost from the budget.
+    """A layer that lets a request leave if the budget allows one more, and counts it.
 
-    It stands innermost, so that each repetition counts as what it is, and answers of the cache cost nothing.
+    It stands behind the retries and the cache, so that each repetition counts and cached answers do not.
     """
 
-    def __init__(
-        self, following: Handler, budget: Budget, *, check_provider: Callable[[Provider], None]
-    ) -> None:
-        self._following = following
+    def __init__(self, budget: Budget, *, check_provider: Callable[[Provider], None]) -> None:
         self._budget = budget
         self._check_provider = check_provider
 
-    def check(self, provider: Provider) -> None:
-        """Nothing, as long as `provider` may be asked; raises what keeps a request to it from leaving."""
-        self._check_provider(provider)
-        self._budget.check()
-
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         # Before anything is counted: a provider whose key was refused is asked nothing.
         self._check_provider(call.provider)
         self._budget.take_request()
-        return await self._following(call)
+        return await send_next(call)
 
 
 class _Kind(Struct, frozen=True):
-    """Requests that should cost alike: of one purpose, to one model."""
+    """A key for requests that should cost alike: of one purpose, to one model."""
 
     server: ServerKey
     role: Role
@@ -116,7 +108,7 @@ class _Kind(Struct, frozen=True):
 
 
 class _Price(Struct):
-    """What requests of one kind have cost so far; `is_asked` while the first one is under way."""
+    """The cost of the requests of one kind so far; `is_asked` while the first one is under way."""
 
     cost_usd: float = 0.0
     answers: int = 0
@@ -129,32 +121,31 @@ class _Price(Struct):
         self.characters += characters * answers
 
     def expected_usd(self, *, answers: int, characters: int) -> float:
-        """Return the mean, or more for a question that is longer than the mean one."""
+        """Return the mean cost so far, or in proportion more for a question that is longer than the mean one."""
         each_usd, usual = self.cost_usd / self.answers, self.characters / self.answers
         return each_usd * answers * max(1.0, characters / max(usual, 1.0))
 
 
-class Purse:
-    """A layer: keeps a bound on money with many requests under way, by setting aside what these will cost.
+class CostReservation:
+    """A layer that keeps a bound on money with many requests under way, by reserving what each is expected to cost.
 
     The first request of each kind goes alone, and its cost is what the next ones of it are expected to take. A request
     for which no money would be left waits until those under way have been answered. An answer that does not say what it
-    took is charged what was set aside. It stands above the limits, so that who waits here takes nobody's slot.
+    took is charged what was reserved. It stands above the limits, so that a call that waits here holds no slot.
     """
 
-    def __init__(self, following: Handler, budget: Budget) -> None:
-        self._following = following
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._prices: defaultdict[_Kind, _Price] = defaultdict(_Price)
         self._reserved_usd = 0.0
         self._under_way = 0
         self._waiting: list[asyncio.Future[None]] = []
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         price = self._prices[_kind_of(call)]
         set_aside_usd = await self._reserve(price, call)
         try:
-            response = await self._following(call)
+            response = await send_next(call)
         except ProviderResponseError as error:
             self._budget.pay(set_aside_usd if error.cost_usd is None else error.cost_usd)
             raise
@@ -179,7 +170,7 @@ class Purse:
             self._budget.give_up(call.provider.label)
 
     async def _reserve(self, price: _Price, call: ModelCall) -> float:
-        """Wait until the request may leave; returns what is set aside for it, 0 for the first of its kind.
+        """Wait until the request may leave, and return what is reserved for it: 0 for the first of its kind.
 
         Raises:
             BudgetError: the money is used up.

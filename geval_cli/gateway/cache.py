@@ -1,9 +1,9 @@
-"""The cache layers: `CacheRead` answers what was answered before, `Keep` commits every answer as it comes."""
+"""The cache layers: `CacheRead` recalls answers, `CacheWrite` commits them, `Offline` refuses the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from geval_cli.errors import ProviderAuthError, ProviderError, StoreError
+from geval_cli.errors import OfflineError, ProviderAuthError, ProviderError, StoreError
 from geval_cli.gateway.call import Handler, ModelCall, Notice
 from geval_cli.gateway.responses import join
 from geval_cli.records import ModelResponse, Usage
@@ -15,9 +15,12 @@ _MEMORY_BESIDE_A_STORE = 40_000
 _ENTRY_WEIGHT = 40
 _CHARACTERS_PER_WEIGHT = 150
 
+_SELF_CONTAINED = frozenset({"echo", "scripted"})
+"""Kinds of providers whose answers stand in the config: nothing is asked, on this machine or elsewhere."""
+
 
 class ChoiceStore(Protocol):
-    """Where choices are kept; `store.cache.ResponseCache` is one."""
+    """A place that keeps choices between runs; `store.cache.ResponseCache` is one."""
 
     async def get_many(
         self, keys: Sequence[str], *, since: float | None = None
@@ -29,7 +32,7 @@ class ChoiceStore(Protocol):
 
 
 class Memory:
-    """Choices of this process, the last that were put or read. `weight` bounds them, in units of about 150 bytes."""
+    """Choices kept in memory, least recently used out first. `weight` bounds them, in units of about 150 bytes."""
 
     def __init__(self, weight: int = _MEMORY_WEIGHT) -> None:
         self.most = weight
@@ -43,7 +46,7 @@ class Memory:
         return found
 
     def put(self, choices: Mapping[str, StoredChoice]) -> None:
-        """CacheWrite `choices`, in the place of those that nobody has asked for in the longest time."""
+        """Keep `choices`, and forget those that nobody has asked for in the longest time when there is no room."""
         for key, stored in choices.items():
             older = self._choices.pop(key, None)
             self._choices[key] = stored
@@ -84,14 +87,15 @@ class Answers:
         self._used = KeyFilter() if is_for_one_run else None
 
     def at_hand(self, call: ModelCall) -> ModelResponse | None:
-        """The answer to `call`, if all of it is in memory. Most tests ask for the steps when they are long known."""
+        """Return the answer to `call` if all of it is in memory, else None."""
+        # Most tests ask for steps that are long known: the stack, and its task for each call, would be wasted on them.
         found = self._memory.get(call.keys)
         if not found or len(found) < len(call.keys):
             return None
         return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))
 
     def recalled(self, known: Mapping[int, tuple[str, StoredChoice]]) -> ModelResponse:
-        """Return what is known, by sample, as a response; what the run has used before does not count again."""
+        """Return the known choices, by sample, as a response; those that the run has used before do not count again."""
         new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
@@ -103,7 +107,7 @@ class Answers:
                 self._used.add(key)
 
     async def find(self, call: ModelCall) -> Mapping[str, StoredChoice]:
-        """Return what is known of the samples of `call`, by key."""
+        """Return the known choices for the samples of `call`, by key."""
         found = self._memory.get(call.keys)
         missing = [key for key in call.keys if key not in found]
         if missing and call.outlives_run and self._store is not None:
@@ -117,7 +121,7 @@ class Answers:
         return found
 
     async def keep(self, call: ModelCall, choices: Mapping[str, StoredChoice]) -> None:
-        """CacheWrite `choices` of `call`, by key."""
+        """Keep `choices` of `call`, given by key."""
         self._note_used(choices)
         if call.outlives_run and self._store is not None and self._is_written:
             try:
@@ -149,57 +153,73 @@ class Answers:
 
 
 class CacheRead:
-    """A layer: gives what is known and asks only for the samples that are missing."""
+    """A layer that recalls known samples and passes on only the missing ones."""
 
-    def __init__(self, following: Handler, answers: Answers) -> None:
-        self._following = following
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not call.keys:
-            return await self._following(call)
+            return await send_next(call)
         wanted = call.request.sample_indexes
         found = await self._answers.find(call)
         pairs = zip(wanted, call.keys, strict=True)
         known = {index: (key, found[key]) for index, key in pairs if key in found}
         missing = tuple(index for index in wanted if index not in known)
         if not known:
-            return await self._following(call)
+            return await send_next(call)
         recalled = self._answers.recalled(known)
         if not missing:
             return recalled
         try:
-            asked = await self._following(call.for_samples(missing))
+            asked = await send_next(call.for_samples(missing))
         except ProviderAuthError:
             raise
         except ProviderError:
-            return recalled
+            return recalled  # fewer samples are better than none; a response says which it has
         return join([recalled, asked], wanted)
 
 
-class CacheWrite:
-    """A layer: an answer is committed before anybody uses it."""
+class Offline:
+    """A layer that refuses every call, except to providers whose answers stand in the config."""
 
-    def __init__(self, following: Handler, answers: Answers) -> None:
-        self._following = following
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        provider = call.provider
+        if provider.identity.kind in _SELF_CONTAINED:
+            return await send_next(call)
+        if call.outlives_run:
+            message = f"the cache has no answer of {provider.label} to this, and --offline sends nothing"
+            hint = (
+                "run it once without --offline; a config, prompt or base URL that was changed is asked again"
+            )
+        else:
+            message = f"answers of {provider.label} are never kept in the cache, and --offline sends nothing"
+            hint = "have its output in the tests (`output:`), or leave --offline out"
+        raise OfflineError(message, provider_id=provider.id, hint=hint)
+
+
+class CacheWrite:
+    """A layer that commits an answer before anybody uses it, so that a crash loses none that was paid for."""
+
+    def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
-        response = await self._following(call)
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        response = await send_next(call)
         if call.keys:
             await self._answers.keep(call, _stored(call, response))
         return response
 
 
 def _weight(stored: StoredChoice) -> int:
-    """Return the room that a choice takes, in token probabilities."""
+    """Return the memory that a choice takes, in units of one token probability."""
     tokens = stored.choice.token_logprobs
     weight = _ENTRY_WEIGHT + len(stored.choice.text) // _CHARACTERS_PER_WEIGHT
     return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
 def _recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
-    """`known` as a response, of which `new` choices count as answers of the cache."""
+    """Return `known` as a response, of which `new` choices count as answers of the cache."""
     stored = list(known.values())
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
@@ -224,7 +244,7 @@ def _stored(call: ModelCall, response: ModelResponse) -> dict[str, StoredChoice]
 
 
 def _shares(usage: Usage, count: int) -> list[Usage]:
-    """`usage` of one request split over its choices; the first ones take what does not divide evenly."""
+    """Split the usage of one request over its choices; the first ones take what does not divide evenly."""
     if count == 1:
         return [Usage(1, usage.input_tokens, usage.output_tokens, cost_usd=usage.cost_usd)]
     cost_usd = None if usage.cost_usd is None else usage.cost_usd / count

@@ -1,4 +1,4 @@
-"""Capabilities: a parameter that a server does not take is left out or replaced, remembered, and told once."""
+"""Capabilities: leave out or replace parameters that a server refuses, remember them, and tell the user once."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _PATIENCE_FOR_LOGPROBS_S = 10.0
 
 
 class _Capabilities(Struct):
-    """What one server was found to take."""
+    """The parameters that one server was found to refuse, and those still to be found out."""
 
     discovery: Discovery = field(default_factory=Discovery)
     left_out: set[str] = field(default_factory=set)
@@ -43,7 +43,7 @@ class _Capabilities(Struct):
     def adapt(
         self, request: ModelRequest, config: Mapping[str, JsonValue]
     ) -> tuple[ModelRequest, tuple[str, ...]]:
-        """`request` as this server takes it, and what had to be left out for that. None in params leaves one out."""
+        """Return `request` as this server takes it, and the names left out. A param of None is not sent."""
         if not self.has_limits:
             return request, ()
         params = dict(request.params)
@@ -76,7 +76,7 @@ class _Capabilities(Struct):
                 dropped.append(name)
 
     def refuse(self, parameter: str, sent: ModelRequest) -> str:
-        """Remember that `sent` was refused because of `parameter`. Returns what the user is told, in words."""
+        """Remember that `sent` was refused because of `parameter`, and return a sentence for the user."""
         if parameter in _REPLACED_BY and parameter not in self.replaced:
             self.replaced.add(parameter)
             return f"takes `{_REPLACED_BY[parameter]}` instead of `{parameter}`"
@@ -98,38 +98,37 @@ class _Capabilities(Struct):
 
 
 class CapabilityLayer:
-    """A layer: asks as the server was found to take it, and finds that out with the first call that needs it."""
+    """A layer that adapts each call to its server, and lets the first call that needs a parameter find out about it."""
 
-    def __init__(self, following: Handler, notice: Notice) -> None:
-        self._following = following
+    def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._servers: defaultdict[ServerKey, _Capabilities] = defaultdict(_Capabilities)
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         server = self._servers[call.server]
         needed = _features(call)
         if not server.discovery.unknown(needed):
-            return await self._ask(call, server)
+            return await self._ask(call, server, send_next)
         patience_s = _PATIENCE_FOR_LOGPROBS_S if LOGPROBS in needed else _PATIENCE_S
         claimed = await server.discovery.claim(needed, patience_s=patience_s)
         if not claimed:
-            return await self._ask(call, server)
+            return await self._ask(call, server, send_next)
         known: frozenset[str] = frozenset()
         try:
-            response = await self._ask(call, server)
+            response = await self._ask(call, server, send_next)
             is_open = not (server.gives_logprobs or LOGPROBS in server.left_out)
             known = claimed - {LOGPROBS} if is_open else claimed
         finally:
             server.discovery.settle(claimed, known=known)
         return response
 
-    async def _ask(self, call: ModelCall, server: _Capabilities) -> ModelResponse:
+    async def _ask(self, call: ModelCall, server: _Capabilities, send_next: Handler) -> ModelResponse:
         config = call.provider.identity.params
         while True:
             request, dropped = server.adapt(call.request, config)
             try:
                 sent = call if request is call.request else replace(call, request=request)
-                response = await self._following(sent)
+                response = await send_next(sent)
             except UnsupportedParameterError as error:
                 if error.parameter in _ALWAYS_NEEDED:
                     raise
@@ -148,7 +147,7 @@ class CapabilityLayer:
     def _missing_logprobs(
         self, call: ModelCall, sent: ModelRequest, response: ModelResponse
     ) -> tuple[str, ...]:
-        """Notices a server that accepts the wish for log-probabilities and ignores it."""
+        """Notice a server that accepts the request for log-probabilities and ignores it."""
         server = self._servers[call.server]
         if not sent.want_logprobs or server.gives_logprobs:
             return ()

@@ -1,17 +1,16 @@
-"""The innermost layer: calls the provider, unless its key was refused a moment ago."""
+"""The circuit breaker: once a key was refused, calls fail at once instead of asking again."""
 
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from geval_cli.errors import ProviderAuthError
-from geval_cli.gateway.call import ModelCall
-from geval_cli.gateway.responses import align
+from geval_cli.gateway.call import Handler, ModelCall
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelResponse
 
 RETRY_AFTER_S = 30.0
-"""So long after a refusal one call may find out whether the key is good by now; a server's process lives long."""
+"""After this time one call may try the key again: the process of `geval serve` lives long enough for a new one."""
 
 
 class _Broken(Struct):
@@ -23,7 +22,7 @@ class _Broken(Struct):
 
 
 class Circuit:
-    """Once a provider's key is refused or its quota used up, later calls to it fail at once with that error.
+    """A layer that remembers a refused key or a used-up quota: later calls to that provider fail at once.
 
     Every `RETRY_AFTER_S` seconds one call is let through; when it is answered, all are again.
     """
@@ -34,7 +33,7 @@ class Circuit:
         self._broken: dict[int, _Broken] = {}
 
     def check(self, provider: Provider) -> None:
-        """Nothing, as long as `provider` may be asked.
+        """Check that `provider` may be asked.
 
         Raises:
             ProviderAuthError: an equal of the one that stopped it.
@@ -50,17 +49,16 @@ class Circuit:
                 hint=first.hint,
             )
 
-    async def send(self, call: ModelCall) -> ModelResponse:
-        """Return one request to the provider. The choices are aligned with the request's samples."""
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         provider = call.provider
         self.check(provider)
         broken = self._broken.get(id(provider))
         if broken is not None:
             broken.until = self._clock() + RETRY_AFTER_S  # this call finds out; the others do not wait for it
         try:
-            response = await provider.complete(call.request)
+            response = await send_next(call)
         except ProviderAuthError as error:
             self._broken[id(provider)] = _Broken(provider, error, self._clock() + RETRY_AFTER_S)
             raise
         self._broken.pop(id(provider), None)
-        return align(response, call.request)
+        return response

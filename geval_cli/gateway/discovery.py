@@ -1,11 +1,11 @@
-"""Finding out once: the first call that needs something unknown of a server goes ahead, the others wait for it."""
+"""Discovery: the first call that needs an unknown feature of a server goes ahead, the others wait for it."""
 
 import asyncio
 from collections.abc import Set as AbstractSet
 
 
 class Discovery:
-    """What is known about one server's features. Belongs to one event loop."""
+    """The known features of one server, and those that a call is finding out about. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()

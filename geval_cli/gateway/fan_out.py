@@ -1,4 +1,4 @@
-"""Fan-out: many samples in one request where the server takes it, in as few requests as it allows where not."""
+"""Fan-out: ask for many samples in one request if the server takes it, else in as few requests as it allows."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ _NAMES_N = re.compile(r"(?<![\\\w])(n|n_cmpl|n_choices|n_parallel)(?!\w)|complet
 
 
 class _Width(Struct):
-    """How many choices a server gives at a time: `most` it ever gave, a limit once it gave fewer than asked for."""
+    """The choices that a server gives at a time: `most` so far, a limit once it gave fewer than asked."""
 
     discovery: Discovery = field(default_factory=Discovery)
     most: int = 1
@@ -41,7 +41,7 @@ class _Width(Struct):
 
 
 class _Gathered(Struct):
-    """What has come so far for one call. A sample whose request failed for good is lost: it is not asked for again."""
+    """The responses for one call so far. A sample whose request failed for good is lost: it is not asked for again."""
 
     parts: list[ModelResponse] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
@@ -53,42 +53,46 @@ class _Gathered(Struct):
 
 
 class FanOut:
-    """A layer: the samples of a call in one request or several, and what came of them as one response."""
+    """A layer that asks for the samples of a call in one request or several, and joins the responses."""
 
-    def __init__(self, following: Handler, notice: Notice) -> None:
-        self._following = following
+    def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self._widths: defaultdict[ServerKey, _Width] = defaultdict(_Width)
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         wanted = call.request.sample_indexes
         if len(wanted) == 1:
-            return await self._following(call)
+            return await send_next(call)
         width = self._widths[call.server]
         gathered = _Gathered()
         claimed = await width.discovery.claim({_FEATURE}, patience_s=_PATIENCE_S)
         if claimed:
-            await self._find_out(call, width, gathered)
+            await self._find_out(call, width, gathered, send_next)
         while missing := gathered.missing(wanted):
-            await self._ask(call, width.chunks(missing), gathered)
+            await self._ask(call, width.chunks(missing), gathered, send_next)
         if not gathered.parts and gathered.error is not None:
             raise gathered.error
         return join(gathered.parts, wanted)
 
-    async def _find_out(self, call: ModelCall, width: _Width, gathered: _Gathered) -> None:
+    async def _find_out(
+        self, call: ModelCall, width: _Width, gathered: _Gathered, send_next: Handler
+    ) -> None:
         known: frozenset[str] = frozenset()
         try:
-            response = await self._send(call, width)
+            response = await self._send(call, width, send_next)
             known = frozenset({_FEATURE})
             if response is not None:
                 gathered.parts.append(response)
         finally:
             width.discovery.settle({_FEATURE}, known=known)
 
-    async def _ask(self, call: ModelCall, chunks: Sequence[tuple[int, ...]], gathered: _Gathered) -> None:
+    async def _ask(
+        self, call: ModelCall, chunks: Sequence[tuple[int, ...]], gathered: _Gathered, send_next: Handler
+    ) -> None:
         width = self._widths[call.server]
         answers = await asyncio.gather(
-            *(self._send(call.for_samples(chunk), width) for chunk in chunks), return_exceptions=True
+            *(self._send(call.for_samples(chunk), width, send_next) for chunk in chunks),
+            return_exceptions=True,
         )
         for chunk, answer in zip(chunks, answers, strict=True):
             if isinstance(answer, ModelResponse):
@@ -99,11 +103,11 @@ class FanOut:
             elif isinstance(answer, BaseException):
                 raise answer
 
-    async def _send(self, call: ModelCall, width: _Width) -> ModelResponse | None:
+    async def _send(self, call: ModelCall, width: _Width, send_next: Handler) -> ModelResponse | None:
         """Return the answer, or None when the server refuses to give several choices at once."""
         asked = len(call.request.sample_indexes)
         try:
-            response = await self._following(call)
+            response = await send_next(call)
         except ProviderRequestError as error:
             if asked == 1 or not _refuses_n(error):
                 raise

@@ -1,4 +1,4 @@
-"""The gateway: builds the stack once and sends every model call of a run through it."""
+"""The gateway: build the stack of layers once, and send every model call of a run through it."""
 
 import itertools
 import time
@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RunEvent
-from geval_cli.gateway.budget import Budget, BudgetLayer, Purse
-from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite
-from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
+from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
+from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline
+from geval_cli.gateway.call import Layer, ModelCall, Notice, Runtime, ServerKey, compose
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.gateway.limits import Limits
-from geval_cli.gateway.offline import Offline
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.gateway.request_log import RequestTrace
+from geval_cli.gateway.responses import align
 from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider
@@ -31,13 +31,13 @@ _MOST_REPEATED = 64
 
 
 class CallPolicy(Struct, frozen=True):
-    """What watches over the requests of a run.
+    """The rules for the requests of a run.
 
     Attributes:
-        budget: what they may cost; none may leave when it is used up.
-        is_tracing: whether a `RequestEnded` tells of each.
-        is_offline: whether none may leave at all, so that only the cache answers, which is then not written to.
-        is_for_one_run: whether all calls are of one run, so that what it has bought or read once counts once.
+        budget: bounds their cost and number; none may leave when it is used up.
+        is_tracing: a `RequestEnded` tells of each.
+        is_offline: none may leave at all; only the cache answers, and is not written to.
+        is_for_one_run: all calls belong to one run, so an answer that it has bought or read once counts once.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -46,13 +46,63 @@ class CallPolicy(Struct, frozen=True):
     is_for_one_run: bool = False
 
 
-class Gateway:
-    """Model calls of one run. Belongs to one event loop; closes neither the providers nor the cache.
+def build_stack(
+    *,
+    single_flight: SingleFlight,
+    answers: Answers,
+    policy: CallPolicy,
+    runtime: Runtime,
+    on_event: Callable[[RunEvent], None],
+    max_concurrency: int | None,
+) -> list[Layer]:
+    """Return the layers that a call passes on its way to a provider, outermost first."""
+    circuit, pauses = Circuit(runtime.clock), Pauses(runtime.clock)
+    budget, notice = policy.budget, _notice_of(on_event)
+    layers: list[Layer | None] = [
+        # Outermost, so that of equal calls only one is looked up, waits and is paid for.
+        single_flight,
+        # Before all that sends: a known sample needs no slot, no budget and no working key.
+        CacheRead(answers),
+        # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
+        Offline() if policy.is_offline else None,
+        # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
+        FanOut(notice),
+        # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
+        CacheWrite(answers),
+        # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
+        Retry(pauses=pauses, runtime=runtime, notice=notice),
+        # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
+        # that wait for what the first one finds out must hold no slot.
+        CapabilityLayer(notice),
+        # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
+        CostReservation(budget) if budget.max_cost_usd is not None else None,
+        # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
+        Limits(
+            pauses=pauses,
+            check_provider=circuit.check,
+            check_budget=budget.check,
+            runtime=runtime,
+            max_concurrency=max_concurrency,
+        ),
+        # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
+        BudgetLayer(budget, check_provider=circuit.check),
+        # Times the request alone, without the waits above.
+        RequestTrace(on_event) if policy.is_tracing else None,
+        # Innermost: it learns of a refused key before any other layer acts on the error.
+        circuit,
+    ]
+    return [layer for layer in layers if layer is not None]
 
-    Outermost first: what is at hand in memory, single flight, recall (cache), fan-out, keep (cache), retry,
-    capabilities, purse (where money is bounded), limits, budget, circuit. The wait for a feature to be found out, for a
-    price, for a pause or for a retry holds no slot; every request on the wire, each part of a fan-out and each
-    repetition too, passes limits and budget; every answer is kept as it comes.
+
+async def ask_provider(call: ModelCall) -> ModelResponse:
+    """Send one request, behind all layers. The choices are aligned with the request's samples."""
+    return align(await call.provider.complete(call.request), call.request)
+
+
+class Gateway:
+    """The model calls of one run: answers in memory are returned at once, all other calls go through the stack.
+
+    Belongs to one event loop; closes neither the providers nor the cache.
     """
 
     def __init__(
@@ -73,44 +123,33 @@ class Gateway:
             reads_since: answers kept before this time (of the cache's clock) are asked for again; None reads them all.
             max_concurrency: requests on the wire at once, over all providers; None for no cap.
             runtime: clock, sleep and randomness, if not the real ones.
-            policy: a budget and a log of requests, if there are to be any.
+            policy: budget, offline mode and log of requests; the default has none of them.
         """
         self._on_event = on_event
         self._numbers = itertools.count(1)
         # By the request's id, which is not used again as long as the call is held.
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
-        answers = self._answers = Answers(
+        self._answers = Answers(
             cache,
             since=reads_since,
-            notice=self._notice,
+            notice=_notice_of(on_event),
             is_written=not policy.is_offline,
             is_for_one_run=policy.is_for_one_run,
         )
-        pauses = Pauses(runtime.clock)
-        circuit = Circuit(runtime.clock)
-        handler: Handler = RequestTrace(circuit.send, on_event) if policy.is_tracing else circuit.send
-        handler = BudgetLayer(handler, policy.budget, check_provider=circuit.check)
-        handler = Limits(
-            handler,
-            pauses=pauses,
-            check=handler.check,
+        self._single_flight = SingleFlight(is_for_one_run=policy.is_for_one_run)
+        layers = build_stack(
+            single_flight=self._single_flight,
+            answers=self._answers,
+            policy=policy,
             runtime=runtime,
+            on_event=on_event,
             max_concurrency=max_concurrency,
         )
-        if policy.budget.max_cost_usd is not None:
-            handler = Purse(handler, policy.budget)
-        handler = CapabilityLayer(handler, self._notice)
-        handler = Retry(handler, pauses=pauses, runtime=runtime, notice=self._notice)
-        handler = CacheWrite(handler, answers)
-        handler = FanOut(handler, self._notice)
-        if policy.is_offline:
-            handler = Offline(handler)
-        handler = CacheRead(handler, answers)
-        self._stack = SingleFlight(handler, is_for_one_run=policy.is_for_one_run)
+        self._send = compose(layers, ask_provider)
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        """The choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing there.
+        """Return the choices for `request`, in the order of the response's `sample_indexes`; lost samples are missing.
 
         `usage.requests` counts choices, `cached_requests` those that came from the cache or from an equal request of
         somebody else; within one run, the latter do not count at all.
@@ -124,7 +163,7 @@ class Gateway:
         try:
             response = self._answers.at_hand(call)
             if response is None:
-                response = await self._stack(call)
+                response = await self._send(call)
             elif len(self._repeated) < _MOST_REPEATED:
                 self._repeated[id(request)] = call
         except ProviderError:
@@ -135,19 +174,20 @@ class Gateway:
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
-        """Have `request` asked anew the next time: its answers are of no use to anybody."""
+        """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
 
     def model(self, provider: Provider) -> "BoundModel":
-        """`provider` behind this gateway."""
+        """Return `provider` behind this gateway."""
         return BoundModel(self, provider)
 
     async def aclose(self) -> None:
         """Stop what is still under way. Safe to call twice."""
-        await self._stack.aclose()
+        await self._single_flight.aclose()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
-        """Return the call of `request`; the steps of a criterion are one object for all tests, and hashed once."""
+        """Return the call of `request`, under a number of its own."""
+        # The steps request of a criterion is one object for all tests: hash it once, not once for each test.
         known = self._repeated.get(id(request))
         if known is not None and known.request is request and known.provider is provider:
             return replace(known, number=next(self._numbers))
@@ -158,12 +198,9 @@ class Gateway:
         role, name = call.request.role, call.provider.id
         self._on_event(ModelCalled(role, name, usage, call=call.number, duration_ms=duration_ms, **outcome))
 
-    def _notice(self, message: str) -> None:
-        self._on_event(Noticed(message))
-
 
 class BoundModel(Struct, frozen=True):
-    """One provider behind the gateway: what a judge is made of."""
+    """One provider behind the gateway; it serves as a judge (`judge.metric.Judge`)."""
 
     gateway: Gateway
     provider: Provider
@@ -174,7 +211,7 @@ class BoundModel(Struct, frozen=True):
 
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:
-        """The wire parameters that the provider's config sets."""
+        """Return the wire parameters that the provider's config sets."""
         return self.provider.identity.params
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -184,8 +221,14 @@ class BoundModel(Struct, frozen=True):
         await self.gateway.forget(self.provider, request)
 
 
+def _notice_of(on_event: Callable[[RunEvent], None]) -> Notice:
+    """Return a function that tells the user something through the events of the run."""
+    return lambda message: on_event(Noticed(message))
+
+
 def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> ModelCall:
-    """Return a judge of any kind is asked equal questions once in a run: all tests are judged by the same steps."""
+    """Return the call of `request`, with the keys by which equal ones find each other."""
+    # A judge of any kind is asked equal questions once in a run: all tests are judged by the same steps.
     is_shared = provider.is_cacheable or request.role is Role.JUDGE
     identity = provider.identity
     keys = choice_keys(identity, request) if is_shared else ()

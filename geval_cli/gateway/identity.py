@@ -1,4 +1,4 @@
-"""The cache key: a hash of everything that changes an answer, and of nothing else."""
+"""The cache key of a sample: a hash of everything that changes an answer, and of nothing else."""
 
 import hashlib
 

@@ -1,13 +1,16 @@
-"""Limits: how many requests may be on the wire at once, and how many, and how many tokens, in a minute."""
+"""Limits: bound the requests on the wire at once, and the requests and tokens in a minute."""
 
 import asyncio
+import contextlib
+import math
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
+from http import HTTPStatus
 
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
-from geval_cli.gateway.adaptive import AdaptiveSlots, CallOutcome
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
 from geval_cli.gateway.pauses import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
@@ -20,13 +23,93 @@ _ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certific
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
 _LOOK_AGAIN_S = 0.05
-# Service unavailable; and what Anthropic answers while it is overloaded.
-_OVERLOADED = frozenset({503, 529})
+_OVERLOADED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529 is Anthropic's own, and has no name
+_GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved
 _NEVER_HALVED = 0  # the ticket of the slots that all servers share: only a server's own shrink
 
 
+class CallOutcome(Enum):
+    """A server's reaction to the pace: fine, too fast, or unknown (as with a bad request or a lost connection)."""
+
+    CLEAN = auto()
+    OVERLOAD = auto()
+    UNCLEAR = auto()
+
+
+class AdaptiveSlots:
+    """Slots for requests on the wire, first come, first served.
+
+    They begin at the cap, which is the user's word for what the server takes. An overload halves them, once for all
+    requests that were under way when it showed: only what is sent at the new pace can show that it is still too fast.
+    Each round of clean answers gives some back, up to the cap.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        """Begin with `most` slots; None for as many as are asked for."""
+        self._most = math.inf if most is None else float(most)
+        self._step = 1.0 if most is None else max(1.0, most * _GROWTH)
+        self._allowed = self._most
+        self._taken = 0
+        self._halvings = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def allowed(self) -> float:
+        """Return the number of requests that may be on the wire at once now."""
+        return self._allowed
+
+    async def acquire(self) -> int:
+        """Wait for a slot, and return the ticket that `release` needs."""
+        ticket = self.take()
+        if ticket is None:
+            await self._wait_in_line()
+            ticket = self._halvings
+        return ticket
+
+    def take(self) -> int | None:
+        """Take a slot without waiting, and return its ticket; None when none is free or others wait for one."""
+        if self._waiting or not self._has_room:
+            return None
+        self._taken += 1
+        return self._halvings
+
+    def release(self, ticket: int, outcome: CallOutcome = CallOutcome.UNCLEAR) -> None:
+        """Give back the slot of `ticket`, and adapt the number of slots to how the server took the request."""
+        if outcome is CallOutcome.OVERLOAD and ticket == self._halvings:
+            self._allowed = max(1.0, min(self._allowed, self._taken) / 2)
+            self._halvings += 1
+        elif outcome is CallOutcome.CLEAN and self._allowed < self._most:
+            self._allowed = min(self._most, self._allowed + self._step / self._allowed)
+        self._taken -= 1
+        self._admit_next()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._taken + 1 <= self._allowed
+
+    async def _wait_in_line(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it had its slot already
+                self._taken -= 1
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(turn)
+            self._admit_next()
+            raise
+
+    def _admit_next(self) -> None:
+        while self._waiting and self._has_room:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
+
+
 class Taken(Struct):
-    """An amount that was taken from a `Window`; corrected when the true amount is known."""
+    """An amount taken from a `Window`, to be corrected when the true amount is known."""
 
     at: float
     amount: float
@@ -34,7 +117,7 @@ class Taken(Struct):
 
 
 class Window:
-    """A cap per minute: what was taken within the last 60 seconds never adds up to more than it.
+    """A cap per minute as a sliding window: the amounts of the last 60 seconds never add up to more than it.
 
     A single amount above the cap is let through when nothing else was taken. A cap below 1 is one per longer span.
     `margin_s` is for what is on its way: what was taken first may reach the server late, and what comes after it early.
@@ -48,7 +131,7 @@ class Window:
         self._total = 0.0
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return how long from `now` until `amount` may be taken, in seconds; 0 when it may be at once."""
+        """Return the seconds from `now` until `amount` may be taken; 0 when it may be at once."""
         while self._taken and self._taken[0].at + self._span_s <= now:
             left = self._taken.popleft()
             left.has_left = True
@@ -76,13 +159,13 @@ class Window:
 
 
 class _Slots(Struct):
-    """What a request holds while it is on the wire: a slot of its server, and one of all that the run may have."""
+    """The two slots that a request holds while it is on the wire: one of its server, and one of the whole run."""
 
     own: AdaptiveSlots
     overall: AdaptiveSlots | None
 
     async def acquire(self) -> int:
-        """Return both slots, the server's own first; returns what `release` needs."""
+        """Wait for both slots, the server's own first, and return the ticket that `release` needs."""
         ticket = await self.own.acquire()
         if self.overall is not None:
             try:
@@ -93,7 +176,7 @@ class _Slots(Struct):
         return ticket
 
     def take(self) -> int | None:
-        """Return both slots, if nobody waits for one of them and both are there; as `acquire`, which would wait."""
+        """Take both slots without waiting, and return their ticket; None when one is not free."""
         ticket = self.own.take()
         if ticket is not None and self.overall is not None and self.overall.take() is None:
             self.own.release(ticket)
@@ -107,14 +190,14 @@ class _Slots(Struct):
 
 
 class _Admission(Struct):
-    """What a call was let through with."""
+    """A call's permission to leave: the ticket of its slots, and the tokens counted for it."""
 
     ticket: int
     tokens: Taken | None
 
 
 class _Weights(Struct):
-    """How many tokens requests of a lane take: what they read can be guessed, what is written to them not."""
+    """The mean number of tokens of a queue's requests: input can be estimated beforehand, output cannot."""
 
     answers: int = 0
     tokens: float = 0.0
@@ -129,21 +212,25 @@ class _Weights(Struct):
 
     @property
     def is_being_found_out(self) -> bool:
-        """Return whether the first request is under way, before which nobody can say how many fit into a minute."""
+        """Return whether the first request is still under way; only its answer tells how many fit into a minute."""
         return not self.answers and self.under_way > 0
 
 
-class _Lane(Struct):
-    """Admission to one server under one set of limits: calls enter one by one, in the order they came."""
+class _AdmissionQueue(Struct):
+    """A queue for one server under one set of limits: calls are admitted one by one, in the order they came.
+
+    `entry` is held by the first call in the queue while it waits for time to pass or for a slot; `waiting` counts it
+    and those behind it.
+    """
 
     server: ServerKey
     slots: _Slots
     requests: Window | None
     tokens: Window | None
     spacing: Window | None
-    turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
+    entry: asyncio.Lock = field(default_factory=asyncio.Lock)
     weights: _Weights = field(default_factory=_Weights)
-    in_line: int = 0
+    waiting: int = 0
 
     @property
     def has_windows(self) -> bool:
@@ -169,7 +256,7 @@ class _Lane(Struct):
         return self.tokens.take(self.weights.expected(estimate), now)
 
     def correct(self, taken: Taken, actual: float) -> None:
-        """Count what a request really took; 0 when that is unknown, as of one that failed."""
+        """Count the tokens that a request really took; 0 when that is unknown, as of one that failed."""
         if self.tokens is not None and actual:
             self.weights.learn(actual)
             self.tokens.correct(taken, actual)
@@ -181,106 +268,113 @@ class _Lane(Struct):
 
 
 class Limits:
-    """A layer: lets a call through when its server may be asked, it fits the limits and has a slot.
+    """A layer that admits a call when its server may be asked, the limits allow it and a slot is free.
 
-    Only the first call in a lane's line waits for anything but the line; nobody holds a slot while waiting for time to
-    pass. How many slots a lane has follows the server's answers (`gateway.adaptive`); a server that says that it has
-    nothing left is left alone until it has.
+    Only the first call in a queue waits for anything but its turn; nobody holds a slot while waiting for time to pass.
+    The number of slots follows the server's answers (`AdaptiveSlots`); a server that says that its quota is used up is
+    left alone until it is renewed.
     """
 
     def __init__(
         self,
-        following: Handler,
         *,
         pauses: Pauses,
-        check: Callable[[Provider], None],
+        check_provider: Callable[[Provider], None],
+        check_budget: Callable[[], None],
         runtime: Runtime,
         max_concurrency: int | None,
     ) -> None:
-        self._following = following
         self._pauses = pauses
-        self._check = check
+        self._check_provider = check_provider
+        self._check_budget = check_budget
         self._runtime = runtime
         self._max_concurrency = max_concurrency
         self._overall = None if max_concurrency is None else AdaptiveSlots(max_concurrency)
-        self._lanes: dict[tuple[ServerKey, ProviderLimits], _Lane] = {}
+        self._queues: dict[tuple[ServerKey, ProviderLimits], _AdmissionQueue] = {}
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
-        lane = self._lane(call)
-        estimate = _estimated_tokens(call.request) if lane.tokens else 0.0
-        admission = self._admit_at_once(lane, call.provider, estimate)
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        queue = self._queue_of(call)
+        estimate = _estimated_tokens(call.request) if queue.tokens else 0.0
+        admission = self._admit_at_once(queue, call.provider, estimate)
         if admission is None:
-            lane.in_line += 1
+            queue.waiting += 1
             try:
-                async with lane.turnstile:
-                    admission = await self._admit(lane, call.provider, estimate)
+                async with queue.entry:
+                    admission = await self._admit(queue, call.provider, estimate)
             finally:
-                lane.in_line -= 1
+                queue.waiting -= 1
         outcome = CallOutcome.UNCLEAR
         try:
-            response = await self._following(call)
+            response = await send_next(call)
             outcome = CallOutcome.CLEAN
         except ProviderError as error:
             if _is_overload(error):
                 outcome = CallOutcome.OVERLOAD
             raise
         finally:
-            lane.slots.release(admission.ticket, outcome)
+            queue.slots.release(admission.ticket, outcome)
             if admission.tokens:
-                lane.weights.under_way -= 1
+                queue.weights.under_way -= 1
         if response.exhausted_s:
-            self._pauses.hold(lane.server, response.exhausted_s)
+            self._pauses.hold(queue.server, response.exhausted_s)
         if admission.tokens:
-            lane.correct(admission.tokens, response.usage.input_tokens + response.usage.output_tokens)
+            queue.correct(admission.tokens, response.usage.input_tokens + response.usage.output_tokens)
         return response
 
-    def _admit_at_once(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission | None:
-        """Returns with the lane's slots held, unless the call has to wait for something. Most have not."""
-        self._check(provider)
-        if lane.in_line or self._wait_s(lane, estimate):
-            return None
-        ticket = lane.slots.take()
-        return None if ticket is None else self._entered(lane, ticket, estimate)
+    def _check_may_leave(self, provider: Provider) -> None:
+        """Raise what would stop a call further in, so that nobody waits in line for a request that cannot leave."""
+        self._check_provider(provider)
+        self._check_budget()
 
-    async def _admit(self, lane: _Lane, provider: Provider, estimate: float) -> _Admission:
-        """Returns with the lane's slots held."""
+    def _admit_at_once(
+        self, queue: _AdmissionQueue, provider: Provider, estimate: float
+    ) -> _Admission | None:
+        """Take slots and return the admission, or None when the call has to wait. Most calls need not."""
+        self._check_may_leave(provider)
+        if queue.waiting or self._wait_s(queue, estimate):
+            return None
+        ticket = queue.slots.take()
+        return None if ticket is None else self._admitted(queue, ticket, estimate)
+
+    async def _admit(self, queue: _AdmissionQueue, provider: Provider, estimate: float) -> _Admission:
+        """Wait until the call may leave, take slots and return the admission."""
         while True:
-            self._check(provider)
-            if wait_s := self._wait_s(lane, estimate):
+            self._check_may_leave(provider)
+            if wait_s := self._wait_s(queue, estimate):
                 await self._runtime.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue
-            ticket = await lane.slots.acquire()
+            ticket = await queue.slots.acquire()
             # Getting a slot may have taken long enough for a pause to begin, or for the key to be refused.
-            if not self._wait_s(lane, estimate):
+            if not self._wait_s(queue, estimate):
                 break
-            lane.slots.release(ticket)
-        return self._entered(lane, ticket, estimate)
+            queue.slots.release(ticket)
+        return self._admitted(queue, ticket, estimate)
 
-    def _entered(self, lane: _Lane, ticket: int, estimate: float) -> _Admission:
-        self._pauses.sent(lane.server)
-        if not lane.has_windows:
+    def _admitted(self, queue: _AdmissionQueue, ticket: int, estimate: float) -> _Admission:
+        self._pauses.sent(queue.server)
+        if not queue.has_windows:
             return _Admission(ticket, None)
         now = self._runtime.clock()
-        lane.take_request(now)
-        return _Admission(ticket, lane.take_tokens(estimate, now))
+        queue.take_request(now)
+        return _Admission(ticket, queue.take_tokens(estimate, now))
 
-    def _wait_s(self, lane: _Lane, estimate: float) -> float:
-        by_limits = lane.wait_s(estimate, self._runtime.clock()) if lane.has_windows else 0.0
-        return max(by_limits, self._pauses.remaining_s(lane.server))
+    def _wait_s(self, queue: _AdmissionQueue, estimate: float) -> float:
+        by_limits = queue.wait_s(estimate, self._runtime.clock()) if queue.has_windows else 0.0
+        return max(by_limits, self._pauses.remaining_s(queue.server))
 
-    def _lane(self, call: ModelCall) -> _Lane:
+    def _queue_of(self, call: ModelCall) -> _AdmissionQueue:
         limits = call.provider.limits
-        lane = self._lanes.get((call.server, limits))
-        if lane is None:
+        queue = self._queues.get((call.server, limits))
+        if queue is None:
             caps = [cap for cap in (limits.max_concurrency, self._max_concurrency) if cap is not None]
-            lane = self._lanes[call.server, limits] = _Lane(
+            queue = self._queues[call.server, limits] = _AdmissionQueue(
                 server=call.server,
                 slots=_Slots(AdaptiveSlots(min(caps, default=None)), self._overall),
                 requests=_window(limits.requests_per_minute),
                 tokens=_window(limits.tokens_per_minute),
                 spacing=Window(_MINUTE_MS / limits.delay_ms, capacity=1) if limits.delay_ms else None,
             )
-        return lane
+        return queue
 
 
 def _window(per_minute: float | None) -> Window | None:
@@ -288,13 +382,13 @@ def _window(per_minute: float | None) -> Window | None:
 
 
 def _is_overload(error: ProviderError) -> bool:
-    """Return whether the server says that it is asked too much, and not that it is broken."""
+    """Return whether the error says that the server is asked too often, rather than that it is broken."""
     if isinstance(error, ProviderUnavailableError):
         return error.status in _OVERLOADED or bool(error.retry_after_s)
     return isinstance(error, ProviderRateLimitError)
 
 
 def _estimated_tokens(request: ModelRequest) -> float:
-    """Return what the messages may weigh, until the server says it: about four characters a token."""
+    """Return an estimate of the messages' tokens, until the server says it: about four characters a token."""
     characters = sum(len(str(message.content)) for message in request.messages)
     return characters / _CHARACTERS_PER_TOKEN

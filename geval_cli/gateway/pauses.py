@@ -1,4 +1,4 @@
-"""Which servers asked to be left alone, and until when. One server's pause does not touch another."""
+"""Pauses: keep track of the servers that asked to be left alone, each by itself."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ _SHORTEST_GAP_S = 0.01
 
 
 class _Pace(Struct):
-    """How one server takes being asked. Moments are those of the clock."""
+    """The pause of one server, and the gap between calls after it. Moments are those of the clock."""
 
     until: float = 0.0
     next_call_at: float = 0.0
@@ -53,7 +53,7 @@ class Pauses:
             pace.until = max(pace.until, self._clock() + delay_s)
 
     def limited(self, server: ServerKey) -> float:
-        """Note that `server` limits how often it is asked; how long to leave it alone if it does not say, in seconds.
+        """Note a rate limit of `server`, and return the seconds to leave it alone for if it does not say.
 
         That doubles whenever the last pause was not enough. Calls that are refused together count as one.
         """
@@ -70,7 +70,7 @@ class Pauses:
         return None if pace is None else pace.limited_since
 
     def limited_for_s(self, server: ServerKey) -> float:
-        """For how long `server` has answered nothing but that it is asked too often, in seconds."""
+        """Return the seconds for which `server` has answered nothing but that it is asked too often."""
         pace = self._paces.get(server)
         return 0.0 if pace is None or pace.limited_since is None else self._clock() - pace.limited_since
 
@@ -90,10 +90,10 @@ class Pauses:
                 pace.gap_s = 0.0
 
     def give_up(self, server: ServerKey) -> None:
-        """Note that nobody waits for `server` any more: the calls that are left may fail at once."""
+        """Stop spacing calls to `server`: nobody waits for it any more, so the remaining calls may fail at once."""
         self._paces[server].gap_s = 0.0
 
     def remaining_s(self, server: ServerKey) -> float:
-        """Return how long the next call to `server` has to wait, 0 when it has not."""
+        """Return the seconds that the next call to `server` has to wait; 0 when it may leave at once."""
         pace = self._paces.get(server)
         return 0.0 if pace is None else max(0.0, max(pace.until, pace.next_call_at) - self._clock())

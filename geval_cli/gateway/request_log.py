@@ -1,4 +1,4 @@
-"""The tracing layer: tells of every request that leaves, with its time, its attempt and what came of it."""
+"""The log of requests: an event for every one that leaves, with its time, attempt and outcome."""
 
 import time
 from collections.abc import Callable
@@ -10,23 +10,24 @@ from geval_cli.records import ErrorInfo, ModelResponse, Usage
 
 
 class RequestTrace:
-    """A layer: a `RequestEnded` for each request, without prompt, answer or key. `now` is seconds since 1970."""
+    """A layer that sends a `RequestEnded` for each request, without prompt, answer or key.
+
+    `now` is seconds since 1970.
+    """
 
     def __init__(
         self,
-        following: Handler,
         on_event: Callable[[RequestEnded], None],
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._following = following
         self._on_event = on_event
         self._now = now
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         started_at, started = self._now(), time.perf_counter()
         try:
-            response = await self._following(call)
+            response = await send_next(call)
         except ProviderError as error:
             info = ErrorInfo(type(error).__name__, error.message, error.hint)
             self._tell(

@@ -1,4 +1,4 @@
-"""Putting responses together: which choice is which sample, and what several parts cost as one."""
+"""Align, join and copy responses: choices to samples, several parts to one, and copies that cost nothing."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from geval_cli.records import ModelRequest, ModelResponse, Usage
 
 
 def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
-    """`response` as a provider gave it, with its choices assigned to the first samples of `request`."""
+    """Return `response` with its choices assigned to the first samples of `request`."""
     choices, usage = response.choices[: len(request.sample_indexes)], response.usage
     if (usage.requests, usage.cached_requests) != (len(choices), 0):
         usage = replace(usage, requests=len(choices), cached_requests=0)
@@ -19,7 +19,7 @@ def align(response: ModelResponse, request: ModelRequest) -> ModelResponse:
 
 
 def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse:
-    """`parts`, each aligned and at least one of them, as one response in the order of `wanted`."""
+    """Join `parts`, each aligned and at least one of them, to one response in the order of `wanted`."""
     choice_of = {
         index: choice
         for part in parts
@@ -47,7 +47,7 @@ def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
 
 
 def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
-    """`response` for somebody who got it without a request of their own; it counts as cached, or not at all."""
+    """Return `response` for a caller who sent no request for it; it counts as cached, or not at all."""
     count = len(response.choices) if is_counted else 0
     bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)

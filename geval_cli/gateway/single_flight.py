@@ -1,4 +1,4 @@
-"""Single flight: equal requests under way at the same time are sent once, and all who asked get the answer."""
+"""Single flight: send equal requests under way at the same time once, and give the answer to all callers."""
 
 import asyncio
 from functools import partial
@@ -17,7 +17,7 @@ class _Flight(Struct):
     waiters: list[asyncio.Future[ModelResponse]] = field(default_factory=list)
 
     def land(self) -> None:
-        """Tell all who still wait how it ended."""
+        """Hand the outcome to all who still wait."""
         error = None if self.task.cancelled() else self.task.exception()
         for waiter in self.waiters:
             if waiter.done():
@@ -31,40 +31,36 @@ class _Flight(Struct):
 
 
 class SingleFlight:
-    """A layer. The work runs in a task of its own, so that nobody's cancellation takes it away from the others.
+    """A layer that joins equal calls: one task does the work, so that a cancelled caller takes it from no other.
 
-    Who waits has a future of its own, which is settled when that task is done: `asyncio.shield` does the same, in twice
-    as many turns of the event loop for every request of a run.
+    Each caller has a future of its own, which is settled when that task is done: `asyncio.shield` does the same, in
+    twice as many turns of the event loop for every request of a run.
     """
 
-    def __init__(self, following: Handler, *, is_for_one_run: bool = False) -> None:
-        self._following = following
+    def __init__(self, *, is_for_one_run: bool = False) -> None:
         self._is_counted = not is_for_one_run
         self._flights: dict[tuple[str, ...], _Flight] = {}
         self._tasks: set[_Task] = set()
 
-    async def __call__(self, call: ModelCall) -> ModelResponse:
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
         if not call.keys:
-            return await self._following(call)
+            return await send_next(call)
         if call.keys in self._flights:
             return without_cost(await self._wait(call.keys), is_counted=self._is_counted)
-        self._begin(call)
+        self._begin(call, send_next)
         return await self._wait(call.keys)
 
-    def _begin(self, call: ModelCall) -> None:
-        flight = self._flights[call.keys] = _Flight(asyncio.create_task(self._send(call)))
+    def _begin(self, call: ModelCall, send_next: Handler) -> None:
+        flight = self._flights[call.keys] = _Flight(asyncio.create_task(send_next(call)))
         self._tasks.add(flight.task)
         flight.task.add_done_callback(partial(self._landed, flight, call.keys))
 
     async def aclose(self) -> None:
-        """Stop what is under way. Who waits for it is cancelled."""
+        """Cancel what is under way, and all who wait for it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _send(self, call: ModelCall) -> ModelResponse:
-        return await self._following(call)
 
     def _landed(self, flight: _Flight, keys: tuple[str, ...], task: _Task) -> None:
         self._tasks.discard(task)

@@ -1,1 +1,1 @@
-"""G-Eval: an LLM judge that rates outputs. See `grading.grade` for the way from a metric to a grade."""
+"""G-Eval: an LLM judge that rates outputs. `grading.grade` goes the way from a metric to a grade."""

@@ -1,4 +1,4 @@
-"""The calls of one judgement: what they are sent with, what they cost, and the one second chance."""
+"""The calls of one judgement: their parameters, their usage, and the second attempt after an unreadable reply."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -25,7 +25,7 @@ Read = TypeVar("Read")
 
 
 class JudgeCalls:
-    """Asks one judge and adds up usage and latency."""
+    """The calls to one judge, with the sum of their usage and latency."""
 
     def __init__(self, judge: Judge, memory: JudgeMemory) -> None:
         self.judge = judge
@@ -52,11 +52,11 @@ class JudgeCalls:
         return response
 
     async def ask_with_logprobs(self, request: ModelRequest) -> ModelResponse | None:
-        """Like `ask`, or None without asking when the judge is known to give no token probabilities."""
+        """Return the answer to `request`, or None without asking a judge known to give no token probabilities."""
         return await self.memory.ask_with_logprobs(self.judge, lambda: self.ask(request))
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
-        """Return what `read` makes of the answer; after a JudgeError it is asked for once more, in other words.
+        """Ask and return the result of `read`; after a JudgeError, ask once more in other words.
 
         Raises:
             JudgeError: the second answer cannot be read either.
@@ -64,7 +64,7 @@ class JudgeCalls:
         return await self.read_again(request, (await self.ask(request)).choices[0], read)
 
     async def read_again(self, request: ModelRequest, choice: Choice, read: Callable[[Choice], Read]) -> Read:
-        """Return what `read` makes of `choice`, the first answer to `request`, or of a second one."""
+        """Return the result of `read` for `choice`, the first answer to `request`, or else for a second one."""
         try:
             return read(choice)
         except JudgeError as error:
@@ -84,7 +84,7 @@ class JudgeCalls:
                 await self.judge.forget(_of_judge(request))
 
     def give_room(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
-        """`request` without our token limit if it cut one of the `choices` off, else as it is."""
+        """Return `request` without our token limit if it cut one of the `choices` off, else unchanged."""
         if "max_tokens" not in request.params or not any(is_cut_off(choice) for choice in choices):
             return request
         self.memory.note_needs_room(self.judge)

@@ -23,7 +23,7 @@ class Dimension(Struct, frozen=True):
 
     @property
     def definition(self) -> str:
-        """Return what to reward and what to penalise, in one paragraph."""
+        """Return the definition: a paragraph about what to reward and what to penalise."""
         return " ".join(read_prompt(f"dimensions/{self.name}").split())
 
 

@@ -25,7 +25,7 @@ _MOST_LISTED = 101
 
 
 class RatingQuestion(Struct, frozen=True):
-    """One request for a rating, and how its answer is read."""
+    """A request for a rating, together with the reader of its answer."""
 
     messages: tuple[Message, ...]
     criterion: Criterion
@@ -73,7 +73,7 @@ def _ratings(score_range: ScoreRange, score_step: float) -> tuple[str, ...]:
 
 
 class Estimate(Struct, frozen=True):
-    """A rating, how it came about, and what is known of its distribution. `fallback`, `read_from` as in `Grade`."""
+    """A rating with its estimator and distribution. `fallback` and `read_from` are those of `Grade`."""
 
     rating: float
     reason: str | None
@@ -90,7 +90,7 @@ class Estimate(Struct, frozen=True):
 
 
 class _Weighed(Struct, frozen=True):
-    """A reply read, and its distribution; None when the judge gave no token probabilities."""
+    """A parsed reply and its distribution; None when the judge gave no token probabilities."""
 
     reply: ParsedReply
     distribution: Distribution | None
@@ -113,7 +113,7 @@ _NO_LOGPROBS = "the judge gives no token probabilities"
 
 
 async def estimate_rating(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
-    """The rating by the estimator that `metric.scoring` names; `auto` chooses, and says so when it had to give way.
+    """Estimate the rating by `metric.scoring`; `auto` chooses, and notes the reason when it had to fall back.
 
     Raises:
         JudgeError: nothing readable came, too few samples did, or `logprobs` is demanded and cannot be had.

@@ -1,4 +1,4 @@
-"""What a judgement may ask for, told before anything is asked. Pure."""
+"""Forecast the answers that a judgement may ask for, before anything is sent. Pure functions."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -9,7 +9,7 @@ from geval_cli.judge.metric import Metric
 
 
 class Purpose(StrEnum):
-    """What an answer is asked for, in the order in which a plan shows them."""
+    """The purpose of an answer, in the order in which a plan shows them."""
 
     ANSWER = "answers"
     STEPS = "steps"
@@ -25,7 +25,7 @@ class Purpose(StrEnum):
 
 
 class FurtherAnswers(Struct, frozen=True):
-    """Answers that a judgement asks for after its first ones: at least `least`, at most `most`."""
+    """A number of answers that a judgement asks for after its first ones, from `least` to `most`."""
 
     purpose: Purpose
     least: int
@@ -34,7 +34,7 @@ class FurtherAnswers(Struct, frozen=True):
 
 
 STEPS_STAND_IN = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
-"""Stands for the judge's steps where a prompt is only measured."""
+"""A stand-in for the judge's steps where a prompt is only measured."""
 
 
 def further_answers(metric: Metric, after: Purpose) -> Iterator[FurtherAnswers]:

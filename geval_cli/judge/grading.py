@@ -20,6 +20,7 @@ from geval_cli.judge.prompt import (
     Block,
     Criterion,
     Render,
+    criteria_of,
     evaluate_text,
     explain_text,
     is_whole_scale,
@@ -30,7 +31,6 @@ from geval_cli.judge.prompt import (
     steps_text,
     user_message,
     uses_steps,
-    yardsticks_of,
 )
 from geval_cli.judge.replies.parse import parse_steps
 from geval_cli.judge.scoring import normalise_rating, passes, strict_score
@@ -96,11 +96,11 @@ async def grade(
         TemplateError: the rubric prompt cannot be rendered.
     """
     shown = _what_is_shown(metric, case)
-    yardsticks = _yardsticks(metric)
+    criteria = _criteria(metric)
     judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
-    if len(yardsticks) == 1:
-        return await judging.grade(yardsticks[0])
-    parts = await asyncio.gather(*(judging.grade(item) for item in yardsticks), return_exceptions=True)
+    if len(criteria) == 1:
+        return await judging.grade(criteria[0])
+    parts = await asyncio.gather(*(judging.grade(item) for item in criteria), return_exceptions=True)
     for part in parts:
         if isinstance(part, BaseException):
             raise part
@@ -110,18 +110,18 @@ async def grade(
 def steps_requests(
     metric: Metric, case: JudgedCase, judge: Judge, *, memory: JudgeMemory
 ) -> Iterator[ModelRequest]:
-    """What `grade` will ask for first, whatever the output of `case` is: the steps, if the judge is to write them.
+    """Yield the requests that `grade` sends first whatever the output is: the steps, if the judge writes them.
 
-    None where the user's own prompt asks for them: it may show the output.
+    There are none where the user's own prompt asks for them: it may show the output.
     """
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
-        for criterion in _yardsticks(metric):
+        for criterion in _criteria(metric):
             yield _shared_steps_request(criterion.criteria, labels, JudgeCalls(judge, memory))
 
 
 class _Shown(Struct, frozen=True):
-    """What the judge gets to see of the case."""
+    """The parts of the case that the judge gets to see."""
 
     blocks: tuple[Block, ...]
     step_labels: tuple[str, ...]
@@ -142,19 +142,19 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
 
 
 @lru_cache(maxsize=_METRICS_KEPT)
-def _yardsticks(metric: Metric) -> tuple[Criterion, ...]:
+def _criteria(metric: Metric) -> tuple[Criterion, ...]:
     if metric.dimension is not None:
         dimension = find_dimension(metric.dimension)
-        return yardsticks_of(metric, dimension.label, (dimension.definition,))
+        return criteria_of(metric, dimension.label, (dimension.definition,))
     criteria = tuple(item.strip() for item in metric.criteria)
     if any(not item for item in criteria) or not (criteria or metric.evaluation_steps):
         hint = "write criteria, evaluation_steps or a dimension"
         raise UsageError(f"the metric {metric.name!r} has an empty criterion", hint=hint)
-    return yardsticks_of(metric, metric.name, criteria or ("",))
+    return criteria_of(metric, metric.name, criteria or ("",))
 
 
 class _Judging(Struct, frozen=True):
-    """One metric, one case and one judge."""
+    """One judgement: a metric, a case and a judge."""
 
     metric: Metric
     case: JudgedCase

@@ -1,4 +1,4 @@
-"""What one run has found out about its judges, so that it is found out once."""
+"""A memory of what a run has found out about its judges, so that it is found out once."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -8,14 +8,14 @@ from geval_cli.judge.metric import Judge
 from geval_cli.records import ModelResponse
 
 LOGPROBS = "logprobs"
-"""What a response says it was given without, when a judge has no token probabilities."""
+"""The name in `ModelResponse.dropped` that says that a judge gave no token probabilities."""
 
 _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
 
 
 class JudgeMemory:
-    """Remembers which judges give no token probabilities and which need room for long answers.
+    """A memory of the judges that give no token probabilities, and of those that need room for long answers.
 
     One per run and event loop. Judges that are equal are the same judge, whatever they are called.
     """

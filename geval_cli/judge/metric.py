@@ -1,4 +1,4 @@
-"""What is judged, by which criterion, by whom, and what comes out: the frozen records of the judge room.
+"""The frozen records of a judgement: metric, case, judge and grade.
 
 `geval_cli.judge.grading.grade` turns a `Metric`, a `JudgedCase` and a `Judge` into a `Grade`.
 """
@@ -79,19 +79,19 @@ class Metric(Struct, frozen=True):
 
     @property
     def asked_range(self) -> ScoreRange:
-        """The range that the judge is asked to rate in: 0..1 in strict mode, else `score_range`."""
+        """Return the range that the judge is asked to rate in: 0..1 in strict mode, else `score_range`."""
         return STRICT_RANGE if self.strict_mode else self.score_range
 
     @property
     def asked_step(self) -> float:
-        """The step of the ratings that the judge is asked for."""
+        """Return the step between the ratings that the judge is asked for."""
         if self.strict_mode:
             return 1.0
         return default_step(self.score_range) if self.score_step is None else self.score_step
 
     @property
     def effective_threshold(self) -> float:
-        """The threshold that decides: 1 in strict mode, whatever is written."""
+        """Return the threshold that decides: 1 in strict mode, whatever the metric says."""
         return 1.0 if self.strict_mode else self.threshold
 
 
@@ -133,7 +133,7 @@ class Judge(Protocol):
 
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:
-        """The wire parameters from the judge provider's own config (`Provider.identity.params`).
+        """Return the wire parameters from the judge provider's own config (`Provider.identity.params`).
 
         A temperature or token limit written there is the user's word, and no request sets another.
         """
@@ -150,15 +150,15 @@ class Judge(Protocol):
 
 @runtime_checkable
 class KeepingJudge(Protocol):
-    """A judge that keeps its answers and gives them again when it is asked the same."""
+    """A judge that caches its answers."""
 
     async def forget(self, request: ModelRequest) -> None:
-        """Answer `request` anew the next time."""
+        """Forget the answers to `request`: it is answered anew the next time."""
         ...
 
 
 class Grade(Struct, frozen=True):
-    """What the judge found.
+    """The outcome of a judgement.
 
     Attributes:
         status: `passed` or `failed`, by the metric's effective threshold.
@@ -191,7 +191,7 @@ class Grade(Struct, frozen=True):
 
 
 def default_step(score_range: ScoreRange) -> float:
-    """1, or a tenth of the range when that is shorter than 2 (GEVAL.md, section 2)."""
+    """Return 1, or a tenth of the range when that is shorter than 2 (GEVAL.md, section 2)."""
     low, high = score_range
     return (high - low) / 10 if high - low < 2 else 1.0  # noqa: PLR2004  # the specification's own number
 

@@ -1,4 +1,4 @@
-"""Puts together what a judge is shown. Texts come from `prompts/`; what is equal for all tests stands first."""
+"""Put together the text that a judge is shown, from `prompts/`; what is equal for all tests stands first."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ _CODE_LENGTH = 16
 
 
 def fence(label: str, text: str) -> str:
-    """`text` between a BEGIN and an END line that carry a code made from it.
+    """Return `text` between a BEGIN and an END line that carry a code made from it.
 
     Equal texts get equal fences. To hold its own END line, a text would have to contain a piece of its own SHA-256.
     """
@@ -48,7 +48,7 @@ _TAG = re.compile(r"\{[{%]([^{}]*)[}%]\}")
 
 
 class Criterion(Struct, frozen=True):
-    """One criterion, or one dimension, as it is shown: `label` is the dimension's name, or the metric's."""
+    """One criterion or dimension as a judge is shown it; `label` is the dimension's name, or the metric's."""
 
     label: str
     criteria: str
@@ -60,7 +60,7 @@ class Criterion(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """A text of the test case and the name over it."""
+    """A text of the test case under a label."""
 
     label: str
     text: str
@@ -84,7 +84,7 @@ def prompt_version() -> str:
 
 
 def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
-    """The request for evaluation steps. It holds nothing of a test case, so that all of them share one answer."""
+    """Return the request for evaluation steps. It holds nothing of a test case, so all of them share one answer."""
     relation = "in relation to one another" if len(param_labels) > 1 else "on its own"
     return _fill("steps", params=join_labels(param_labels), relation=relation, criteria=criteria)
 
@@ -111,7 +111,7 @@ def question_text(name: str, blocks: Sequence[Block]) -> str:
 
 
 def reread_text(problem: str) -> str:
-    """Return what is added to a request whose first reply could not be read."""
+    """Return the text that is added to a request whose first reply could not be read."""
     return _fill("reread", problem=problem)
 
 
@@ -121,7 +121,7 @@ def numbered(steps: Sequence[str]) -> str:
 
 
 def join_labels(labels: Sequence[str]) -> str:
-    """`Input, Actual Output and Expected Output`."""
+    """Join labels as a sentence does: `Input, Actual Output and Expected Output`."""
     return " and ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
 
 
@@ -141,7 +141,7 @@ def uses_steps(template: str) -> bool:
 def rubric_prompt_variables(
     criterion: Criterion, steps: Sequence[str], shown: Mapping[str, JsonValue], own: Mapping[str, JsonValue]
 ) -> dict[str, JsonValue]:
-    """Return what a rubric prompt can name (GEVAL.md, section 3): our names, and the test's vars, which win over them.
+    """Return the variables of a rubric prompt (GEVAL.md, section 3): ours, and the test's vars, which win over them.
 
     `shown` holds the parameters of the test case, input and output among them, as the judge would see them.
     """
@@ -161,7 +161,7 @@ def rubric_prompt_variables(
 
 
 def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Stand-ins of all that a rubric prompt can name, for checking one beforehand; `own` as above."""
+    """Return stand-ins for all variables of a rubric prompt, to check one beforehand; `own` are the test's vars."""
     criterion = Criterion("Coherence", "how well it holds together", score_range, score_step=1)
     return rubric_prompt_variables(criterion, ("Read it.",), {"input": "input", "output": "output"}, own)
 
@@ -211,7 +211,7 @@ def _fill(name: str, **values: str) -> str:
 def _around_blocks(
     name: str, criterion: Criterion, steps: tuple[str, ...], labels: tuple[str, ...]
 ) -> tuple[str, str]:
-    """Return what stands before and after the texts of a test case; mostly the same for all tests."""
+    """Return the parts of a prompt before and after the texts of a test case; mostly the same for all tests."""
     values = {**_shared_values(criterion, steps), "params": join_labels(labels)}
     before, _, after = read_prompt(name).rstrip("\n").partition("$blocks")
     return Template(before).substitute(values), Template(after).substitute(values)
@@ -229,12 +229,12 @@ def _shared_values(criterion: Criterion, steps: Sequence[str]) -> dict[str, str]
         "low": format_number(low),
         "high": format_number(high),
         "kind_of_number": _kind_of_number(criterion),
-        "yardstick": _yardstick_text(criterion, steps),
+        "yardstick": _criterion_text(criterion, steps),
         "data_rule": read_prompt("data_rule").rstrip("\n"),
     }
 
 
-def _yardstick_text(criterion: Criterion, steps: Sequence[str]) -> str:
+def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
     sections = []
     if criterion.criteria and not criterion.is_form:
         sections.append(f"Evaluation Criteria:\n{criterion.criteria}")
@@ -268,7 +268,7 @@ def is_whole_scale(score_range: ScoreRange, score_step: float) -> bool:
     return float(low).is_integer() and float(high).is_integer() and float(score_step).is_integer()
 
 
-def yardsticks_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Criterion, ...]:
+def criteria_of(metric: Metric, label: str, definitions: Sequence[str]) -> tuple[Criterion, ...]:
     """Return one criterion for each definition: of the dimension, or of each criterion."""
     return tuple(
         Criterion(

@@ -1,4 +1,4 @@
-"""From ratings to a score: the scale, the distribution of samples, and the decision to pass.
+"""Turn ratings into a score: normalisation, the distribution of samples, and the decision to pass.
 
 score = (rating - low) / (high - low); pass when round(score, 9) >= round(threshold, 9) (GEVAL.md, section 2).
 """
@@ -17,14 +17,14 @@ _DUST = 1e-9
 
 
 class Distribution(Struct, frozen=True):
-    """How much probability each rating has. `masses` sum to `coverage`, which is at most 1."""
+    """A probability distribution over ratings. `masses` sum to `coverage`, which is at most 1."""
 
     masses: Mapping[float, float] = field(default_factory=dict)
     coverage: float = 0.0
 
     @property
     def shares(self) -> dict[float, float]:
-        """Rating -> probability, renormalised to sum to 1, from the lowest rating to the highest."""
+        """Return rating -> probability, renormalised to sum to 1, from the lowest rating to the highest."""
         if self.coverage <= 0:
             return {}
         return {rating: self.masses[rating] / self.coverage for rating in sorted(self.masses)}
@@ -42,7 +42,7 @@ class Distribution(Struct, frozen=True):
 
 
 def distribution_of(ratings: Sequence[float]) -> Distribution:
-    """Return each rating by how often it was given."""
+    """Return the distribution of sampled ratings by their frequency."""
     counts = Counter(ratings)
     return Distribution(
         {rating: count / len(ratings) for rating, count in counts.items()}, 1.0 if ratings else 0.0
@@ -80,5 +80,5 @@ def passes(score: float, threshold: float) -> bool:
 
 
 def strict_score(distribution: Distribution) -> float:
-    """1 when more than half of what is known says 1, else 0 (strict mode; a tie is not enough)."""
+    """Return 1 when more than half of the known probability is for 1, else 0 (strict mode; a tie is not enough)."""
     return 1.0 if distribution.shares.get(1.0, 0.0) > 0.5 + _DUST else 0.0  # a majority

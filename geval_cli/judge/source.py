@@ -1,4 +1,4 @@
-"""Which texts of a test case the judge sees: the input, the source, the knowledge, the evaluation parameters."""
+"""Choose the texts of a test case for the judge: input, source, knowledge and evaluation parameters."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _KNOWLEDGE_VARS = ("context", "knowledge", "retrieval_context")
 
 
 class Source(Struct, frozen=True):
-    """What the output of a dimension is held against.
+    """The text that a dimension compares the output with.
 
     `found_in` says where the text comes from (`vars.article`); `knowledge` is a context text that exists besides.
     """
@@ -71,7 +71,7 @@ def resolve_source(case: JudgedCase) -> Source:
 
 
 def present_texts(case: JudgedCase) -> dict[str, str]:
-    """The texts of the evaluation parameters that the case has, in the judge's order; the output is always there."""
+    """Return the texts of the evaluation parameters that the case has, in the judge's order, always with the output."""
     texts = ((name, param_text(name, case)) for name in PARAM_LABELS)
     return {name: text for name, text in texts if text or name == "actual_output"}
 

@@ -1,4 +1,4 @@
-"""The distribution of ratings that a judge's token probabilities state, found without guessing.
+"""Find the distribution of ratings in a judge's token probabilities, without guessing.
 
 A rating may be spelled by one token or by several, with a space before it or a comma behind it. Every alternative token
 is read as a beginning of the score. It counts for a rating only when that rating is the only one on the scale that can
@@ -24,7 +24,7 @@ _CHARACTERS_PER_OPAQUE_TOKEN = 4
 
 
 class PlacedToken(Struct, frozen=True):
-    """A token and the characters of the reply that it stands for, from `start` to `end` (excluded)."""
+    """A token and its place in the reply, from `start` to `end` (excluded)."""
 
     token: TokenLogprob
     start: int
@@ -61,7 +61,7 @@ def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken
 
 
 def _match(token: str, text: str, position: int) -> int | None:
-    """Return where `token` ends in `text` if it stands at `position`, or None; empty tokens match nothing.
+    """Return the end of `token` in `text` if it begins at `position`, else None; empty tokens match nothing.
 
     The white space before its characters may differ: servers strip it, and mark it in their own way.
     """
@@ -74,7 +74,7 @@ def _match(token: str, text: str, position: int) -> int | None:
 
 
 def _resume(tokens: Sequence[TokenLogprob], index: int, text: str, lost: tuple[int, int]) -> int | None:
-    """Return where the token at `index` stands, `lost` being the last sure position and the tokens unmatched since.
+    """Return the place of the token at `index`; `lost` is the last sure position and the tokens unmatched since.
 
     The next few tokens must follow one another there; a single character would match anywhere.
     """
@@ -121,7 +121,7 @@ class Scale(Struct, frozen=True):
         return None
 
     def only_rating_after(self, start: str) -> float | None:
-        """The rating whose decimal spelling begins with `start`, if it is the only one; None when none or several."""
+        """Return the only rating whose decimal spelling begins with `start`; None when none or several do."""
         found = [rating for spelling, rating in self.spellings if _can_become(start, spelling)]
         return found[0] if len(found) == 1 else None
 
@@ -179,7 +179,7 @@ def _is_connected(path: Sequence[PlacedToken], start: int, end: int) -> bool:
 
 
 class _Walk:
-    """Goes along the tokens that spell the chosen score and gathers what each place decides."""
+    """A walk along the tokens that spell the chosen score, which gathers the ratings that each place decides."""
 
     def __init__(self, scale: Scale, spelling: str, chosen: float) -> None:
         self.scale = scale
@@ -238,7 +238,7 @@ def _resolve(text: str, scale: Scale) -> float | None:
 
 
 def _ends_number(behind: str, number: str) -> bool:
-    """Whether `behind` shows that `number` is complete: no digit, letter or dash that would make it something else."""
+    """Return whether `behind` shows that `number` is complete: no digit, letter or dash would change its meaning."""
     if not behind or number in ("", "-"):
         return False
     if behind[0] == ".":
@@ -248,7 +248,7 @@ def _ends_number(behind: str, number: str) -> bool:
 
 
 def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
-    """What of a token belongs to the score: all of it, or in the first token what follows the `lead` before the score.
+    """Return the part of a token that belongs to the score: the first token may begin with the `lead` before it.
 
     None when the token begins otherwise than the lead; spaces before the score make no difference.
     """
@@ -261,7 +261,7 @@ def _beginning(token: str, lead: str, *, is_first: bool) -> str | None:
 
 
 def _probabilities(token: TokenLogprob) -> dict[str, float]:
-    """Token text -> probability in one place. Doubles count once, and a sum above 1 is scaled down."""
+    """Return token text -> probability in one place. Doubles count once, and a sum above 1 is scaled down."""
     highest: dict[str, float] = {token.text: _probability(token.logprob)}
     for alternative in token.alternatives:
         known = highest.get(alternative.text, 0.0)

@@ -14,10 +14,11 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.conversation import whole_text
+from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
 from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.providers.wire.refusals import CallContext, refusal_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
 from geval_cli.source.access import Access, OutsideError
 from geval_cli.source.safe_open import open_regular
@@ -292,9 +293,9 @@ def _shown_path(source: ProviderSource) -> str:
     return source.name.removeprefix("file://")
 
 
-def _http_reply(error: ScriptedError) -> HttpReply:
+def _http_reply(error: ScriptedError) -> HttpResponse:
     headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-    return HttpReply(error.status, headers, json.dumps({"error": {"message": error.message}}).encode())
+    return HttpResponse(error.status, headers, json.dumps({"error": {"message": error.message}}).encode())
 
 
 def _token_logprobs(text: str, probabilities: Mapping[str, float]) -> tuple[TokenLogprob, ...]:

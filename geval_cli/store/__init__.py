@@ -1,1 +1,1 @@
-"""SQLite: the runs and their results, and the cache of model answers. The only SQL in the product."""
+"""The store in SQLite: runs with their results, and the cache of model answers. All SQL of the product is here."""

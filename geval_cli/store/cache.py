@@ -1,4 +1,4 @@
-"""The response cache: what models answered, found again by what they were asked."""
+"""The response cache: model answers, found again by a hash of the request."""
 
 import contextlib
 import math
@@ -38,11 +38,11 @@ _MOST_ANSWER_BYTES = 128 * 1024 * 1024
 
 
 class StoredChoice(Struct, frozen=True):
-    """One answer as the cache keeps it.
+    """One answer as the cache returns it.
 
     Attributes:
-        usage: its share of what the request cost when it was sent.
-        latency_ms: of the request that it came with.
+        usage: its share of the usage of the request that bought it.
+        latency_ms: the time that this request took.
     """
 
     choice: Choice
@@ -53,7 +53,7 @@ class StoredChoice(Struct, frozen=True):
 
 
 class _Kept(Struct, frozen=True):
-    """An answer as its row has it."""
+    """One answer as its row in the database holds it."""
 
     text: str
     finish_reason: str | None
@@ -66,7 +66,7 @@ class _Kept(Struct, frozen=True):
 
 
 class CacheStats(Struct, frozen=True):
-    """What is in the cache. `expired` entries are not read any more. Times in seconds since 1970, None if empty."""
+    """The number, size and age of the entries. `expired` ones are not read any more; times are seconds since 1970."""
 
     path: Path
     entries: int
@@ -78,7 +78,7 @@ class CacheStats(Struct, frozen=True):
 
 
 class ResponseCache:
-    """Answers by content-addressed key. Safe for several processes at once.
+    """A cache of answers by content-addressed key. Safe for several processes at once.
 
     Attributes:
         warnings: what the user should know about opening it (a damaged file that was moved aside).
@@ -118,7 +118,7 @@ class ResponseCache:
     @classmethod
     @contextlib.contextmanager
     def open_read_only(cls, folder: Path, *, is_frozen: bool = False) -> "Iterator[ResponseCache]":
-        """The cache in `folder` for reading, until the end of the block; its answers are good for ever.
+        """Open the cache in `folder` for reading, until the end of the block; its answers do not expire.
 
         With `is_frozen` nobody else writes to it, and nothing is made in its folder: a checkout stays as it is.
 
@@ -135,17 +135,17 @@ class ResponseCache:
     @classmethod
     @contextlib.contextmanager
     def open_in_memory(cls) -> "Iterator[ResponseCache]":
-        """A cache that is gone at the end of the block, and needs no disk."""
+        """Open a cache in memory, which is gone at the end of the block."""
         with memory_database(CACHE) as database, contextlib.closing(cls(database)) as cache:
             yield cache
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Return whether there is a cache in `folder`; asking creates nothing."""
+        """Return whether there is a cache in `folder`, without creating one."""
         return (folder / CACHE_FILE).is_file()
 
     def now(self) -> float:
-        """The time in seconds since 1970, except that it never goes back, even if the system's clock is set back."""
+        """Return the seconds since 1970; unlike the system's clock, this time is never set back."""
         self._latest = max(self._latest, self._clock())
         return self._latest
 
@@ -196,7 +196,7 @@ class ResponseCache:
         )
 
     async def stats(self) -> CacheStats:
-        """Counts and sizes.
+        """Count and measure the entries.
 
         Raises:
             StoreError: the cache cannot be read.

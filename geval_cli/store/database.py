@@ -1,4 +1,4 @@
-"""Opening a SQLite file that several geval processes share: WAL, migrations, damage, errors in words.
+"""Open SQLite files that several geval processes share: WAL, migrations, repair of damage, errors in words.
 
 Durability: WAL with synchronous=NORMAL. What is committed survives any end of the process, kill -9 included; a power
 cut or a crash of the operating system may take the last commits, never the file's integrity.
@@ -65,7 +65,7 @@ _ADVICE = {
 
 
 class Access(StrEnum):
-    """How a file is opened: by its value, which SQLite's URIs know.
+    """A way to open a file; the value is the query of its SQLite URI.
 
     `FROZEN`: nobody writes, so nothing is locked. `MEMORY`: there is no file, and its name finds it in this process.
     """
@@ -77,7 +77,7 @@ class Access(StrEnum):
 
 
 class Database(Struct, frozen=True):
-    """A file that can be opened and, if it is to be written, is up to date. `warnings` tell what that took."""
+    """A file whose schema is up to date, unless it is only read. `warnings` tell of repairs."""
 
     path: Path
     schema: Schema
@@ -86,7 +86,7 @@ class Database(Struct, frozen=True):
 
     @property
     def is_read_only(self) -> bool:
-        """Return whether nothing can be written through it."""
+        """Return whether the database is opened for reading only."""
         return self.access in {Access.READ, Access.FROZEN}
 
     def connect(self) -> sqlite3.Connection:
@@ -101,7 +101,7 @@ class Database(Struct, frozen=True):
             raise self.error(error) from error
 
     def connect_plainly(self) -> sqlite3.Connection:
-        """As `connect`, with SQLite's own errors."""
+        """Return a new connection like `connect`, but raise SQLite's own errors."""
         if self.is_read_only:
             return _open(self.path, self.access)
         return _connect_in_memory(self.path) if self.access is Access.MEMORY else _connect(self.path)
@@ -143,7 +143,7 @@ class Database(Struct, frozen=True):
         return _primary_code(error) in _ADVICE
 
     def error(self, error: Exception) -> StoreError:
-        """Return what `error` means for the user of this file."""
+        """Return the StoreError that tells the user of this file about `error`."""
         return store_error(error, path=self.path, name=self.schema.name)
 
 
@@ -168,7 +168,7 @@ def open_database(path: Path, schema: Schema) -> Database:
 
 @contextlib.contextmanager
 def memory_database(schema: Schema) -> Iterator[Database]:
-    """A database that is nowhere on a disk, until the end of the block. Only this process can open it."""
+    """Open a database in memory, until the end of the block. Only this process can connect to it."""
     database = Database(Path(f"{schema.name} {secrets.token_hex(8)}"), schema, access=Access.MEMORY)
     with contextlib.closing(database.connect()) as connection:  # it lasts as long as one connection does
         with transaction(connection):
@@ -179,7 +179,7 @@ def memory_database(schema: Schema) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) -> Iterator[Database]:
-    """The database at `path` for reading, until the end of the block, also on a disk that cannot be written to.
+    """Open the database at `path` for reading, until the end of the block, also on a read-only disk.
 
     What a killed process left in the log beside the file is read too. With `is_frozen` nobody else writes to it, and
     nothing at all is made in its folder, unless there is such a log.
@@ -210,7 +210,10 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
 
 
 def _is_readable(database: Database) -> bool:
-    """Whether it can be read together with processes that write to it; not where nothing can be made beside it."""
+    """Return whether the database can be read beside processes that write to it.
+
+    SQLite needs to make files beside it for that, which a read-only folder does not allow.
+    """
     try:
         with contextlib.closing(database.connect_plainly()) as connection:
             _tables(connection)
@@ -222,7 +225,7 @@ def _is_readable(database: Database) -> bool:
 
 
 def _copied(path: Path, log: Path, stack: contextlib.ExitStack) -> Path:
-    """A copy of the database with its log: together they can only be read where something can be made beside them."""
+    """Copy the database and its log to a temporary folder: to read a log, SQLite needs to make files beside it."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="geval-")))
     for source in (path, log):
         shutil.copy(source, folder)
@@ -291,7 +294,7 @@ def _distrust(connection: sqlite3.Connection) -> None:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. SQLite itself does not wait for another process that is switching too."""
+    """Switch to WAL, and wait for other processes that are switching too, which SQLite itself does not."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -320,7 +323,7 @@ def _prepare(path: Path, schema: Schema) -> None:
 
 
 def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """Return how many migrations the file has seen. Reading it also shows whether the file is a database at all."""
+    """Return the number of migrations that the file has seen; raise if it is no database of this schema."""
     if not _tables(connection):
         return 0
     if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
@@ -367,7 +370,7 @@ def _migrate(connection: sqlite3.Connection, schema: Schema, number: int) -> Non
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A write transaction: committed at the end, rolled back if anything is raised inside."""
+    """Run the block in a write transaction: committed at its end, rolled back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -416,5 +419,5 @@ def _move_aside(path: Path) -> Path:
 
 
 def _primary_code(error: BaseException) -> int:
-    """SQLite's result code without its extended part; 0 for errors that do not come from SQLite."""
+    """Return SQLite's result code without its extended part; 0 for errors that do not come from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF

@@ -1,4 +1,4 @@
-"""The folder that geval keeps its state in: which one it is, and making it."""
+"""The home folder of geval's state: find it, and make it."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def current_folder() -> Path:
 
 
 def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
-    """Return where state lives: `explicit` (`--home`), else GEVAL_HOME, else `.geval` in `cwd`. Nothing is created."""
+    """Return the home folder: `explicit` (`--home`), else GEVAL_HOME, else `.geval` in `cwd`. Nothing is created."""
     named = explicit or (Path(env[HOME_VARIABLE]) if env.get(HOME_VARIABLE) else Path(DEFAULT_HOME))
     return cwd / named.expanduser()
 

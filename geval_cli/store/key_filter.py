@@ -1,4 +1,4 @@
-"""Which keys may have been kept: an answer without asking the database, in a fixed room."""
+"""A Bloom filter of cache keys: tell in fixed memory which ones were never added."""
 
 from struct import Struct
 
@@ -9,16 +9,16 @@ _FOUR_NUMBERS = Struct("<4I")
 
 
 class KeyFilter:
-    """A set of keys (hexadecimal digits of a hash) that never forgets one and, rarely, takes a strange one for its own.
+    """A Bloom filter of keys (hexadecimal digits of a hash): no false negatives, and rarely a false positive.
 
-    While it holds 100,000 keys, it takes one strange key in 100,000 for its own; with two million, one in seven.
+    With 100,000 keys in it, one other key in 100,000 is a false positive; with two million, one in seven.
     """
 
     def __init__(self) -> None:
         self._bits = bytearray(_BITS >> 3)
 
     def add(self, key: str) -> None:
-        """Hold `key` from now on."""
+        """Add `key` to the filter."""
         for number in _numbers(key):
             position = number & _MASK
             self._bits[position >> 3] |= 1 << (position & 7)

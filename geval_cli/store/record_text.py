@@ -1,4 +1,4 @@
-"""Case results as the text that is stored: what `records.to_json` says, written and read in one go."""
+"""Case results as stored text: the JSON form of `records.to_json`, written and read in one step."""
 
 import json
 import sqlite3
@@ -55,7 +55,7 @@ class ResultReader:
         self._metrics: Mapping[Judged, str] | None = None
 
     def read(self, text: str) -> CaseResult:
-        """As `read_case_result`."""
+        """Return the result that `text` holds."""
         result = read_case_result(text)
         if not lacks_metrics(result.assertions):
             return result

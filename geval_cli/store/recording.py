@@ -1,4 +1,4 @@
-"""One run on its way into the store: a store that fails costs no result of it."""
+"""Store a run as it goes on; results that a failing store does not take are not lost."""
 
 import asyncio
 import heapq
@@ -17,7 +17,7 @@ _Place = tuple[int, int, int]
 
 
 class Recording:
-    """Stores a run and its results as they come. What the store does not take is held in memory until the end.
+    """A run that is being stored. Results that the store does not take are held in memory until the end.
 
     From its first error on the store is left alone, since each further attempt may take seconds; the end tries once
     more to put everything there. Belongs to one event loop.
@@ -29,7 +29,7 @@ class Recording:
     def __init__(
         self, runs: RunStore, run: RunRecord, origin: RunOrigin | None = None, *, is_resumed: bool = False
     ) -> None:
-        """Nothing is stored yet. A run that is resumed has results in the store already."""
+        """Prepare the recording; nothing is stored yet, unless the run is resumed."""
         self.failure: StoreError | None = None
         self._runs = runs
         self._run_id = run.id
@@ -73,7 +73,7 @@ class Recording:
 
     @property
     def unstored(self) -> Iterable[CaseResult]:
-        """The results that the store does not have."""
+        """Return the results that the store does not have."""
         return self._held.values()
 
     def results(self) -> Iterator[CaseResult]:

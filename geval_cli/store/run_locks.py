@@ -1,4 +1,4 @@
-"""Which runs are going on: each holds a file of its own locked, and the system lets go of it when the process dies."""
+"""Locks of runs under way: each locks a file of its own, which the system unlocks when the process dies."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ class RunLocks:
         self._held: dict[str, BinaryIO | None] = {}
 
     def acquire(self, run_id: str) -> bool:
-        """Hold the lock of a run until `release`; False while anybody, this process included, holds it.
+        """Lock a run until `release`; return False if anybody, this process included, has locked it already.
 
         Raises:
             StoreError: the lock's file cannot be made.
@@ -63,7 +63,7 @@ class RunLocks:
         return run_id in self._held
 
     def is_going_on(self, run_id: str) -> bool:
-        """Return whether a process works on the run. Where the file system cannot tell, yes: nobody must disturb it."""
+        """Return whether a process works on the run; if the file system cannot tell, True is the safe answer."""
         if self._folder is None or run_id in self._held:
             return run_id in self._held
         try:
@@ -83,7 +83,7 @@ class RunLocks:
             return "another process"
 
     def release(self, run_id: str) -> None:
-        """Let go of a lock; one that is not held is left as it is."""
+        """Release the lock of a run, if it is held here."""
         file = self._held.pop(run_id, None)
         if file is not None and self._folder is not None:
             with contextlib.suppress(OSError):
@@ -91,13 +91,13 @@ class RunLocks:
             file.close()
 
     def release_all(self) -> None:
-        """Let go of every lock that is held here."""
+        """Release every lock that is held here."""
         for run_id in list(self._held):
             self.release(run_id)
 
     @staticmethod
     def _is_mine(file: BinaryIO, path: Path) -> bool:
-        """Whether the lock is ours, and is the one that others see: its last holder may have removed the file."""
+        """Lock `file`, and return whether others see that lock: its last holder may have removed the file."""
         if not try_lock(file):
             return False
         try:
@@ -107,7 +107,7 @@ class RunLocks:
 
 
 def _sign(file: BinaryIO) -> None:
-    """Say who holds the lock. It holds without that, on a full disk for example."""
+    """Write the holder into the locked file if possible: the lock holds without it, as on a full disk."""
     with contextlib.suppress(OSError):
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())

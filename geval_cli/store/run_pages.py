@@ -1,4 +1,4 @@
-"""Stored runs and results in parts: for whoever shows a few of many."""
+"""Pages of stored runs and results, for views that show a few of many."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from geval_cli.store.record_text import ResultReader
 
 
 class SortOrder(StrEnum):
-    """How rows are sorted: by test; by status, failures first; by score, the lowest first."""
+    """The order of rows: by test; by status, failures first; by score, the lowest first."""
 
     TEST = "test"
     STATUS = "status"
@@ -29,7 +29,7 @@ class SortOrder(StrEnum):
 
 
 class ResultFilter(Struct, frozen=True):
-    """Which results are wanted.
+    """A choice among results; None and an empty text choose all.
 
     Attributes:
         status: of the case; with a `metric`, of an assertion of that metric.
@@ -43,7 +43,7 @@ class ResultFilter(Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        """Return whether anything is left out."""
+        """Return whether the filter leaves anything out."""
         return self.status is not None or self.metric is not None or bool(self.text)
 
 
@@ -64,7 +64,7 @@ class ResultPage(Struct, frozen=True):
 
 
 class StoredVerdict(Struct, frozen=True):
-    """What one result says, without the texts that led to it. `vars` is JSON text."""
+    """The status and scores of one result, without its texts. `vars` is JSON text."""
 
     test_index: int
     repeat_index: int
@@ -95,7 +95,7 @@ class RunPoint(Struct, frozen=True):
 
     @property
     def pass_rate(self) -> float | None:
-        """As `RunSummary.pass_rate`."""
+        """Return the share of passed results among those that were judged; None without any."""
         judged = self.passed + self.failed
         return self.passed / judged if judged else None
 
@@ -153,7 +153,7 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionErro
 
 
 class RunPages(Struct, frozen=True):
-    """Reads parts of what is stored. Every method raises StoreError when the database cannot be read.
+    """A reader of parts of the store. Every method raises StoreError when the database cannot be read.
 
     Attributes:
         connect: a new connection to the run database.
@@ -166,7 +166,7 @@ class RunPages(Struct, frozen=True):
     settle: Callable[[RunRecord], RunRecord]
 
     def outlines(self, *, config: str | None, offset: int, limit: int) -> tuple[list[RunOutline], int]:
-        """Runs newest first, of all configs or of one, and how many there are."""
+        """Return runs, newest first, of all configs or of one, and their number."""
         which = {"config": config, "offset": offset, "limit": limit}
         with self._reading() as connection:
             total = int(connection.execute(_COUNT_RUNS, which).fetchone()[0])
@@ -174,7 +174,7 @@ class RunPages(Struct, frozen=True):
             return [self._outline(connection, *row) for row in rows], total
 
     def history(self, limit: int) -> list[RunPoint]:
-        """Return how the last `limit` finished runs went, newest first."""
+        """Return the outcomes of the last `limit` finished runs, newest first."""
         with self._reading() as connection:
             return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
@@ -238,7 +238,7 @@ class RunPages(Struct, frozen=True):
 
 
 def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | None]]:
-    """SQL for (test, repeat, matching columns) of the wanted rows, and the values in it."""
+    """Return the SQL for (test, repeat, matching columns) of the chosen rows, and its values."""
     conditions = ["run_id = :run"]
     if wanted.metric is not None:
         conditions.append(_HAS_METRIC)
@@ -297,7 +297,10 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
 
 
 def _folded(value: bytes | None) -> str:
-    """As bytes, since half of a surrogate pair in what a model wrote is no text that SQLite could hand over."""
+    """Return a column's text for comparison without case.
+
+    It comes as bytes: SQLite cannot return half of a surrogate pair, which a model may write, as text.
+    """
     return "" if value is None else _lenient_text(value).casefold()
 
 

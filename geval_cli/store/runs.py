@@ -1,4 +1,4 @@
-"""The run store: every run with its config snapshot, and every case result, kept the moment it is known."""
+"""The run store: every run with a snapshot of its config, and every case result, stored as soon as it is known."""
 
 import contextlib
 import json
@@ -68,20 +68,20 @@ _SELECT_OF_CONFIG = """
 
 
 class StoredRun(NamedTuple):
-    """A run as it is stored. `summary` is None as long as the run has not come to an end of its own."""
+    """A stored run. `summary` is None until the run has finished."""
 
     run: RunRecord
     summary: RunSummary | None
 
 
 class RunOrigin(Struct, frozen=True):
-    """What a run was begun with, kept so that it can be taken up again.
+    """The facts about a run that are needed to resume it.
 
     Attributes:
-        config_file: the config's path from the root.
-        planned: how many cases the run is to have.
-        covered: what decides the results, part by part: what the digest is a hash of.
-        spent: what its calls had cost when that was noted last, also for cases that have no result; None if never.
+        config_file: the config's absolute path.
+        planned: the number of cases that the run is to have.
+        covered: the fingerprint: hashes of all that decides results, part by part.
+        spent: the usage of its calls as last noted, also of cases that have no result; None if never noted.
     """
 
     config_file: str
@@ -118,7 +118,7 @@ class RunStore:
     @classmethod
     @contextlib.contextmanager
     def open_read_only(cls, home: Path) -> "Iterator[RunStore]":
-        """The store in `home`, which may be on a disk that cannot be written to, until the end of the block.
+        """Open the store in `home` for reading, until the end of the block; the disk may be read-only.
 
         Raises:
             StoreError: the file cannot be read, or was written by another version of geval.
@@ -129,22 +129,22 @@ class RunStore:
     @classmethod
     @contextlib.contextmanager
     def open_in_memory(cls) -> "Iterator[RunStore]":
-        """A store that is gone at the end of the block, and needs no disk."""
+        """Open a store in memory, which is gone at the end of the block."""
         with memory_database(RUNS) as database, contextlib.closing(cls(database, None)) as runs:
             yield runs
 
     @staticmethod
     def exists(home: Path) -> bool:
-        """Return whether anything was ever stored in `home`; asking creates nothing."""
+        """Return whether there is a store in `home`, without creating one."""
         return (home / RUNS_FILE).is_file()
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the file was deleted while it was open: what is written to it now, nobody can read."""
+        """Return whether the file was deleted while it was open: nobody could read what is written now."""
         return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
     def make_room(self) -> None:
-        """See that what comes can be stored; a store in memory has room.
+        """Check that results can be stored; a store in memory always has room.
 
         Raises:
             StoreError: it cannot be written, or there is no room.
@@ -172,7 +172,7 @@ class RunStore:
             written.result()
 
     def claim(self, run_id: str) -> bool:
-        """Hold a stored run, so that no other process works on it; False when somebody does.
+        """Lock a stored run for this process; return False when another one works on it.
 
         Raises:
             StoreError: the folder cannot be written to.
@@ -209,7 +209,7 @@ class RunStore:
         return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
 
     def origin(self, run_id: str) -> RunOrigin | None:
-        """Return what a run was begun with; None for a run of an older geval.
+        """Return the origin of a run; None for a run of an older geval.
 
         Raises:
             StoreError: the database cannot be read.
@@ -273,7 +273,7 @@ class RunStore:
                 raise self._read_error(error) from error
 
     def pages(self) -> RunPages:
-        """Return what is stored by now, for reading in parts."""
+        """Return a reader of pages of what is stored by now."""
         self._wait_for_writes()
         return RunPages(self._database.connect, self._read_error, self._settled)
 
@@ -302,7 +302,7 @@ class RunStore:
         return StoredRun(run, None if summary is None else run_summary_from_json(json.loads(summary)))
 
     def _settled(self, run: RunRecord) -> RunRecord:
-        """`run` as it stands: one that nobody works on any more is not running."""
+        """Return `run` with its true status: one that nobody works on any more is not running."""
         if run.status is RunStatus.RUNNING and not self._locks.is_going_on(run.id):
             return replace(run, status=RunStatus.INTERRUPTED)
         return run

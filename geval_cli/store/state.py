@@ -1,4 +1,4 @@
-"""What geval keeps between runs, opened together: the stored runs and the response cache."""
+"""The state between runs, opened together: the stored runs and the response cache."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ from geval_cli.store.runs import RunStore
 
 
 class State(Struct, frozen=True):
-    """What geval keeps between runs.
+    """The opened stores.
 
     Attributes:
-        warnings: what went wrong while opening it.
-        keeps_runs: whether what is stored in `runs` is still there after the block that opened it.
-        no_room: the error of a folder whose disk is full, for which reason they are not kept.
+        warnings: sentences about problems while opening them.
+        keeps_runs: `runs` outlives the block that opened it; False for a temporary store.
+        no_room: the error of a full disk, if that is why runs are not kept.
     """
 
     runs: RunStore
@@ -32,12 +32,12 @@ class State(Struct, frozen=True):
 
 
 class CacheChoice(Struct, frozen=True):
-    """Which cache to use, and how.
+    """The cache to use, and the way to use it.
 
     Attributes:
-        folder: where it is; None for the home folder.
-        ttl_s: how long an answer is good for, in seconds; None for ever.
-        is_offline: it alone answers, so it is only read, and its answers are good for ever.
+        folder: its folder; None for the home folder.
+        ttl_s: the seconds after which an answer expires; None for never.
+        is_offline: the cache alone answers: it is only read, and its answers do not expire.
     """
 
     folder: Path | None = None
@@ -52,7 +52,7 @@ _DEFAULT_CACHE = CacheChoice()
 def open_state(
     home: Path | None, environ: Mapping[str, str], cache: CacheChoice = _DEFAULT_CACHE
 ) -> Iterator[State]:
-    """The runs and the cache of a home folder, for running.
+    """Open the runs and the cache of a home folder, for running.
 
     What cannot be used does not stop a run, and takes nothing else with it: it is then in a temporary folder, or in
     memory where there is no room for one either, until the end of the block, with a warning.
@@ -73,7 +73,7 @@ def open_state(
 def open_cache(
     home: Path | None, environ: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[ResponseCache]:
-    """The cache in `folder`, or else in a home folder, for looking after it; a disk may allow no more than reading it.
+    """Open the cache in `folder`, or else in a home folder, for maintenance; on a read-only disk, for reading.
 
     Raises:
         UsageError: there is none.
@@ -94,7 +94,7 @@ def open_cache(
 
 @contextmanager
 def open_runs(home: Path | None, environ: Mapping[str, str]) -> Iterator[RunStore]:
-    """The stored runs of a home folder, for reading; the folder may be on a disk that cannot be written to.
+    """Open the stored runs of a home folder for reading; the disk may be read-only.
 
     Raises:
         UsageError: nothing was ever stored there.

@@ -1,4 +1,4 @@
-"""One thread that owns one connection: work is handed to it, gathered for a moment and committed together."""
+"""A thread that owns a connection: it gathers the work handed to it for a moment and commits it together."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class _Job(Struct):
 
 
 class DatabaseThread:
-    """Runs work on a connection of its own, in the order given, off the event loop.
+    """A thread that does work on a connection of its own, in the order given, off the event loop.
 
     With `writes`, work is gathered for `gather_s` seconds into one transaction, and everybody who waits is
     released by its commit. A job that fails takes no other with it: the batch is rolled back and done again
@@ -64,7 +64,7 @@ class DatabaseThread:
         self._thread.start()
 
     def submit(self, work: Work[T]) -> "Future[T]":
-        """Hand `work` over and go on; the future holds its result once it is committed."""
+        """Queue `work` and return a future that holds its result once it is committed."""
         waiter: Future[T] = Future()
         self._put(_Job(work, waiter, None))
         return waiter
@@ -149,7 +149,7 @@ class DatabaseThread:
 
 
 def _release(batch: Iterable[_Job]) -> None:
-    """Wake everybody who waits, with one call per event loop: waking a loop costs a system call."""
+    """Settle all futures with one call per event loop: waking a loop costs a system call."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
     for job in batch:
         if job.loop is None:

@@ -8,7 +8,7 @@ from geval_cli.errors import (
     ProviderRequestError,
     ProviderUnavailableError,
 )
-from geval_cli.gateway.adaptive import AdaptiveSlots, CallOutcome
+from geval_cli.gateway.limits import AdaptiveSlots, CallOutcome
 from geval_cli.providers.base import ProviderLimits
 from geval_cli.records import Choice, ModelResponse
 

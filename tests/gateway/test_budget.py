@@ -322,8 +322,8 @@ def test_a_refused_key_takes_nothing_of_the_budget_where_requests_leave():
         raise AssertionError("it must not leave")
 
     budget, provider = Budget(max_requests=1), FakeProvider()
-    layer = BudgetLayer(never, budget, check_provider=refuse)
+    layer = BudgetLayer(budget, check_provider=refuse)
     call = ModelCall(provider, ask(), ServerKey("fake", "", "fake-1"))
     with pytest.raises(ProviderAuthError):
-        asyncio.run(layer(call))
+        asyncio.run(layer(call, never))
     assert budget.requests == 0

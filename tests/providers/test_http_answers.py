@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.calls import run
 from support.loops import event_loop_kind
 
-from geval_cli.providers.network.client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.failures import (
     CutOffAnswerError,
     HttpFailure,
@@ -19,6 +20,7 @@ from geval_cli.providers.network.failures import (
     NotHttpError,
     OversizedAnswerError,
 )
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 
 __all__ = ["event_loop_kind"]
 
@@ -91,7 +93,7 @@ async def connected() -> AsyncIterator[tuple[HttpClient, Server]]:
             server.close()
 
 
-async def next_request(server: Server, asking: "asyncio.Task[RawAnswer]") -> bytes:
+async def next_request(server: Server, asking: "asyncio.Task[HttpResponse]") -> bytes:
     """The head of the request, which comes over a new connection or over the last one."""
     connecting = asyncio.ensure_future(server.accept())
     reading = [connecting]
@@ -121,7 +123,7 @@ async def answer_to(
     hangs_up: bool = False,
     room: int = ROOM,
     body: bytes = b"",
-) -> RawAnswer:
+) -> HttpResponse:
     asking = asyncio.ensure_future(client.exchange(HttpCall(server.url, body=body), max_bytes=room))
     assert (await next_request(server, asking)).startswith(b"POST / HTTP/1.1\r\n")
     await server.send(*pieces)
@@ -130,14 +132,14 @@ async def answer_to(
     return await asyncio.wait_for(asking, 60)
 
 
-def read(*pieces: bytes, hangs_up: bool = False, room: int = ROOM) -> tuple[RawAnswer, bool]:
-    """The answer that `pieces` are, and whether the connection is used again."""
+def read(*pieces: bytes, hangs_up: bool = False, room: int = ROOM) -> tuple[HttpResponse, bool]:
+    """The answer that `pieces` are, whatever time it took, and whether the connection is used again."""
 
-    async def body() -> tuple[RawAnswer, bool]:
+    async def body() -> tuple[HttpResponse, bool]:
         async with connected() as (client, server):
             answer = await answer_to(client, server, *pieces, hangs_up=hangs_up, room=room)
             assert (await answer_to(client, server, LATER)).body == b"later"
-            return answer, server.connections == 1
+            return replace(answer, latency_ms=0.0), server.connections == 1
 
     return run(body())
 

@@ -18,7 +18,7 @@ from support.loops import event_loop_kind
 from support.odd_servers import Conversation, TunnelProxy
 
 from geval_cli.providers.network import connections as http_connections
-from geval_cli.providers.network.client import HttpCall, HttpClient, RawAnswer
+from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.failures import (
     CutOffAnswerError,
     HttpFailure,
@@ -28,6 +28,7 @@ from geval_cli.providers.network.failures import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 
 SECRET = "hunter2000"
 __all__ = ["event_loop_kind"]
@@ -51,13 +52,13 @@ def using(body: Callable[[HttpClient], Awaitable[Any]], headers: Mapping[str, st
 
 def exchanges(
     *calls: HttpCall, proxy: str | None = None, headers: Mapping[str, str] | None = None
-) -> list[RawAnswer]:
+) -> list[HttpResponse]:
     """The answers to `calls`, one after another."""
 
-    async def body(client: HttpClient) -> list[RawAnswer]:
+    async def body(client: HttpClient) -> list[HttpResponse]:
         return [await client.exchange(call, max_bytes=ROOM, proxy=proxy) for call in calls]
 
-    found: list[RawAnswer] = using(body, headers)
+    found: list[HttpResponse] = using(body, headers)
     return found
 
 

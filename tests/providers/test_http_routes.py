@@ -20,7 +20,7 @@ from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 
 from geval_cli.providers.network import connections as http_connections
 from geval_cli.providers.network.addresses import parse_proxy
-from geval_cli.providers.network.client import HttpCall, HttpClient
+from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.failures import (
     CertificateError,
     HttpFailure,
@@ -31,6 +31,7 @@ from geval_cli.providers.network.failures import (
     TlsError,
     UnsendableRequestError,
 )
+from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.tls import CA_VARIABLES, ClientCertificate, tls_context
 from geval_cli.version import install_hint
 

@@ -9,13 +9,14 @@ from geval_cli.errors import (
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
-from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error, retry_after_s
+from geval_cli.providers.network.messages import HttpResponse
+from geval_cli.providers.wire.refusals import CallContext, refusal_error, retry_after_s
 
 NOW_S = 1_700_000_000.0
 
 
 def wait(headers: dict[str, str], body: str = "", *, status: int = 429) -> float | None:
-    return retry_after_s(HttpReply(status, headers, body.encode()), now_s=NOW_S)
+    return retry_after_s(HttpResponse(status, headers, body.encode()), now_s=NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def error_of(status: int, body: object, *, key_source: str = "") -> Exception:
     context = CallContext(
         "openai:gpt-4.1", key_source=key_source, sent_parameters={"temperature", "logprobs"}
     )
-    return refusal_error(HttpReply(status, {}, json.dumps(body).encode()), context, now_s=NOW_S)
+    return refusal_error(HttpResponse(status, {}, json.dumps(body).encode()), context, now_s=NOW_S)
 
 
 def test_the_hint_names_where_the_key_came_from() -> None:
@@ -162,7 +163,7 @@ def test_a_prompt_that_is_too_long_gets_a_hint() -> None:
 
 def test_a_web_page_is_not_quoted_in_the_message() -> None:
     context = CallContext("openai:gpt-4.1")
-    error = refusal_error(HttpReply(404, {}, b"<!doctype html><html>..."), context, now_s=NOW_S)
+    error = refusal_error(HttpResponse(404, {}, b"<!doctype html><html>..."), context, now_s=NOW_S)
     assert "HTML page" in error.message
     assert "base_url" in error.hint
 
@@ -206,4 +207,4 @@ def test_a_status_below_400_is_told_as_a_redirect(status: int) -> None:
 
 @pytest.mark.parametrize(("status", "is_success"), [(199, False), (200, True), (299, True), (300, False)])
 def test_only_a_status_of_2xx_is_an_answer(status: int, is_success: bool) -> None:
-    assert HttpReply(status, {}, b"").is_success is is_success
+    assert HttpResponse(status, {}, b"").is_success is is_success

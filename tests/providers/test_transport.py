@@ -7,7 +7,7 @@ from support.loopback import LoopbackServer, Reply
 from geval_cli.errors import ProviderError, ProviderRequestError, ProviderShapeError
 from geval_cli.providers.network import transport
 from geval_cli.providers.network.addresses import is_exempt, is_loopback, proxy_for
-from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.providers.wire.refusals import CallContext

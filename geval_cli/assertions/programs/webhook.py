@@ -10,7 +10,7 @@ from pydantic import Field
 from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem, UnjudgeableError
-from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.refusals import CallContext

@@ -1,1 +1,1 @@
-"""Reading what a judge writes: an error, never a wrong number."""
+"""Read a judge's replies: an unclear one is an error, never a wrong number."""

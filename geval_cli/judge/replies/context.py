@@ -1,4 +1,4 @@
-"""What the words around a rating say of it: denied, supposed, quoted, an end of the scale, of another aspect.
+"""Judge a rating by the words around it: denied, supposed, quoted, an end of the scale, about another aspect.
 
 Only a bounded stretch around each rating is looked at, so that the work grows with the reply and not with its square.
 """
@@ -31,7 +31,7 @@ _FINAL = compile_later(
 
 
 def is_introduced_as_foreign(text: str, start: int) -> bool:
-    """Return whether what begins at `start` is led in as an example, a quotation or a supposition."""
+    """Return whether the text at `start` is introduced as an example, a quotation or a supposition."""
     lead = _lead(text, start)
     foreign, own = (
         max((match.end() for match in cue.finditer(lead)), default=-1) for cue in (_FOREIGN, _OWN)
@@ -40,7 +40,7 @@ def is_introduced_as_foreign(text: str, start: int) -> bool:
 
 
 def is_introduced_as_final(text: str, start: int) -> bool:
-    """Return whether what begins at `start` is led in as the last word."""
+    """Return whether the text at `start` is introduced as the final verdict."""
     return _FINAL.search(_lead(text, start)) is not None
 
 
@@ -190,7 +190,7 @@ _ALONE_IN_QUOTES = compile_later(rf"[\"“„«「'\u2018`]\s?{RATING}[.!]?\s?[\
 
 
 def quoted_spans(text: str) -> list[tuple[int, int]]:
-    """Return where something is quoted; a number alone between quotes is emphasised rather than quoted."""
+    """Return the spans of quotations; a number alone between quotes is emphasised rather than quoted."""
     whole = text.strip()
     return [
         match.span()

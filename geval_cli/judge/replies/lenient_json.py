@@ -1,4 +1,4 @@
-"""Finds JSON objects in a model's reply and reads them leniently, keeping where each value stands.
+"""Find JSON objects in a model's reply and read them leniently, with the position of each value.
 
 Read although JSON forbids it: prose and fences around, trailing or missing commas, single or curly quotes, bare keys
 and words, raw line breaks and unescaped quotes inside strings, Python's True/False/None, decimal commas, a missing end.
@@ -36,7 +36,7 @@ _LONGEST_NUMBER = 40
 
 
 class Member(Struct, frozen=True):
-    """One `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
+    """A `key: value` of an object. `start` and `end` are the value's character offsets, inside its quotes."""
 
     key: str
     value: "Value"
@@ -94,7 +94,7 @@ def read_array(text: str, start: int) -> list[Value] | None:
 
 
 class _Unreadable(Exception):
-    """No value can be read here; the reader stands at the place where it gave up."""
+    """The reader found no value at its position."""
 
 
 class _Reader:
@@ -125,7 +125,7 @@ class _Reader:
         return items
 
     def _ends_with(self, bracket: str) -> bool:
-        """Skip spaces and commas; whether the closing bracket follows, which is then consumed."""
+        """Skip spaces and commas, then consume the closing bracket if it follows, and return whether it did."""
         self._skip_space()
         while self.text.startswith(",", self.position):
             self.position += 1

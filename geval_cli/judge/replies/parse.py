@@ -1,4 +1,4 @@
-"""Reads a rating, a reason or evaluation steps from what a judge replied, however it is wrapped.
+"""Read a rating, a reason or evaluation steps from a judge's reply, however it is wrapped.
 
 A verdict is looked for in three ranks: the structure that was asked for, a line that states it, a sentence. Different
 ratings of one rank are no verdict. Nothing is clamped or guessed: a reply without a clear verdict is a JudgeParseError,
@@ -120,7 +120,7 @@ _NOT_A_BREAK = compile_later(r"[^\n]")
 
 
 def without_thoughts(text: str) -> str:
-    """`text` with spaces in the place of the thoughts that some models write first; all else keeps its place.
+    """Return `text` with the thoughts that some models write first blanked out; all else keeps its position.
 
     Thoughts that never end leave nothing. An end without a start counts where it ends or begins a line: some servers
     swallow the start, and a judged text may hold one in a sentence.
@@ -152,7 +152,7 @@ def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def why_unreadable(text: str, what: str) -> str:
-    """Return what is wrong with a reply from which no `what` can be read."""
+    """Return the problem, in words, of a reply from which no `what` can be read."""
     if not text.strip():
         return "the judge's reply is empty"
     if not without_thoughts(text).strip():

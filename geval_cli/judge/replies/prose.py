@@ -1,4 +1,4 @@
-"""Reads a verdict from a reply that is not the JSON asked for: from a line that states it, else from a sentence.
+"""Read a verdict from a reply without the JSON asked for: from a line that states it, else from a sentence.
 
 A line that states it is `Final score: 7`, in any dress and many languages. Of sentences only one rating may be meant.
 """
@@ -230,7 +230,7 @@ _INNER_THOUGHTS = compile_later(rf"<({THOUGHTS})>[^<]{{0,5000}}</\1>", re.IGNORE
 
 
 class Reply(Struct):
-    """A reply of which only prose is left, and what to know to read it. `name` as it stands before a form's rating."""
+    """A reply in prose with the scale to read it by. `name` is the label before a form's rating."""
 
     text: str
     score_range: ScoreRange
@@ -283,7 +283,7 @@ def _form_lines(name: str) -> tuple[re.Pattern[str], ...]:
 
 
 def read_form_line(reply: Reply) -> list[Stated]:
-    """Return what lines such as `- Coherence: 4` state, or the number that is the whole reply."""
+    """Return the ratings in lines such as `- Coherence: 4`, or the number that is the whole reply."""
     if reply.name is None:
         return []
     alone = _LONE_NUMBER.fullmatch(reply.text.strip()) if len(reply.text) < _LONGEST_LINE else None
@@ -293,7 +293,7 @@ def read_form_line(reply: Reply) -> list[Stated]:
 
 
 def read_verdict_lines(reply: Reply) -> list[Stated]:
-    """Return what lines such as `Final score: 7`, tags, boxes, tables and numbers on a line of their own state.
+    """Return the ratings in lines such as `Final score: 7`, in tags, boxes, tables and numbers alone on a line.
 
     Raises:
         JudgeParseError: a line states a span of ratings.

@@ -1,4 +1,4 @@
-"""How a rating is spelled in a text: figures or a word, a decimal comma, and the maximum that it is stated out of."""
+"""The spellings of a rating: figures or a word, a decimal comma, and the maximum that it is stated out of."""
 
 import re
 
@@ -62,7 +62,7 @@ _SPAN_BEFORE = compile_later(
 
 
 class Stated(Struct, frozen=True):
-    """A rating and where it stands.
+    """A rating and its position in the reply.
 
     `is_final` when it is called the last or the overall one, `is_claim` when it is spelled true or false.
     """

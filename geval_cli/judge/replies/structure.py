@@ -1,4 +1,4 @@
-"""Reads a verdict from JSON objects, as a judge was asked for it, or as one that calls a tool gives it.
+"""Read a verdict from JSON objects: in the form asked for, or as the arguments of a tool call.
 
 An object in an example, in a quotation or in a list of steps is no verdict.
 """
@@ -70,14 +70,14 @@ _ESCAPE = compile_later(r"\\\\\\\"|\\.", re.DOTALL)
 
 
 class Structured(Struct, frozen=True):
-    """A rating that an object gives, and the reason beside it."""
+    """A rating in an object, with the reason beside it."""
 
     rating: Stated
     reason: str | None
 
 
 def unescaped(text: str) -> str:
-    """`text` with one layer of backslashes taken off when its only JSON is escaped; every character keeps its place."""
+    """Return `text` without one layer of backslashes when its only JSON is escaped; no character is moved."""
     if _ESCAPED_OBJECT.search(text) is None or any(True for _ in find_begun_objects(text)):
         return text
     return _peeled(text)
@@ -96,7 +96,7 @@ def _peel(escape: str) -> str:
 def verdict_of_objects(
     text: str, *, name: str | None, score_range: ScoreRange, is_cut_off: bool
 ) -> tuple[Structured | None, str]:
-    """Return what the objects of a reply say, and the reply without them; every other character keeps its place.
+    """Return the verdict in the objects of a reply, and the reply with them blanked out.
 
     Raises:
         JudgeParseError: an object breaks off before its score, has none that is a number, or they differ.
@@ -141,7 +141,7 @@ def _agreed(found: list[tuple[Structured, bool]], text: str) -> Structured | Non
 
 
 def differing(ratings: list[float]) -> str:
-    """Return what is wrong with a reply that states all of `ratings`."""
+    """Return the problem, in words, of a reply that states all of `ratings`."""
     return (
         f"the judge's reply states different scores ({' and '.join(f'{rating:g}' for rating in ratings[:3])})"
     )
@@ -217,7 +217,7 @@ def _rating_inside(text: str, holder: JsonObject) -> Stated | None:
 
 
 def _with_maximum(rating: Stated, holder: JsonObject) -> Stated:
-    """`rating` with the maximum that stands beside it in the object."""
+    """Return `rating` with the maximum that stands beside it in the object."""
     if rating.out_of is not None:
         return rating
     for member in holder.members:

@@ -1,4 +1,4 @@
-"""Reads what judges reply to questions that ask for more than a rating: yes or no, a case, a list, a choice.
+"""Read replies to questions that ask for other things than a rating: yes or no, a case, a list, a choice.
 
 As with ratings, the last verdict of a reply counts, and nothing is guessed: a reply without a clear verdict is a
 JudgeParseError.
@@ -101,7 +101,7 @@ def parse_category(text: str) -> tuple[str, str | None]:
 
 
 def parse_attributions(text: str) -> tuple[bool, ...]:
-    """For each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed].
+    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed].
 
     Raises:
         JudgeParseError: nothing is said of any sentence.
@@ -120,7 +120,7 @@ def parse_attributions(text: str) -> tuple[bool, ...]:
 
 
 def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
-    """`count` times yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with all of them.
+    """Return `count` verdicts, yes or no, as JSON, as `verdict: yes` lines, or in a sentence that ends with them all.
 
     Raises:
         JudgeParseError: there are fewer or more.
@@ -229,7 +229,7 @@ def _last_of(text: str, read: Callable[[JsonObject], Read | None], what: str) ->
 
 
 def _find_last(text: str, read: Callable[[JsonObject], Read | None]) -> Read | None:
-    """Return what `read` makes of the last object that it can read; one that breaks off is not read."""
+    """Return the result of `read` for the last object that it can read; one that breaks off is not read."""
     last = None
     for found in find_objects(without_thoughts(text)):
         value = read(found) if found.is_closed else None

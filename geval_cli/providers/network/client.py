@@ -3,14 +3,14 @@
 import asyncio
 import re
 import ssl
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from io import BytesIO
 from typing import Any
 
 import aiohttp
-from msgspec import Struct
 from yarl import URL
 
 from geval_cli.providers.network.addresses import Address, basic_credentials, parse_address, parse_proxy
@@ -21,39 +21,16 @@ from geval_cli.providers.network.failures import (
     OversizedAnswerError,
     UnsendableRequestError,
 )
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, tls_context
 from geval_cli.providers.network.unpacking import unpacked
 
 _LONG_BODY_BYTES = 1024 * 1024
-_SWITCHED = 101
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
 _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
-
-
-@dataclass(frozen=True, slots=True)
-class HttpCall:
-    """One request. Its `headers`, and often its `url`, hold credentials, so `repr` leaves them out.
-
-    A user name and password in the URL are sent as Basic authentication, unless `headers` hold an Authorization.
-    `timeout_s` is for all of it, from the connection to the last byte of the answer.
-    """
-
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: bytes = field(default=b"", repr=False)
-    method: str = "POST"
-    timeout_s: float = 300.0
-
-
-class RawAnswer(Struct, frozen=True):
-    """A complete answer. Header names are lower case, repeated ones joined with commas; the body is unpacked."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class HttpClient:
@@ -77,7 +54,7 @@ class HttpClient:
         self._is_closed = False
         self._context: ssl.SSLContext | None = None
 
-    async def exchange(self, call: HttpCall, *, max_bytes: int, proxy: str | None = None) -> RawAnswer:
+    async def exchange(self, call: HttpCall, *, max_bytes: int, proxy: str | None = None) -> HttpResponse:
         """Send `call` and read the whole answer, whatever its status; the body comes without its compression.
 
         Args:
@@ -89,6 +66,7 @@ class HttpClient:
             TimeoutError: there was no complete answer in time.
             HttpFailure: one of its subclasses says what went wrong.
         """
+        started = time.perf_counter()
         address = parse_address(call.url)
         through = None if proxy is None else parse_proxy(proxy)
         options = self._options(call, address, through)
@@ -96,15 +74,17 @@ class HttpClient:
         self._under_way += 1
         try:
             async with asyncio.timeout(call.timeout_s):
-                answer = await _exchange(session, call.method, _yarl_url(address), options, max_bytes)
+                status, received, body = await _exchange(
+                    session, call.method, _yarl_url(address), options, max_bytes
+                )
         finally:
             self._under_way -= 1
             if self._is_closed and not self._under_way:
                 await self._close_sessions()
-        packing = answer.headers.get("content-encoding")
-        if packing is None:
-            return answer
-        return RawAnswer(answer.status, answer.headers, unpacked(answer.body, packing, max_bytes))
+        packing = received.get("content-encoding")
+        if packing is not None:
+            body = unpacked(body, packing, max_bytes)
+        return HttpResponse(status, received, body, (time.perf_counter() - started) * 1000)
 
     async def aclose(self) -> None:
         """Close the connections, or have the last of the requests under way do so."""
@@ -161,7 +141,8 @@ class HttpClient:
 
 async def _exchange(
     session: aiohttp.ClientSession, method: str, url: URL, options: Mapping[str, Any], max_bytes: int
-) -> RawAnswer:
+) -> tuple[int, dict[str, str], bytes]:
+    """Return the status, the headers and the body as it came."""
     try:
         response = await session.request(method, url, **options)
         try:
@@ -174,12 +155,12 @@ async def _exchange(
         failure = failure_of(error)
     else:
         response.release()
-        return RawAnswer(response.status, headers, body)
+        return response.status, headers, body
     raise failure  # out here it has no context: aiohttp's errors hold the request, and with it the key
 
 
 async def _body_of(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    if response.status == _SWITCHED:
+    if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
         raise NotHttpError("another protocol")
     body = bytearray()
     while part := await response.content.readany():

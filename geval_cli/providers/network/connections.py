@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any, cast
 
 import aiohttp
@@ -50,7 +51,6 @@ _CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upo
 _SOCKS_HINT = f"SOCKS proxies need an extra: {install_hint('socks')}"
 
 _PROBE = b"HTTP/1.1 204 Probe\r\n\r\n"
-_PROBE_STATUS = 204
 
 
 def new_session(socks: Address | None) -> aiohttp.ClientSession:
@@ -286,7 +286,7 @@ def _is_at_a_beginning(parser: Any) -> bool:
         messages, is_upgraded, _ = parser.feed_data(_PROBE)
     except (HttpProcessingError, ValueError, AttributeError):
         return False
-    return [message.code for message, _ in messages] == [_PROBE_STATUS] and not is_upgraded
+    return [message.code for message, _ in messages] == [HTTPStatus.NO_CONTENT] and not is_upgraded
 
 
 def failure_of(error: Exception) -> HttpFailure:

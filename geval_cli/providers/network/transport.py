@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin
 
@@ -26,7 +27,7 @@ from geval_cli.providers.network.addresses import (
     proxy_for,
     public_origin,
 )
-from geval_cli.providers.network.client import HttpCall, HttpClient
+from geval_cli.providers.network.client import HttpClient
 from geval_cli.providers.network.failures import (
     BrokenCompressionError,
     CertificateError,
@@ -44,11 +45,12 @@ from geval_cli.providers.network.failures import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, missing_bundle
 from geval_cli.providers.network.unpacking import accepted
 from geval_cli.providers.redaction import public_url
 from geval_cli.providers.wire.rate_headers import used_up_for_s
-from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error, request_id_of
+from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
@@ -150,8 +152,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 _OWN_HEADERS = {"user-agent": f"geval-cli/{__version__}", "accept": "*/*"}
 _MOST_REDIRECTS = 3
-_SAME_REQUEST_AGAIN = frozenset({307, 308})
-_MOVED = frozenset({301, 302})  # for anything but a GET they have come to mean: as a GET, without the body
+_SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
+# For anything but a GET these have come to mean: as a GET, without the body.
+_MOVED = frozenset({HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND})
 
 
 class Transport:
@@ -178,7 +181,7 @@ class Transport:
 
     async def post_json(
         self, call: HttpCall, payload: Mapping[str, Any], context: CallContext
-    ) -> tuple[Any, HttpReply]:
+    ) -> tuple[Any, HttpResponse]:
         """POST `payload` as JSON and read the JSON answer.
 
         Returns:
@@ -195,7 +198,7 @@ class Transport:
         except ValueError as error:
             raise response_error("an answer that is not JSON", reply, context) from error
 
-    async def send(self, call: HttpCall, context: CallContext) -> HttpReply:
+    async def send(self, call: HttpCall, context: CallContext) -> HttpResponse:
         """Send `call` and read the whole answer.
 
         A redirect is followed as long as it stays with the same scheme, host and port and asks for the same request
@@ -219,7 +222,7 @@ class Transport:
             raise refusal_error(reply, context, now_s=self._clock())
         return reply
 
-    def exhausted_s(self, reply: HttpReply, usage: Usage) -> float:
+    def exhausted_s(self, reply: HttpResponse, usage: Usage) -> float:
         """Return the seconds for which the server of `reply`, which took `usage`, has nothing left for its callers."""
         tokens = usage.input_tokens + usage.output_tokens
         return used_up_for_s(reply.headers, now_s=self._clock(), tokens=tokens)
@@ -229,22 +232,19 @@ class Transport:
         if client is not None:
             await client.aclose()
 
-    async def _exchange(self, call: HttpCall, context: CallContext) -> HttpReply:
+    async def _exchange(self, call: HttpCall, context: CallContext) -> HttpResponse:
         if self._client is None:
             own = {**_OWN_HEADERS, "accept-encoding": accepted()}
             self._client = HttpClient(own, certificate=self._certificate)
-        started = time.perf_counter()
         proxy = None
         try:
             proxy = self._proxy_for(call.url)
-            answer = await self._client.exchange(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
+            return await self._client.exchange(call, max_bytes=MAX_BODY_BYTES, proxy=proxy)
         except OversizedAnswerError as error:
             message = f"{context.provider_id} sent more than {MAX_BODY_BYTES // 1024**2} MiB"
             raise ProviderShapeError(message, provider_id=context.provider_id) from error
         except (TimeoutError, HttpFailure) as error:
             raise connection_error(error, call, context, proxy=proxy) from error
-        latency_ms = (time.perf_counter() - started) * 1000
-        return HttpReply(answer.status, answer.headers, answer.body, latency_ms)
 
     def _proxy_for(self, url: str) -> str | None:
         """Return the proxy for `url`; it is looked for, in the whole environment, once for each host."""
@@ -255,7 +255,7 @@ class Transport:
         return self._proxies[origin]
 
 
-def same_origin_target(call: HttpCall, reply: HttpReply) -> str | None:
+def same_origin_target(call: HttpCall, reply: HttpResponse) -> str | None:
     """Return where `reply` sends the same request again, if that is at the same scheme, host and port; else None.
 
     User and password count, too: others than the URL's own must not be taken from a redirect.
@@ -273,7 +273,7 @@ def same_origin_target(call: HttpCall, reply: HttpReply) -> str | None:
     return target if is_same else None
 
 
-def response_error(what: str, reply: HttpReply, context: CallContext) -> ProviderResponseError:
+def response_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderResponseError:
     """Return the error for a 2xx `reply` that holds `what` instead of an answer."""
     message = f"{context.provider_id} sent {what}"
     if reply.body.lstrip()[:1] == b"<":

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from geval_cli.errors import ProviderRequestError, ProviderResponseError
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
 from geval_cli.providers.wire.content_filter import filtered_choice
 from geval_cli.providers.wire.endpoint import Endpoint
-from geval_cli.providers.wire.refusals import CallContext, HttpReply, request_id_of
+from geval_cli.providers.wire.refusals import CallContext, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Role, Usage
 
@@ -24,7 +24,7 @@ class Received(NamedTuple):
     """A 2xx answer: its JSON, and what an error about it needs to know."""
 
     body: Any
-    reply: HttpReply
+    reply: HttpResponse
     context: CallContext
 
     def refuse(self, what: str) -> ProviderResponseError:

@@ -11,7 +11,7 @@ from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, 
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
-from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.options import (
@@ -29,7 +29,7 @@ from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.http_templates import HttpTemplates, is_template, names_in, problems_of
 from geval_cli.providers.wire.placeholders import Places, has_place, variables_in
-from geval_cli.providers.wire.refusals import CallContext, HttpReply
+from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
 from geval_cli.scripting import javascript
@@ -76,7 +76,7 @@ class ResponseCode:
         except CodeError:
             return self._written
 
-    async def answer(self, reply: HttpReply, body: JsonValue, context: CallContext) -> JsonValue:
+    async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
         """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
 
         Raises:
@@ -103,11 +103,11 @@ class ResponseCode:
         return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
 
 
-def _headers(reply: HttpReply) -> Mapping[str, Any]:
+def _headers(reply: HttpResponse) -> Mapping[str, Any]:
     return dict(reply.headers)
 
 
-def _failed(what: str, reply: HttpReply, context: CallContext) -> ProviderShapeError:
+def _failed(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
     return ProviderShapeError(
         f"{context.provider_id} answered, but {what}",
         provider_id=context.provider_id,
@@ -245,7 +245,7 @@ class HttpProvider:
                 hint = getattr(error, "hint", "") or "see the templates in the provider's config"
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
 
-    def _usage(self, reply: HttpReply, text: str, call: HttpCall) -> Usage:
+    def _usage(self, reply: HttpResponse, text: str, call: HttpCall) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
         body = _json_of(reply)
         tokens = read_chat_usage(body) if isinstance(body, dict) else None
@@ -402,7 +402,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
 
 
-async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
+async def _answer(reply: HttpResponse, settings: HttpSettings, context: CallContext) -> JsonValue:
     """Return the answer that the config picks from a reply; by default, as in promptfoo, all of its JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
@@ -424,7 +424,7 @@ async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext
     return found
 
 
-def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
+def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
     """Return the answer where most APIs have it, else all of the reply; None when they have null there."""
     if not isinstance(value, dict):
         return value
@@ -441,7 +441,7 @@ def _known_answer(value: Any, reply: HttpReply) -> JsonValue:
     return None if is_null else reply.text
 
 
-def _json_of(reply: HttpReply) -> Any:
+def _json_of(reply: HttpResponse) -> Any:
     """Return the body as JSON; None when it is none."""
     try:
         return json.loads(reply.body)
@@ -449,7 +449,7 @@ def _json_of(reply: HttpReply) -> Any:
         return None
 
 
-def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpReply, context: CallContext) -> Any:
+def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext) -> Any:
     try:
         return follow_path(value, path)
     except LookupError as error:

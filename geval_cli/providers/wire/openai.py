@@ -8,6 +8,7 @@ from typing import Any
 from geval_cli.errors import UnsupportedParameterError
 from geval_cli.providers.conversation import last_user_text, message_list
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, kind_of
+from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.presets import endpoint_of, speaks_responses
 from geval_cli.providers.source import ProviderSource
@@ -15,7 +16,7 @@ from geval_cli.providers.unsupported import find_cap
 from geval_cli.providers.wire.chat_reply import parse_choices
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
-from geval_cli.providers.wire.refusals import HttpReply, refusal_error
+from geval_cli.providers.wire.refusals import refusal_error
 from geval_cli.providers.wire.responses import ResponsesProvider, is_strict_safe
 from geval_cli.providers.wire.token_usage import TokenUsage
 from geval_cli.records import Choice, ModelRequest, ModelResponse
@@ -222,6 +223,6 @@ def _refuse_error_body(received: Received) -> None:
         return
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 600:  # noqa: PLR2004 - the range of HTTP error statuses
-        reply = HttpReply(code, received.reply.headers, received.reply.body)
+        reply = HttpResponse(code, received.reply.headers, received.reply.body)
         raise refusal_error(reply, received.context, now_s=0.0)
     raise received.refuse("an error instead of an answer")

@@ -11,14 +11,14 @@ from msgspec import structs
 from geval_cli.errors import ProviderRequestError, ProviderTimeoutError, ProviderUnavailableError
 from geval_cli.json_codec import decode_json
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.network.client import HttpCall
+from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.client_model import ClientModel, is_async_client
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
-from geval_cli.providers.wire.refusals import CallContext, HttpReply, refusal_error
+from geval_cli.providers.wire.refusals import CallContext, refusal_error
 
 _THREADS = 32
 """How many calls of a synchronous client are under way at once: each takes a thread."""
@@ -55,7 +55,7 @@ class ClientTransport(Transport):
 
     async def post_json(
         self, call: HttpCall, payload: Mapping[str, Any], context: CallContext
-    ) -> tuple[Any, HttpReply]:
+    ) -> tuple[Any, HttpResponse]:
         """POST `payload` through the client; `call` says nothing that the client does not know better."""
         reply, context = await self._post(payload, context)
         if not reply.is_success:
@@ -72,7 +72,9 @@ class ClientTransport(Transport):
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _post(self, payload: Mapping[str, Any], context: CallContext) -> tuple[HttpReply, CallContext]:
+    async def _post(
+        self, payload: Mapping[str, Any], context: CallContext
+    ) -> tuple[HttpResponse, CallContext]:
         """Return the reply, and the context with the keys and tokens that were sent with the request."""
         import openai  # noqa: PLC0415 - takes a second; whoever has a client has done it
 
@@ -158,7 +160,7 @@ def _secrets_of(client: Any) -> list[str | None]:
     return [client.api_key, *(value for name in _KEY_HEADERS if isinstance(value := headers.get(name), str))]
 
 
-def _reply_of(response: Any, started: float) -> HttpReply:
+def _reply_of(response: Any, started: float) -> HttpResponse:
     headers = {name.lower(): value for name, value in response.headers.items()}
     latency_ms = (time.perf_counter() - started) * 1000
-    return HttpReply(response.status_code, headers, response.content, latency_ms)
+    return HttpResponse(response.status_code, headers, response.content, latency_ms)

@@ -1,7 +1,8 @@
 """Turns an HTTP error answer into the ProviderError that says what it means and how long to wait."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from http import HTTPStatus
 
 from msgspec import Struct, field
 
@@ -14,6 +15,7 @@ from geval_cli.errors import (
     UnsupportedParameterError,
 )
 from geval_cli.patterns import compile_later
+from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.unsupported import error_message, error_words, find_unsupported_parameter
 from geval_cli.providers.wire.rate_headers import duration_s, longest_reset_s, read_number
@@ -21,17 +23,16 @@ from geval_cli.providers.wire.rate_headers import duration_s, longest_reset_s, r
 _MESSAGE_CHARS = 400
 _REQUEST_ID_CHARS = 200
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
-_MAY_REFUSE_PARAMETERS = frozenset({400, 403, 404, 422, 501})
-_PASSING_STATUSES = frozenset({408, 409, 425})
-_OK = 200
-_REDIRECT = 300
-_TOO_MANY_REQUESTS = 429
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
-_PAYMENT_REQUIRED = 402
-_NOT_FOUND = 404
-_CLIENT_ERROR = 400
-_SERVER_ERROR = 500
+_MAY_REFUSE_PARAMETERS = frozenset(
+    {
+        HTTPStatus.BAD_REQUEST,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        HTTPStatus.NOT_IMPLEMENTED,
+    }
+)
+_PASSING_STATUSES = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY})
 _OUT_OF_MONEY_CODE = compile_later(
     r"insufficient_(?:quota|balance|credits?|funds)|exceeded_current_quota|billing_", re.IGNORECASE
 )
@@ -40,7 +41,10 @@ _OUT_OF_MONEY = compile_later(
     r"|out of (?:credits?|call volume quota)|available credits|spending limit",
     re.IGNORECASE,
 )
-_MAY_SAY_OUT_OF_MONEY = frozenset({400, 403, 429})  # of a 413 or 422, the sentence may quote what was sent
+# Not a 413 or 422: there the sentence may quote what was sent.
+_MAY_SAY_OUT_OF_MONEY = frozenset(
+    {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS}
+)
 # What a 403 says when the key is the matter; moderation and regions are a matter of one request.
 _KEY_REFUSED = compile_later(
     r"\bkeys?\b|api_?key|authenti|authoriz|credential|permission|billing|quota|credits?\b|subscription|expired"
@@ -65,31 +69,14 @@ class CallContext(Struct, frozen=True):
     sent_parameters: Collection[str] = ()
 
 
-class HttpReply(Struct, frozen=True):
-    """A complete HTTP answer. Header names are lower case; `latency_ms` runs to the last byte."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    latency_ms: float = 0.0
-
-    @property
-    def is_success(self) -> bool:
-        return _OK <= self.status < _REDIRECT
-
-    @property
-    def text(self) -> str:
-        return self.body.decode("utf-8", "replace")
-
-
-def refusal_error(reply: HttpReply, context: CallContext, *, now_s: float) -> ProviderError:
+def refusal_error(reply: HttpResponse, context: CallContext, *, now_s: float) -> ProviderError:
     """Return the error that a non-2xx `reply` stands for. `now_s` is the Unix time, for dates in headers."""
     error = _classified(reply, context, now_s)
     error.request_id = request_id_of(reply, context)
     return error
 
 
-def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
+def request_id_of(reply: HttpResponse, context: CallContext) -> str | None:
     """Return the vendor's id of the request, if a header has it: short, and without keys that a server echoes."""
     for name in _REQUEST_ID_HEADERS:
         if named := reply.headers.get(name):
@@ -97,11 +84,11 @@ def request_id_of(reply: HttpReply, context: CallContext) -> str | None:
     return None
 
 
-def _classified(reply: HttpReply, context: CallContext, now_s: float) -> ProviderError:
+def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderError:
     text = reply.text
     codes, words = error_words(text)
     # The order matters: an empty account often answers 429, which would else be retried for long.
-    if reply.status == _PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
+    if reply.status == HTTPStatus.PAYMENT_REQUIRED or _is_out_of_money(reply.status, codes, words):
         return _auth_error(reply, context, "its quota or credit is used up")
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters)
@@ -113,12 +100,12 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
                 status=reply.status,
                 body=context.secrets.excerpt(text),
             )
-    if reply.status == _UNAUTHORIZED or (
-        reply.status == _FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
+    if reply.status == HTTPStatus.UNAUTHORIZED or (
+        reply.status == HTTPStatus.FORBIDDEN and _KEY_REFUSED.search(f"{codes} {words}")
     ):
         return _auth_error(reply, context, "the key was refused")
     # A single request above the limit per minute is a 429 too, but no wait makes it smaller.
-    if reply.status == _TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
+    if reply.status == HTTPStatus.TOO_MANY_REQUESTS and not _TOO_LARGE.search(words):
         return ProviderRateLimitError(
             _message(reply, context),
             provider_id=context.provider_id,
@@ -126,12 +113,12 @@ def _classified(reply: HttpReply, context: CallContext, now_s: float) -> Provide
             status=reply.status,
             body=context.secrets.excerpt(text),
         )
-    if reply.status >= _SERVER_ERROR or reply.status in _PASSING_STATUSES:
+    if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _PASSING_STATUSES:
         return _unavailable_error(reply, context, now_s)
     return _request_error(reply, context)
 
 
-def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
+def retry_after_s(reply: HttpResponse, *, now_s: float) -> float | None:
     """Return the wait that the server demands, in seconds (never negative), or None when it does not say.
 
     Read, in this order: retry-after-ms, Retry-After (seconds or date) and, of a 429, the ratelimit-reset headers of
@@ -148,7 +135,7 @@ def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
         wait = _seconds_until_date(stated, now_s) if wait is None else wait
         if wait is not None:
             return max(0.0, wait)
-    if reply.status != _TOO_MANY_REQUESTS:
+    if reply.status != HTTPStatus.TOO_MANY_REQUESTS:
         return None
     wait = longest_reset_s(headers, now_s)
     if wait is not None:
@@ -158,13 +145,13 @@ def retry_after_s(reply: HttpReply, *, now_s: float) -> float | None:
 
 
 def _is_out_of_money(status: int, codes: str, words: str) -> bool:
-    if not _CLIENT_ERROR <= status < _SERVER_ERROR:
+    if not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     is_said = status in _MAY_SAY_OUT_OF_MONEY and _OUT_OF_MONEY.search(words)
     return bool(is_said or _OUT_OF_MONEY_CODE.search(codes))
 
 
-def _message(reply: HttpReply, context: CallContext) -> str:
+def _message(reply: HttpResponse, context: CallContext) -> str:
     said = context.secrets.redact(error_message(reply.text))
     if said.lstrip().startswith("<"):
         said = "an HTML page instead of an API answer"
@@ -173,7 +160,7 @@ def _message(reply: HttpReply, context: CallContext) -> str:
     return f"{context.provider_id} answered HTTP {reply.status}" + (f": {said}" if said else "")
 
 
-def _auth_error(reply: HttpReply, context: CallContext, what: str) -> ProviderAuthError:
+def _auth_error(reply: HttpResponse, context: CallContext, what: str) -> ProviderAuthError:
     if context.key_source:
         hint = f"the key came from {context.key_source} and {what}: put a valid one there"
     else:
@@ -187,7 +174,7 @@ def _auth_error(reply: HttpReply, context: CallContext, what: str) -> ProviderAu
     )
 
 
-def _unavailable_error(reply: HttpReply, context: CallContext, now_s: float) -> ProviderUnavailableError:
+def _unavailable_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderUnavailableError:
     error = ProviderUnavailableError(
         _message(reply, context),
         provider_id=context.provider_id,
@@ -198,18 +185,18 @@ def _unavailable_error(reply: HttpReply, context: CallContext, now_s: float) -> 
     return error
 
 
-def _request_error(reply: HttpReply, context: CallContext) -> ProviderRequestError:
+def _request_error(reply: HttpResponse, context: CallContext) -> ProviderRequestError:
     hint = ""
-    if reply.status == _NOT_FOUND:
+    if reply.status == HTTPStatus.NOT_FOUND:
         hint = "check the model's name and `base_url`"
-    elif reply.status < _CLIENT_ERROR:
+    elif reply.status < HTTPStatus.BAD_REQUEST:
         target = context.secrets.redact(reply.headers.get("location", "elsewhere"))[:_MESSAGE_CHARS]
         hint = (
             f"the server redirects to {target}; redirects are not followed, so write that address as base_url"
         )
-    elif reply.status == _FORBIDDEN:
+    elif reply.status == HTTPStatus.FORBIDDEN:
         hint = "the server will not answer this request; others may still be answered"
-    elif reply.status == _TOO_MANY_REQUESTS:
+    elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
         hint = (
             "the prompt takes more tokens than you may send in a minute: shorten it, or have the limit raised"
         )
