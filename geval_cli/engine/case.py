@@ -150,7 +150,7 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
-    """Who answered. In some dialects the column's provider stands for an output that the test brings, too."""
+    """Return who answered. In some dialects the column's provider stands for an output that the test brings, too."""
     stands_for_outputs = tools.rules.credits_given_outputs and job.provider.id != NO_PROVIDER.id
     return job.provider if job.generates or stands_for_outputs else None
 

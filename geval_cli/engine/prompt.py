@@ -78,7 +78,7 @@ def render_text(
 def rendered_params(
     params: Mapping[str, JsonValue], config: Mapping[str, JsonValue], test: TestCase, templates: Templates
 ) -> dict[str, JsonValue]:
-    """`params` with the test's variables in what is a template of a request: tools, functions, formats.
+    """Return `params` with the test's variables in what is a template of a request: tools, functions, formats.
 
     Args:
         params: of the request.
@@ -170,7 +170,7 @@ def _with_compact_texts(value: JsonValue) -> JsonValue:
 
 
 def _stays_as_it_is(text: str) -> bool:
-    """Whether nothing of a prompt is rendered: an expression of it is not closed in the line where it begins."""
+    """Return whether nothing of a prompt is rendered: an expression of it is not closed in the line where it begins."""
     is_marked = all(mark.search(text) for mark in _RAW_MARKS)
     return bool(_ACROSS_LINES.search(text)) and not is_marked
 

@@ -90,7 +90,7 @@ class CodeAssertion(Assertion):
 
 
 def _failing_outcome(value: JsonValue, spec: CodeAssertion, *, turns_score: bool) -> Outcome:
-    """Return the verdict where what is no verdict fails, also under `not-`; `turns_score`: which turns the score round.
+    """Return the verdict where what is no verdict fails, also under `not-`, which turns the score if `turns_score`.
 
     A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
     """

@@ -161,8 +161,7 @@ _NOT_DONE = {
 class HttpSettings:
     """One HTTP API. Address, query and body hold placeholders; without a body the prompt is sent as `{"prompt": ...}`.
 
-    With `templates` all of the request is rendered by them; `env` is what they see of the
-    environment.
+    With `templates` all of the request is rendered by them; `env` is what they see of the environment.
     """
 
     id: str
@@ -275,7 +274,7 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def _template_problems(source: ProviderSource) -> Iterator[Problem]:
-    """What is wrong with the templates of a request, where the dialect has any; elsewhere they are texts."""
+    """Yield what is wrong with the templates of a request, where the dialect has any; elsewhere they are texts."""
     if not source.rules.http_templates:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):
@@ -402,7 +401,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
 
 
 async def _answer(reply: HttpReply, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """Return what the config says is the answer in a reply; where it says nothing, promptfoo takes all of the JSON."""
+    """Return what the config says is the answer in a reply; else, with templates, all of its JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path
