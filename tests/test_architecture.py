@@ -1,9 +1,14 @@
 """The rules that hold the house up: rooms import downwards only, and a few things are never written."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
+
+from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, RULES, Dialect, DialectRules
 
 PACKAGE = Path(__file__).parents[1] / "geval_cli"
 
@@ -146,6 +151,77 @@ def wide_excepts(source: str) -> list[str]:
     return found
 
 
+DIALECT_HOMES = (
+    "specs/dialect.py",
+    "specs/promptfoo.py",
+    "suite/load.py",
+    "suite/promptfoo/",
+    "cli/arguments.py",
+)
+"""Where dialects may be told apart: the records, what only promptfoo's reader makes, the readers, and `--dialect`."""
+
+_RECORDS = {"DEFAULT_RULES", "PROMPTFOO_RULES"}
+_ASKING_NAME = re.compile(r"is_(of_)?(promptfoo|geval|dialect)\w*")
+_DIALECT_NAMES = set(RULES)
+
+
+def dialect_questions(source: str) -> list[str]:
+    """Places where code asks which dialect it is in, and not for a flag of its rules."""
+    nodes = nodes_of(source)
+    written = {id(part) for node in nodes for part in _written_out(node)}
+    found = {node.lineno for node in nodes if isinstance(node, ast.expr | ast.stmt) and _asks(node, written)}
+    return [f"line {line}" for line in sorted(found)]
+
+
+def _written_out(node: ast.AST) -> list[ast.AST]:
+    """What becomes text right here, in `str(...)` or an f-string: names of dialects are for people and for keys."""
+    if isinstance(node, ast.FormattedValue):
+        return [node.value]
+    is_text = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str"
+    return list(node.args) if is_text else []
+
+
+def _asks(node: ast.expr | ast.stmt, written: set[int]) -> bool:
+    name = _name_of(node)
+    if isinstance(node, ast.ImportFrom):
+        return any(
+            alias.name == "PROMPTFOO_RULES" or _ASKING_NAME.fullmatch(alias.name) for alias in node.names
+        )
+    if isinstance(node, ast.Attribute):
+        if _name_of(node.value) == "Dialect" or name == "PROMPTFOO_RULES":
+            return True
+        if name == "name" and _name_of(node.value).lower().endswith("rules"):
+            return id(node) not in written
+    if isinstance(node, ast.Subscript) and _name_of(node.value) == "Literal":
+        return False  # the form of a config's key
+    if isinstance(node, ast.Compare | ast.Match | ast.Subscript):
+        return any(map(_is_of_dialect, ast.walk(node.subject if isinstance(node, ast.Match) else node)))
+    if isinstance(node, ast.Call):
+        is_lookup = isinstance(node.func, ast.Attribute) and _name_of(node.func.value) == "RULES"
+        is_by_type = name in {"isinstance", "issubclass"}
+        parts = [part for argument in node.args for part in ast.walk(argument)]
+        names_model = any(_name_of(part) == "EnvProviderSpec" for part in parts)
+        return (is_lookup and any(map(_is_of_dialect, parts))) or (is_by_type and names_model)
+    return bool(_ASKING_NAME.fullmatch(name)) or name == "PROMPTFOO_RULES"
+
+
+def _is_of_dialect(node: ast.AST) -> bool:
+    """Return whether it is a dialect: its record, its name, or the attribute that holds one."""
+    is_word = isinstance(node, ast.Constant) and node.value in _DIALECT_NAMES
+    is_held = isinstance(node, ast.Attribute) and node.attr == "dialect"
+    return is_word or is_held or _name_of(node) in _RECORDS
+
+
+def _name_of(node: ast.AST) -> str:
+    if isinstance(node, ast.Call):
+        return _name_of(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return node.name
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def room_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).parts
     return parts[0].removesuffix(".py")
@@ -192,6 +268,27 @@ def test_errors_are_caught_by_name_except_at_the_boundaries() -> None:
     assert broken_in(rule) == {}
 
 
+def test_nobody_asks_which_dialect_it_is() -> None:
+    def rule(path: Path, source: str) -> list[str]:
+        is_home = path.relative_to(PACKAGE).as_posix().startswith(DIALECT_HOMES)
+        return [] if is_home else dialect_questions(source)
+
+    assert broken_in(rule) == {}
+
+
+def test_each_dialect_has_one_record_whose_flags_are_asked_for_and_make_a_difference() -> None:
+    assert {rules.name for rules in RULES.values()} == set(Dialect)
+    flags = [flag for flag in DialectRules.__struct_fields__ if flag != "name"]
+    alike = [flag for flag in flags if getattr(DEFAULT_RULES, flag) == getattr(PROMPTFOO_RULES, flag)]
+    asked = {
+        node.attr
+        for path in MODULES
+        for node in nodes_of(path.read_text(encoding="utf-8"))
+        if isinstance(node, ast.Attribute) and _name_of(node.value) in {"rules", "DEFAULT_RULES"}
+    }
+    assert (alike, [flag for flag in flags if flag not in asked]) == ([], [])
+
+
 def test_every_module_belongs_to_a_room() -> None:
     known = set().union(*ROOMS) | {"__init__"}
     assert {room_of(path) for path in MODULES} <= known | {"__main__"}
@@ -219,3 +316,42 @@ class TestThatTheRulesCanFail:
         assert prints("print('x')\n") == ["line 1"]
         assert wide_excepts("try:\n    pass\nexcept Exception:\n    pass\n") == ["line 3"]
         assert wide_excepts("try:\n    pass\nexcept Exception:\n    raise\n") == []
+
+    @pytest.mark.parametrize(
+        "planted",
+        [
+            "is_strict = suite.rules.name is Dialect.GEVAL",
+            "if rules.name == 'promptfoo': pass",
+            "if str(rules.name) == 'promptfoo': pass",
+            "if suite.rules.name: pass",
+            "if request.dialect is None: pass",
+            "if suite.rules is DEFAULT_RULES: pass",
+            "from geval_cli.specs.dialect import PROMPTFOO_RULES",
+            "templates = templates_of(dialect.PROMPTFOO_RULES, {})",
+            "templates = templates_of(RULES['promptfoo'], {})",
+            "templates = templates_of(RULES.get('promptfoo'), {})",
+            "is_promptfoo = True",
+            "def is_of_promptfoo(): pass",
+            "if source.is_promptfoo: pass",
+            "if isinstance(spec, EnvProviderSpec): pass",
+            "if options.get('--dialect') in ('geval', None): pass",
+            "match suite.rules.name:\n    case other: pass",
+        ],
+    )
+    def test_planted_question_for_the_dialect(self, planted: str) -> None:
+        assert dialect_questions(planted) == ["line 1"]
+
+    @pytest.mark.parametrize(
+        "planted",
+        [
+            "if suite.rules.nested_variables: pass",
+            "if rules.patterns == 'python': pass",
+            "rules: DialectRules = DEFAULT_RULES",
+            "params['templates'] = str(settings.templates.rules.name)",
+            "message = f'{rules.name} is not known here'",
+            "request = RunRequest(dialect=request.dialect)",
+            "rules = RULES.get(written)",
+        ],
+    )
+    def test_a_flag_and_a_name_that_is_shown_are_no_questions(self, planted: str) -> None:
+        assert dialect_questions(planted) == []

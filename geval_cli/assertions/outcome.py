@@ -26,7 +26,7 @@ from geval_cli.records import AssertionResult, JsonValue, ModelResponse, Status
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec, Scoring
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
@@ -84,10 +84,10 @@ class Subject(Struct, frozen=True):
         system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
         response: what the model under test answered, with usage, timing and finish reason; None for an output that
             the test brings.
-        provider: who answered, as the config has it; None for an output that the test brings, unless the config is
-            promptfoo's, where it is who would have answered.
+        provider: who answered, as the config has it; None for an output that the test brings, unless the dialect
+            says who would have answered.
         opaque: the variables of the test that models made in earlier jobs; they are put into no code.
-        dialect: whose rules say how data is written as text.
+        rules: of the config, which say how data is written as text.
     """
 
     test: TestCase
@@ -98,15 +98,16 @@ class Subject(Struct, frozen=True):
     response: ModelResponse | None = None
     provider: ProviderSpec | None = None
     opaque: frozenset[str] = frozenset()
-    dialect: Dialect = Dialect.GEVAL
+    rules: DialectRules = DEFAULT_RULES
 
     @property
     def text(self) -> str:
         """The output as text: as it is, or as JSON when a provider answered with data."""
         if isinstance(self.output, str):
             return self.output
-        is_promptfoo = self.dialect is Dialect.PROMPTFOO
-        return js_json(self.output) if is_promptfoo else json.dumps(self.output, ensure_ascii=False)
+        if self.rules.data_as_text == "javascript":
+            return js_json(self.output)
+        return json.dumps(self.output, ensure_ascii=False)
 
 
 class JudgeDefaults(Struct, frozen=True):
@@ -148,6 +149,11 @@ class Tools(Struct, frozen=True):
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
 
+    @property
+    def rules(self) -> DialectRules:
+        """The rules of the config that the assertions stand in."""
+        return self.templates.rules
+
 
 class CheckContext(Struct, frozen=True):
     """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
@@ -161,6 +167,11 @@ class CheckContext(Struct, frozen=True):
     rendered_prompt: str | None = None
     base_dir: Path = field(default_factory=Path)
     access: Access = TRUSTED
+
+    @property
+    def rules(self) -> DialectRules:
+        """The rules of the config that the test stands in."""
+        return self.templates.rules
 
     def render(
         self,

@@ -20,7 +20,6 @@ from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 _HERE = "geval_cli.assertions"
@@ -261,10 +260,10 @@ def with_default_metrics(
 
 
 def _default_metric(spec: Assertion, templates: Templates) -> str | None:
-    """Return the dimension of a g-eval, or in geval's own dialect the name of its criteria; None of anything else."""
+    """Return the dimension of a g-eval, or, where the dialect takes it, the name of its criteria; else None."""
     if not isinstance(spec, GEvalAssertion):
         return None
-    if spec.dimension is not None or templates.dialect is Dialect.PROMPTFOO:
+    if spec.dimension is not None or not templates.rules.names_geval_by_criteria:
         return spec.dimension
     if isinstance(spec, LlmEvaluation) and not spec.criteria:
         return None

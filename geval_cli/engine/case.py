@@ -67,7 +67,6 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating.js_text import js_json
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
@@ -139,7 +138,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             response,
             _answerer(job, context.tools),
             frozenset(earlier),
-            context.tools.templates.dialect,
+            context.tools.rules,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except BudgetError:
@@ -152,8 +151,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
-    """Return who answered. By promptfoo's rules the column's provider answers for a stored output, too."""
-    stands_for_outputs = tools.templates.dialect is Dialect.PROMPTFOO and job.provider.id != NO_PROVIDER.id
+    """Return who answered. In some dialects the column's provider stands for an output that the test brings, too."""
+    stands_for_outputs = tools.rules.credits_given_outputs and job.provider.id != NO_PROVIDER.id
     return job.provider if job.generates or stands_for_outputs else None
 
 
@@ -175,9 +174,10 @@ async def _answer(
         output = job.test.output if job.test.has_output else job.test.vars.get("output")
         return replace(blank, output=output), None
     params = {**prompt_params(job.prompt), **job.test.promptfoo.params}
-    is_promptfoo = context.tools.templates.dialect is Dialect.PROMPTFOO
-    if is_promptfoo:
+    rules = context.tools.rules
+    if rules.prompts_spell_chats:
         _check_chat(job, rendered)
+    if rules.renders_params:
         params = rendered_params(params, job.provider.config, test, context.tools.templates)
     request = ModelRequest(
         rendered.messages,
@@ -188,12 +188,12 @@ async def _answer(
         variables=test.variables,
         params=params,
         text=rendered.sent,
-        origin=_origin(job) if is_promptfoo and is_program(job.provider) else {},
+        origin=_origin(job) if rules.tells_programs and is_program(job.provider) else {},
     )
     response = await context.generate(job.provider, request)
     answered = replace(
         blank,
-        output=_output_of(response.choices[0]) if is_promptfoo else response.text,
+        output=_output_of(response.choices[0]) if rules.keeps_data else response.text,
         finish_reason=response.choices[0].finish_reason,
         latency_ms=response.latency_ms,
         cached=response.is_from_cache,
@@ -215,7 +215,7 @@ def _check_chat(job: Job, rendered: Rendered) -> None:
 
 
 def _output_of(choice: Choice) -> JsonValue:
-    """Return the output as promptfoo defines it: the data of a program's or an HTTP API's answer, else the text."""
+    """Return the output where data stays data: the data that a program or an HTTP API answered with, else the text."""
     if not choice.is_data:
         return choice.text
     output: JsonValue = json.loads(js_json(json.loads(choice.text)))

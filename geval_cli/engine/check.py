@@ -21,7 +21,6 @@ from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
 from geval_cli.source.files import is_bare_path
 from geval_cli.specs.base import PromptSpec, ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.suite.prompts import NO_PROMPT
 from geval_cli.suite.suite import Suite
 from geval_cli.suite.tests import MAX_PROBLEMS
@@ -254,7 +253,7 @@ def _written(specs: Iterable[Assertion]) -> list[dict[str, object]]:
 
 def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
     """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
-    if suite.dialect is Dialect.PROMPTFOO:
+    if not suite.rules.suspects_bare_paths:
         return
     own = {"input": test.input, "output": test.output, "expected_output": test.expected_output}
     texts = [(value, test.place.child(name)) for name, value in own.items()]
@@ -305,7 +304,7 @@ def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
         yield Problem(message, test.provider.place.value(), 'add `prompts: ["{{ input }}"]`')
     if test.promptfoo.output_replaces_answer:
         return
-    has_output = test.has_output or ("output" in test.vars and plan.suite.dialect is not Dialect.PROMPTFOO)
+    has_output = test.has_output or ("output" in test.vars and plan.suite.rules.judges_output_variable)
     if judges_as_is and not has_output:
         yield Problem(
             f"nothing to judge in {describe_test(test)}: there is no provider to ask, and the test has no `output`",

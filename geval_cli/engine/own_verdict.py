@@ -29,7 +29,12 @@ async def own_verdict(
         CodeFailedError: the function fails, or gives no verdict. What could not be judged stays so: it is not asked.
     """
     written = subject.test.promptfoo.assert_scoring_function
-    if written is None or tools.scripts is None or verdict.status is Status.ERROR:
+    if (
+        written is None
+        or not tools.rules.scoring_functions
+        or tools.scripts is None
+        or verdict.status is Status.ERROR
+    ):
         return verdict
     results = [result for _, result in judged]
     context: dict[str, JsonValue] = {

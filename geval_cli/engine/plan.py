@@ -8,7 +8,6 @@ from msgspec import Struct
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.records import Column, ProviderRef
 from geval_cli.specs.base import PromptSpec, ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite
 
@@ -154,8 +153,8 @@ class Plan(Struct, frozen=True, dict=True):
                         yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
 
     def _label(self, provider: ProviderSpec) -> str:
-        """Return the column's label, by which promptfoo names a row's provider whoever answers it."""
-        is_named = self.suite.dialect is Dialect.PROMPTFOO and provider.id != NO_PROVIDER.id
+        """Return the column's label where the dialect names a row's provider by it, whoever answers."""
+        is_named = self.suite.rules.labels_rows_by_column and provider.id != NO_PROVIDER.id
         return provider.title if is_named else ""
 
 

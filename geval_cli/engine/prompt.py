@@ -14,7 +14,6 @@ from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import PromptSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating import Templates
 from geval_cli.templating.js_text import js_json, js_string
@@ -79,13 +78,13 @@ def render_text(
 def rendered_params(
     params: Mapping[str, JsonValue], config: Mapping[str, JsonValue], test: TestCase, templates: Templates
 ) -> dict[str, JsonValue]:
-    """`params` with the test's variables in what promptfoo renders of a request: tools, functions, formats.
+    """Return `params` with the test's variables in what is a template of a request: tools, functions, formats.
 
     Args:
         params: of the request.
         config: of the provider, which `params` win over; of it comes only what holds templates.
         test: with the variables as templates see them.
-        templates: of promptfoo's dialect.
+        templates: render every text there.
 
     Raises:
         TemplateError: a template is broken.
@@ -172,7 +171,7 @@ def _with_compact_texts(value: JsonValue) -> JsonValue:
 
 
 def _stays_as_it_is(text: str) -> bool:
-    """Return whether promptfoo leaves a prompt unrendered: an expression is not closed on the line where it begins."""
+    """Return whether nothing of a prompt is rendered: an expression of it is not closed on the line where it begins."""
     is_marked = all(mark.search(text) for mark in _RAW_MARKS)
     return bool(_ACROSS_LINES.search(text)) and not is_marked
 
@@ -271,7 +270,7 @@ def render_prompt(
             without `input`.
     """
     variables = test.variables
-    if templates.dialect is Dialect.PROMPTFOO and prompt.raw is not None:
+    if templates.rules.prompts_spell_chats and prompt.raw is not None:
         is_made = isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by)
         raw = prompt.raw if is_made else _with_surroundings(prompt.raw, test)
         # What a program wrote may hold answers of models, which are never rendered.
@@ -306,11 +305,11 @@ def prompt_params(prompt: PromptSpec) -> dict[str, JsonValue]:
 def seen_by_templates(
     test: TestCase, templates: Templates, earlier: Mapping[str, JsonValue] = _NOTHING
 ) -> TestCase:
-    """Return the test with the variables that templates see: in promptfoo's dialect variables may name others.
+    """Return the test with the variables that templates see, in which the dialect may let variables name others.
 
     `earlier` are variables that models made in earlier jobs; they are never rendered.
     """
-    if templates.dialect is not Dialect.PROMPTFOO:
+    if not templates.rules.nested_variables:
         return test
     return replace(test, vars=resolved_variables({**test.vars, **earlier}, earlier))
 

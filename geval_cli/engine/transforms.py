@@ -22,7 +22,6 @@ from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec, ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite
 
@@ -52,12 +51,12 @@ async def transformed_output(
 ) -> JsonValue:
     """Return the output after the provider's `transform`, then the test's. Nothing is run without `tools.scripts`.
 
-    By promptfoo's rules an answer that was asked for by a JSON Schema is data, before any transform sees it.
+    In some dialects an answer that was asked for by a JSON Schema is data, before any transform sees it.
 
     Raises:
         CodeFailedError: the code fails, or gives nothing.
     """
-    if tools.templates.dialect is Dialect.PROMPTFOO and _asks_for_data(provider, prompt, subject.test):
+    if tools.rules.parses_schema_answers and _asks_for_data(provider, prompt, subject.test):
         subject = _with_structured_output(subject)
     own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
     of_test = subject.test.transform

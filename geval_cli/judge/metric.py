@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
 from geval_cli.specs.base import Scoring
+from geval_cli.specs.dialect import DEFAULT_RULES
 
 ScoreRange = tuple[float, float]
 
@@ -23,7 +24,7 @@ Explain = Literal["failed", "passed", "always", "never"]
 """When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""
 
 DEFAULT_SCORE_RANGE: ScoreRange = (0.0, 10.0)
-DEFAULT_THRESHOLD = 0.5
+DEFAULT_THRESHOLD = DEFAULT_RULES.geval_threshold
 DEFAULT_SAMPLES = 20
 DEFAULT_MIN_VALID = 0.5
 

@@ -46,5 +46,9 @@ def check(source: ProviderSource) -> list[Problem]:
 def build(source: ProviderSource) -> EchoProvider:
     """Return the provider that `source` describes."""
     limits = limits_of(own_settings(source.spec.config, LIMIT_KEYS))
-    finish_reason = None if source.is_promptfoo else "stop"
-    return EchoProvider(provider_id=source.id, label=source.label, limits=limits, finish_reason=finish_reason)
+    return EchoProvider(
+        provider_id=source.id,
+        label=source.label,
+        limits=limits,
+        finish_reason=source.rules.echo_finish_reason,
+    )

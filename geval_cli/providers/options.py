@@ -216,13 +216,12 @@ def check_settings(
 
 
 def _wire_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Parameters of models whose values are of the wrong type; promptfoo sends them nevertheless."""
-    severity = Severity.WARNING if source.is_of_promptfoo else Severity.ERROR
+    """Yield a problem for each model parameter of the wrong type; with a warning it is sent all the same."""
     for name, value in source.spec.config.items():
         kind = WIRE_SETTINGS.get(name)
         if kind is not None and value is not None and not kind.is_valid(value):
             message = f"`{name}` must be {kind.expected}, found {describe_value(value)}"
-            yield source.problem(message, key=name, hint=_AS_IT_IS, severity=severity)
+            yield source.problem(message, key=name, hint=_AS_IT_IS, severity=source.rules.odd_params)
 
 
 def _other_problems(
@@ -242,10 +241,11 @@ def _other_problems(
         hint = f"did you mean `{near}`?"
         if others is Others.SENT:
             hint = f"{hint} {_AS_IT_IS}"
-        # A program may well have settings of its own that look like ours, and promptfoo has others than the vendors.
-        is_meant_elsewhere = source.is_of_promptfoo and (near not in own or name in _OF_PROMPTFOO)
-        is_odd_only = others is Others.HANDED_OVER or is_meant_elsewhere
-        severity = Severity.WARNING if is_odd_only else Severity.ERROR
+        severity = Severity.ERROR
+        if others is Others.HANDED_OVER:  # a program may well have settings of its own that look like ours
+            severity = Severity.WARNING
+        elif near not in own or name in source.rules.further_params:
+            severity = source.rules.odd_params
         yield source.key_problem(f"unknown key `{name}` in `config`", key=name, hint=hint, severity=severity)
     if unknown and others is not Others.HANDED_OVER:
         names = ", ".join(f"`{name}`" for name in unknown)
@@ -258,7 +258,6 @@ def _other_problems(
         yield source.key_problem(message, key=unknown[0], hint=hint, severity=Severity.WARNING)
 
 
-_OF_PROMPTFOO = frozenset({"timeout", "retries", "maxConcurrent"})
 _AS_IT_IS = "what is to be sent as it is stands under `passthrough`"
 _FATES = {Others.SENT: "sent as it is", Others.UNUSED: "nothing comes of it"}
 

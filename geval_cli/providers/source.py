@@ -8,7 +8,7 @@ from geval_cli.errors import Problem, Severity
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.secrets import is_secret_name, secret_values
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.promptfoo import EnvProviderSpec
+from geval_cli.specs.dialect import DialectRules
 
 _MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message
 
@@ -33,9 +33,9 @@ class ProviderSource:
         return self.spec.id.partition(":")[2]
 
     @property
-    def is_promptfoo(self) -> bool:
-        """Return whether a config of promptfoo's dialect names the provider, so that it behaves as there."""
-        return isinstance(self.spec, EnvProviderSpec)
+    def rules(self) -> DialectRules:
+        """Return the rules of the config that names the provider."""
+        return self.spec.rules
 
     @property
     def id(self) -> str:
@@ -55,11 +55,6 @@ class ProviderSource:
             if is_secret_name(name) and len(value) >= _MIN_INHERITED_CHARS
         }
         return secret_values([self.spec.id, dict(self.spec.config), inherited])
-
-    @property
-    def is_of_promptfoo(self) -> bool:
-        """Return whether it is in a config of promptfoo's dialect."""
-        return isinstance(self.spec, EnvProviderSpec)
 
     def key_problem(
         self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR

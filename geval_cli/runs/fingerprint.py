@@ -23,7 +23,7 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
             "--scoring": request.scoring,
             "--samples": request.samples,
             "--repeat": prepared.plan.repeats,
-            "--dialect": str(prepared.suite.dialect),
+            "--dialect": str(prepared.suite.rules.name),
             **request.selection.written,
         },
         _VARS: dict(request.variables),

@@ -10,7 +10,6 @@ from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.gateway.budget import Budget
-from geval_cli.judge.metric import DEFAULT_THRESHOLD
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -24,16 +23,11 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.trust import WatchedTests
 from geval_cli.templating import Templates, templates_of
-
-PROMPTFOO_THRESHOLD = 0.7
-"""The threshold of a g-eval without one in promptfoo's dialect."""
-
 
 _NOTHING_CHECKED = Problem(
     "no test has an assertion, so nothing is checked: the run will pass whatever is answered",
@@ -144,12 +138,12 @@ def _nothing_to_run(suite: Suite, request: RunRequest) -> Problem:
 
 
 def templates_for(suite: Suite) -> Templates:
-    """Templates that behave as the suite's dialect has them.
+    """Return templates that behave as the suite's dialect has them.
 
     Those of a stranger's suite see no environment values, and run no filters of its own.
     """
     env = suite.env if suite.access.reads_environment else {}
-    return templates_of(suite.dialect, env, template_filters(suite))
+    return templates_of(suite.rules, env, template_filters(suite))
 
 
 def reads_cache(prepared: PreparedRun) -> bool:
@@ -165,11 +159,10 @@ def _repeats_of(suite: Suite) -> int:
 
 
 def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
-    options, is_promptfoo = suite.options, suite.dialect is Dialect.PROMPTFOO
+    options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
     grader = None if name is None else resolved(ProviderSpec(id=name), suite)
-    threshold = PROMPTFOO_THRESHOLD if is_promptfoo else DEFAULT_THRESHOLD
-    return JudgeDefaults(grader, request.scoring, request.samples, threshold)
+    return JudgeDefaults(grader, request.scoring, request.samples, suite.rules.geval_threshold)
 
 
 def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from geval_cli.json_codec import encode_json
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 
 _IDS_KEPT = 64
 
@@ -39,6 +40,8 @@ class Spec(BaseModel):
 
 class ProviderSpec(Spec):
     """A model endpoint. `config` goes to the wire, except geval's own keys (base_url, api_key_env, timeout_s, ...)."""
+
+    rules: ClassVar[DialectRules] = DEFAULT_RULES
 
     id: str = Field(description="Which model, for example openai:gpt-4.1 or local:smollm2.")
     label: str = Field("", description="What tables show for this provider.")

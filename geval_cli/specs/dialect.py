@@ -1,61 +1,151 @@
-"""Whose rules a config follows: geval's own, or promptfoo's."""
+"""Whose rules a config follows: geval's own, or promptfoo's. A dialect is one record of declared flags.
 
-import re
+The reader of a config sets the record once (`Suite.rules`), and from there it travels with the templates, the subjects
+and the providers. Code asks for a flag that says what is to be done, never for the name of the dialect.
+"""
+
+from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
+from typing import Literal
 
-from geval_cli.errors import ConfigError, Problem
-from geval_cli.source.access import Access
-from geval_cli.source.files import read_document
-from geval_cli.source.safe_open import open_regular
-from geval_cli.source.source_map import Document
+from msgspec import Struct
 
-_PROGRAMS = frozenset({".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".py"})
-_PROMPTFOO_NAME = "promptfooconfig"
-_PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
+from geval_cli.errors import Severity
 
 
 class Dialect(StrEnum):
-    """In promptfoo's, undefined names are empty, values are written as JavaScript does, unknown keys are warnings."""
+    """The names of the dialects, as configs and the command line write them."""
 
     GEVAL = "geval"
     PROMPTFOO = "promptfoo"
 
 
-def dialect_of(path: Path, document: Document, first_line: str, asked: Dialect | None = None) -> Dialect:
-    """Whose rules `path` follows: as asked for, as its `dialect` says, by its schema comment, by its name.
+class DialectRules(Struct, frozen=True, eq=False):
+    """What a dialect does in its own way. The defaults are geval's; another dialect declares where it differs.
 
-    Args:
-        path: the config file.
-        document: its content.
-        first_line: of its text; an editor's schema comment stands there.
-        asked: on the command line.
+    There is one record for each dialect, so that records are compared by identity.
     """
-    if asked is not None:
-        return asked
-    value = document.value if isinstance(document.value, dict) else {}
-    if isinstance(value.get("dialect"), str):
-        return Dialect.PROMPTFOO if value["dialect"] == Dialect.PROMPTFOO else Dialect.GEVAL
-    schema = value.get("$schema")
-    is_named = isinstance(schema, str) and "promptfoo" in schema
-    if is_named or _PROMPTFOO_SCHEMA.match(first_line) or path.name.startswith(f"{_PROMPTFOO_NAME}."):
-        return Dialect.PROMPTFOO
-    return Dialect.GEVAL
+
+    name: Dialect
+
+    # How a config is read.
+
+    unknown_keys: Severity = Severity.ERROR
+    """How bad a key is that nobody knows."""
+    skips_null: bool = False
+    """Whether a key without a value is as if it were not there, and not a mistake."""
+    suspects_bare_paths: bool = True
+    """Whether a text that is the path of an existing file is taken for a forgotten `file://`."""
+    judges_by_kind: bool = False
+    """Whether a judge may be a mapping with a provider for each kind of judgement."""
+    is_editable: bool = True
+    """Whether the editor of the web page knows the form of the config."""
+    is_exportable: bool = True
+    """Whether a suite can be written as one file that stands alone."""
+
+    # Templates.
+
+    template_language: Literal["strict", "nunjucks"] = "strict"
+    """In strict templates an undefined name is an error; in nunjucks it is empty, and values are JavaScript's."""
+    nested_variables: bool = False
+    """Whether variables may name other variables."""
+    prompts_spell_chats: bool = False
+    """Whether the text of a prompt may be a chat as JSON or YAML, and stands between a test's prefix and suffix."""
+    renders_params: bool = False
+    """Whether tools, functions and formats of a request are templates."""
+    code_is_template: bool = False
+    """Whether code in a config is rendered before it runs."""
+    schema_is_template: bool = False
+    """Whether a JSON Schema that is written as text is rendered."""
+    renders_mappings: bool = True
+    """Whether `equals` renders texts at any depth of the expected data, or only the entries of a list."""
+    http_templates: bool = False
+    """Whether all of an HTTP provider's request is a template, or has placeholders only."""
+
+    # Providers.
+
+    odd_params: Severity = Severity.ERROR
+    """How bad a model parameter is that has the wrong type, or that is nearly a known one."""
+    further_params: frozenset[str] = frozenset()
+    """Provider settings that the dialect knows itself, though they look like misspelt ones of geval's."""
+    tells_programs: bool = False
+    """Whether programs that answer are told their options, and which test and prompt a request comes from."""
+    echo_finish_reason: str | None = "stop"
+    """The finish reason of an `echo` provider."""
+    keeps_data: bool = False
+    """Whether data that a program or an HTTP API answers with is the output, or its JSON text."""
+    parses_schema_answers: bool = False
+    """Whether an answer that a JSON Schema was asked for is data before any transform sees it."""
+
+    # Judging.
+
+    geval_threshold: float = 0.5
+    """What a g-eval must reach when it does not say."""
+    geval_takes_text_prompt: bool = True
+    """Whether a `rubricPrompt` that is one text is for g-evals, too."""
+    names_geval_by_criteria: bool = True
+    """Whether a g-eval without `metric` is summed up under the name of its criteria."""
+    data_as_text: Literal["python", "javascript"] = "python"
+    """Whose JSON an output that is data becomes where its text is judged: `json.dumps`, or `JSON.stringify`."""
+    patterns: Literal["python", "javascript"] = "python"
+    """Whose regular expressions `regex` takes."""
+    finds_loose_json: bool = False
+    """Whether `contains-json` finds objects as YAML reads them, or every value that is strict JSON."""
+    code_failures_fail: bool = False
+    """Whether code that raises or gives no verdict fails the output, also under `not-`, or leaves it unjudged."""
+    negates_scores: bool = True
+    """Whether `not-` turns round the scores of code and of tool calls, or the verdict alone."""
+    scoring_functions: bool = False
+    """Whether a test's own function may make the verdict of what its assertions said."""
+
+    # Rows of results.
+
+    judges_output_variable: bool = True
+    """Whether the variable `output` of a test is an output to be judged."""
+    credits_given_outputs: bool = False
+    """Whether the provider of a column stands for an output that the test brings."""
+    labels_rows_by_column: bool = False
+    """Whether a row names the provider of its column, whoever answered."""
 
 
-def read_with_dialect(path: Path, access: Access, asked: Dialect | None = None) -> tuple[Document, Dialect]:
-    """Return the content of a config file, and whose rules it follows.
+DEFAULT_RULES = DialectRules(Dialect.GEVAL)
+"""What holds where no config says otherwise: geval's own rules."""
 
-    Raises:
-        ConfigError: the file cannot be read, or its content is broken.
-    """
-    if path.suffix.lower() in _PROGRAMS:
-        hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
-        raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
-    document = read_document(path, access)
-    return document, dialect_of(path, document, _first_line(path, access), asked)
+PROMPTFOO_RULES = DialectRules(
+    Dialect.PROMPTFOO,
+    unknown_keys=Severity.WARNING,
+    skips_null=True,
+    suspects_bare_paths=False,
+    judges_by_kind=True,
+    is_editable=False,
+    is_exportable=False,
+    template_language="nunjucks",
+    nested_variables=True,
+    prompts_spell_chats=True,
+    renders_params=True,
+    code_is_template=True,
+    schema_is_template=True,
+    renders_mappings=False,
+    http_templates=True,
+    odd_params=Severity.WARNING,
+    further_params=frozenset({"timeout", "retries", "maxConcurrent"}),
+    tells_programs=True,
+    echo_finish_reason=None,
+    keeps_data=True,
+    parses_schema_answers=True,
+    geval_threshold=0.7,
+    geval_takes_text_prompt=False,
+    names_geval_by_criteria=False,
+    data_as_text="javascript",
+    patterns="javascript",
+    finds_loose_json=True,
+    code_failures_fail=True,
+    negates_scores=False,
+    scoring_functions=True,
+    judges_output_variable=False,
+    credits_given_outputs=True,
+    labels_rows_by_column=True,
+)
 
-
-def _first_line(path: Path, access: Access) -> str:
-    with open_regular(path, access) as stream:
-        return stream.readline().decode("utf-8-sig", "replace")
+RULES: Mapping[str, DialectRules] = {rules.name: rules for rules in (DEFAULT_RULES, PROMPTFOO_RULES)}
+"""The rules of each dialect, by its name."""

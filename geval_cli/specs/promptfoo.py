@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, Field
 
 from geval_cli.errors import Location
 from geval_cli.json_codec import encode_json
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec, Spec
+from geval_cli.specs.dialect import PROMPTFOO_RULES, DialectRules
 
 
 class PromptfooTestOptions(Spec):
@@ -68,6 +69,8 @@ class NamedPromptSpec(PromptSpec):
 
 class EnvProviderSpec(ProviderSpec):
     """A provider with environment values of its own, which win over those of the config."""
+
+    rules: ClassVar[DialectRules] = PROMPTFOO_RULES
 
     env: dict[str, str] = Field(default_factory=dict, repr=False)
 

@@ -10,6 +10,7 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.metrics import Judged, default_metrics_in, lacks_metrics, with_default_metrics
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.specs.dialect import RULES
 
 
 def record_text(record: msgspec.Struct) -> str:
@@ -75,10 +76,10 @@ class ResultReader:
 
 
 def metrics_of_run(config: JsonValue, covered: Mapping[str, JsonValue]) -> Mapping[Judged, str]:
-    """Return the default metrics of a run's g-evals; none where its config may be of promptfoo's dialect.
+    """Return the default metrics of a run's g-evals; none where the dialect of its config has none.
 
     `covered` is what the run was begun with, where the dialect stands.
     """
     options = covered.get("options")
-    is_own = isinstance(options, dict) and options.get("--dialect") == "geval"
-    return default_metrics_in(config) if is_own else {}
+    rules = RULES.get(str(options.get("--dialect"))) if isinstance(options, dict) else None
+    return default_metrics_in(config) if rules is not None and rules.names_geval_by_criteria else {}

@@ -21,8 +21,7 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
 from geval_cli.specs.base import PromptSpec
-from geval_cli.specs.dialect import Dialect, read_with_dialect
-from geval_cli.suite.load import read_suite
+from geval_cli.suite.load import read_suite, read_with_rules
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tests import SuiteTests
 from geval_cli.suite.validation import LoadContext
@@ -72,13 +71,13 @@ def read_portable_suite(
     Raises:
         ConfigError: with every problem that reading finds.
     """
-    document, dialect = read_with_dialect(path, access)
-    if dialect is Dialect.PROMPTFOO:
+    document, rules = read_with_rules(path, access)
+    if not rules.is_exportable:
         hint = (
             "pass on the config itself, together with the files that it names: `geval run` takes it as it is"
         )
         message = (
-            "a config in promptfoo's dialect cannot be exported: the exported form has geval's own rules"
+            f"a config in {rules.name}'s dialect cannot be exported: the exported form has geval's own rules"
         )
         raise ConfigError([Problem(message, document.place.value(), hint)])
     files = _PortableFiles(path.parent, access)

@@ -1,6 +1,7 @@
 """From a config file to a `Suite`: read, fill in env values, check every part, and report all problems at once."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
-from geval_cli.specs.dialect import Dialect, read_with_dialect
+from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
 from geval_cli.suite.gates import read_gates
@@ -41,6 +42,9 @@ from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fie
 
 JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
+_CONFIG_PROGRAM_SUFFIXES = _PROGRAM_SUFFIXES | {".ts", ".mts", ".cts"}
+_PROMPTFOO_NAME = "promptfooconfig"
+_PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
 _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
@@ -64,6 +68,44 @@ class ReadingRules(Struct, frozen=True):
 _GUESSED_RULES = ReadingRules(access=TRUSTED)
 
 
+def read_with_rules(
+    path: Path, access: Access, asked: Dialect | None = None
+) -> tuple[Document, DialectRules]:
+    """Return the content of a config file, and the rules that it follows.
+
+    Raises:
+        ConfigError: the file cannot be read, or its content is broken.
+    """
+    if path.suffix.lower() in _CONFIG_PROGRAM_SUFFIXES:
+        hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
+        raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
+    document = read_document(path, access)
+    with open_regular(path, access) as stream:
+        first_line = stream.readline().decode("utf-8-sig", "replace")
+    return document, rules_of(path, document, first_line, asked)
+
+
+def rules_of(path: Path, document: Document, first_line: str, asked: Dialect | None = None) -> DialectRules:
+    """Return whose rules `path` follows: as asked for, as its `dialect` says, by its schema comment, by its name.
+
+    Args:
+        path: the config file.
+        document: its content.
+        first_line: of its text; an editor's schema comment stands there.
+        asked: on the command line.
+    """
+    if asked is not None:
+        return RULES[asked]
+    value = document.value if isinstance(document.value, dict) else {}
+    written, schema = value.get("dialect"), value.get("$schema")
+    if isinstance(written, str):
+        return RULES.get(written, DEFAULT_RULES)
+    is_named = isinstance(schema, str) and "promptfoo" in schema
+    if is_named or _PROMPTFOO_SCHEMA.match(first_line) or path.name.startswith(f"{_PROMPTFOO_NAME}."):
+        return RULES[Dialect.PROMPTFOO]
+    return DEFAULT_RULES
+
+
 def open_suite(
     path: Path,
     *,
@@ -79,10 +121,10 @@ def open_suite(
     """
     access = reading_rules.access
     if reading_rules.text is None:
-        document, dialect = read_with_dialect(path, access, reading_rules.dialect)
+        document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
-        document, dialect = parse_document(reading_rules.text, path), Dialect.GEVAL
-    if dialect is Dialect.PROMPTFOO:
+        document, rules = parse_document(reading_rules.text, path), DEFAULT_RULES
+    if rules.name is Dialect.PROMPTFOO:
         further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]
         opened = open_promptfoo_suite(

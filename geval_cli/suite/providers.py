@@ -4,7 +4,6 @@ from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.providers import read_judge
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
@@ -23,7 +22,7 @@ def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) ->
 
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
     """Return one provider; its label is its id, without keys, unless given."""
-    if reading.dialect is Dialect.PROMPTFOO:
+    if reading.rules.judges_by_kind:
         return read_judge(value, place, reading)
     if isinstance(value, str):
         value = {"id": value}

@@ -12,7 +12,7 @@ from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
 from geval_cli.suite.derived_metrics import DerivedMetric
 from geval_cli.suite.gates import Gate
@@ -52,6 +52,7 @@ class Suite:
         parts: what the digest is a hash of, each as a hash: keys of the config, files, vars from the command line.
         snapshot: the config as data, before env values are put in; what the run record keeps.
         warnings: problems that do not stop a run.
+        rules: of its dialect.
         access: what may be read, run and reached for it.
     """
 
@@ -66,7 +67,7 @@ class Suite:
     description: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     warnings: tuple[Problem, ...] = ()
-    dialect: Dialect = Dialect.GEVAL
+    rules: DialectRules = DEFAULT_RULES
     gates: tuple[Gate, ...] = ()
     derived_metrics: tuple[DerivedMetric, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.type_messages import (
     annotation_at,
     describe_value,
@@ -46,13 +46,8 @@ class LoadContext(Struct, frozen=True):
     files: SourceFiles
     env: EnvValues
     problems: list[Problem] = field(default_factory=list)
-    dialect: Dialect = Dialect.GEVAL
+    rules: DialectRules = DEFAULT_RULES
     scripts: ScriptCaller | None = None
-
-    @property
-    def is_lenient(self) -> bool:
-        """Return whether unknown keys are only warned about, and keys without a value are as if they were not there."""
-        return self.dialect is Dialect.PROMPTFOO
 
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
@@ -63,7 +58,7 @@ class LoadContext(Struct, frozen=True):
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
-        return LoadContext(self.files, self.env, problems, self.dialect, self.scripts)
+        return LoadContext(self.files, self.env, problems, self.rules, self.scripts)
 
     def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read.
@@ -73,7 +68,7 @@ class LoadContext(Struct, frozen=True):
         if not is_file_reference(value):
             if (
                 is_for_models
-                and not self.is_lenient
+                and self.rules.suspects_bare_paths
                 and is_bare_path(value, self.files.base_dir, self.files.access)
             ):
                 hint = f"write file://{value}"
@@ -137,15 +132,13 @@ def read_fields(
     meant: dict[str, str] = {}
     for key, entry in value.items():
         name = known.get(key)
-        if entry is None and reading.is_lenient and name not in nullable:
+        if entry is None and reading.rules.skips_null and name not in nullable:
             continue
         if name is None:
             near = did_you_mean(key, known)
             unknown = _unknown_key(key, near, model, place.key(key), what)
-            reading.problems.append(
-                replace(unknown, severity=Severity.WARNING) if reading.is_lenient else unknown
-            )
-            if near is not None and not reading.is_lenient:
+            reading.problems.append(replace(unknown, severity=reading.rules.unknown_keys))
+            if near is not None and reading.rules.unknown_keys is Severity.ERROR:
                 meant.setdefault(known[near], key)
         elif name in written:
             message = f"`{written[name]}` and `{key}` are two spellings of one key in {what}"

@@ -1,4 +1,4 @@
-"""Templates, sandboxed: strict in geval's own dialect, as nunjucks renders them in promptfoo's."""
+"""Templates, sandboxed: strict, or as nunjucks renders them, as the dialect has it."""
 
 from geval_cli.templating.registry import templates_of
 from geval_cli.templating.templates import TEMPLATE_MARKS, Templates, template_problem

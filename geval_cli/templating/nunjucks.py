@@ -1,4 +1,4 @@
-"""Templates as nunjucks renders them, for promptfoo's dialect: undefined names are empty, values are JavaScript's.
+"""Templates as nunjucks renders them: undefined names are empty, values are JavaScript's.
 
 The grammar is Jinja2's, whose sandbox does the work; operators, loops, members, filters and tests are replaced by
 ones that behave as in JavaScript.
@@ -17,7 +17,7 @@ from jinja2.sandbox import MAX_RANGE
 
 from geval_cli.errors import TemplateError
 from geval_cli.records import JsonValue
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DialectRules
 from geval_cli.templating.js_values import (
     UNDEFINED,
     JsArray,
@@ -52,18 +52,18 @@ _OWN_MEMBERS = (str, int, float, list, dict, type(None))
 
 
 class NunjucksTemplates(Templates):
-    """Renders templates as promptfoo does.
+    """Renders templates as nunjucks does.
 
     `env` is what `{{ env.NAME }}` finds; `filters` come to the built-in ones, and may raise ValueError.
     """
 
-    dialect = Dialect.PROMPTFOO
-
     def __init__(
         self,
+        rules: DialectRules,
         env: Mapping[str, str] | None = None,
         filters: Mapping[str, Callable[..., JsonValue]] | None = None,
     ) -> None:
+        self.rules = rules
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
             autoescape=False,

@@ -1,21 +1,23 @@
-"""The templates of each dialect. Those of nunjucks are imported when a suite needs them."""
+"""The templates of each language. Those of nunjucks are imported when a suite needs them."""
 
 from collections.abc import Callable, Mapping
 
 from geval_cli.records import JsonValue
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DialectRules
 from geval_cli.templating.templates import Templates
 
 
 def templates_of(
-    dialect: Dialect, env: Mapping[str, str], filters: Mapping[str, Callable[..., JsonValue]] | None = None
+    rules: DialectRules,
+    env: Mapping[str, str],
+    filters: Mapping[str, Callable[..., JsonValue]] | None = None,
 ) -> Templates:
-    """Return templates that behave as in `dialect`; `env` is the part of the environment that they may read.
+    """Return templates in the language of a dialect; `env` is the part of the environment that they may read.
 
     `filters` come to the built-in ones, where the dialect lets a config bring its own.
     """
-    if dialect is not Dialect.PROMPTFOO:
-        return Templates()
+    if rules.template_language == "strict":
+        return Templates(rules)
     from geval_cli.templating.nunjucks import NunjucksTemplates
 
-    return NunjucksTemplates(env, filters)
+    return NunjucksTemplates(rules, env, filters)

@@ -24,7 +24,7 @@ from jinja2.exceptions import SecurityError
 from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.templating.limits import (
     LimitedEnvironment,
     TemplateLimitError,
@@ -50,11 +50,15 @@ _COMPILED_KEPT = (
 
 
 class Templates:
-    """Renders templates. One instance serves a whole run and may be used from any thread."""
+    """Renders templates. One instance serves a whole run and may be used from any thread.
 
-    dialect = Dialect.GEVAL
+    `rules` are those of the config that the templates stand in.
+    """
 
-    def __init__(self, undefined: type[Undefined] = StrictUndefined) -> None:
+    def __init__(
+        self, rules: DialectRules = DEFAULT_RULES, undefined: type[Undefined] = StrictUndefined
+    ) -> None:
+        self.rules = rules
         environment = LimitedEnvironment(
             undefined=undefined, autoescape=False, keep_trailing_newline=True, finalize=_as_prompt_text
         )
@@ -67,7 +71,7 @@ class Templates:
     def lenient(self) -> "Templates":
         """Return the same with nothing where a name is undefined, for tests whose variables are not all known yet."""
         if self._lenient is None:
-            self._lenient = Templates(ChainableUndefined)
+            self._lenient = Templates(self.rules, ChainableUndefined)
         return self._lenient
 
     def render(self, text: str, variables: Mapping[str, JsonValue]) -> str:

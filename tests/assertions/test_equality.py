@@ -6,8 +6,7 @@ from support.verdicts import judged, passes, problems
 from geval_cli.assertions.text.equality import expected_data, is_same_json
 from geval_cli.assertions.values import compact_json
 from geval_cli.records import JsonValue
-from geval_cli.templating import Templates
-from geval_cli.templating.nunjucks import NunjucksTemplates
+from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | st.text(max_size=3),
@@ -71,7 +70,6 @@ def test_only_the_texts_of_lists_are_templates_by_promptfoos_rules() -> None:
     def render(text: str) -> str:
         return text.replace("{{ x }}", "1")
 
-    nunjucks = NunjucksTemplates()
-    assert expected_data({"a": "{{ x }}"}, render, nunjucks) == {"a": "{{ x }}"}
-    assert expected_data(["{{ x }}", {"a": "{{ x }}"}], render, nunjucks) == ["1", {"a": "{{ x }}"}]
-    assert expected_data({"a": ["{{ x }}"]}, render, Templates()) == {"a": ["1"]}
+    assert expected_data({"a": "{{ x }}"}, render, PROMPTFOO_RULES) == {"a": "{{ x }}"}
+    assert expected_data(["{{ x }}", {"a": "{{ x }}"}], render, PROMPTFOO_RULES) == ["1", {"a": "{{ x }}"}]
+    assert expected_data({"a": ["{{ x }}"]}, render, DEFAULT_RULES) == {"a": ["1"]}

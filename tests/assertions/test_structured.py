@@ -9,6 +9,7 @@ from geval_cli.assertions import patterns
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import CheckTimeoutError
 from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
 PERSON = {
@@ -126,5 +127,7 @@ def test_patterns_in_a_schema_decide() -> None:
 def test_promptfoo_finds_objects_only_and_renders_schemas(output: str, schema: object, passes: bool) -> None:
     spec = assertion("contains-json", value=schema)
     seen = subject(output, case(vars={"key": "k"}))
-    result = asyncio.run(judge_assertion(spec, seen, replace(tools(), templates=NunjucksTemplates())))
+    result = asyncio.run(
+        judge_assertion(spec, seen, replace(tools(), templates=NunjucksTemplates(PROMPTFOO_RULES)))
+    )
     assert result.status is (Status.PASSED if passes else Status.FAILED)

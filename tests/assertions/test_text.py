@@ -7,6 +7,7 @@ from support.specs import assertion, case, check_context, subject, tools
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import CheckTimeoutError, Severity
 from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
 
@@ -72,7 +73,7 @@ def test_a_pattern_that_explodes_is_an_error_and_not_a_verdict() -> None:
 
 @pytest.mark.parametrize("kind", ["regex", "not-regex"])
 def test_a_pattern_that_javascript_does_not_know_fails_by_promptfoos_rules(kind: str) -> None:
-    spec, templates = assertion(kind, value="(?i)a"), NunjucksTemplates()
+    spec, templates = assertion(kind, value="(?i)a"), NunjucksTemplates(PROMPTFOO_RULES)
     result = asyncio.run(judge_assertion(spec, subject("A"), replace(tools(), templates=templates)))
     assert (result.status, result.score) == (Status.FAILED, 0)
     (problem,) = check_assertion(spec, replace(check_context(), templates=templates))

@@ -11,6 +11,7 @@ from geval_cli.assertions.registry import judge_assertion
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue, Status
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
@@ -220,7 +221,7 @@ def test_by_promptfoo_s_rules_not_tool_call_f1_keeps_the_score() -> None:
     wanted, output = assertion("not-tool-call-f1", value="a, b"), [tool("a", {})]
     own, other = (
         asyncio.run(judge_assertion(wanted, subject(output), replace(tools(), templates=templates)))
-        for templates in (Templates(), NunjucksTemplates())
+        for templates in (Templates(), NunjucksTemplates(PROMPTFOO_RULES))
     )
     assert (own.status, own.score) == (Status.PASSED, pytest.approx(1 / 3))
     assert (other.status, other.score) == (Status.PASSED, pytest.approx(2 / 3))

@@ -15,10 +15,11 @@ from geval_cli.engine.prompt import (
 )
 from geval_cli.providers.conversation import message_list
 from geval_cli.records import JsonValue, Message
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import NamedPromptSpec, PromptfooTestOptions
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
-TEMPLATES = NunjucksTemplates()
+TEMPLATES = NunjucksTemplates(PROMPTFOO_RULES)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from geval_cli.errors import TemplateError
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating import Templates
 from geval_cli.templating.limits import MAX_CHARACTERS
 from geval_cli.templating.nunjucks import NunjucksTemplates
@@ -74,7 +75,7 @@ def test_what_is_far_too_much_is_stopped(text: str) -> None:
 )
 def test_promptfoo_s_templates_have_the_same_limits(text: str) -> None:
     with pytest.raises(TemplateError, match=r"stopped|cannot be rendered"):
-        NunjucksTemplates().render(text, {})
+        NunjucksTemplates(PROMPTFOO_RULES).render(text, {})
 
 
 def test_the_message_says_what_is_too_much_and_what_to_do() -> None:
@@ -84,7 +85,7 @@ def test_the_message_says_what_is_too_much_and_what_to_do() -> None:
     assert caught.value.hint == "make the text outside the template, and put it in as a variable"
 
 
-@pytest.mark.parametrize("templates", [Templates(), NunjucksTemplates()])
+@pytest.mark.parametrize("templates", [Templates(), NunjucksTemplates(PROMPTFOO_RULES)])
 def test_large_but_sensible_templates_are_rendered(templates: Templates) -> None:
     rows = [{"n": str(number)} for number in range(5_000)]
     text = "{% for row in rows %}{{ loop.index }}/{{ loop.length }} {{ row.n ~ ';' }}{% endfor %}"

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from geval_cli.errors import TemplateError
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.templating.nunjucks import NunjucksTemplates
 
-TEMPLATES = NunjucksTemplates({"HOME": "/root"})
+TEMPLATES = NunjucksTemplates(PROMPTFOO_RULES, {"HOME": "/root"})
 
 
 @pytest.mark.parametrize(

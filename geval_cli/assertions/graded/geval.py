@@ -16,7 +16,6 @@ from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import JsonValue, ModelRequest
 from geval_cli.specs.base import TestOptionsSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 
@@ -187,12 +186,12 @@ def _owner_of_rubric_prompt(
 ) -> GEvalFields | TestOptionsSpec | None:
     """Return the nearest level that has a judge prompt of its own.
 
-    By promptfoo's rules a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
+    In some dialects a text is the prompt of other assertions: for g-eval there are only {steps, evaluate}.
     """
     levels = (spec, test.options, test.default_options)
     nearest = next((level for level in levels if level.rubric_prompt is not None), None)
     is_for_others = nearest is not None and isinstance(nearest.rubric_prompt, str)
-    return None if is_for_others and templates.dialect is Dialect.PROMPTFOO else nearest
+    return nearest if templates.rules.geval_takes_text_prompt or not is_for_others else None
 
 
 def _unused_prompt(spec: GEvalFields) -> Problem:

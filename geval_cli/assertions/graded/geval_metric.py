@@ -28,7 +28,7 @@ class MetricDefaults(Struct, frozen=True):
     """The defaults of an assertion: the dialect's threshold and the levels above the assertion.
 
     Attributes:
-        threshold: 0.5, or 0.7 in the promptfoo dialect.
+        threshold: of the dialect, 0.5 in geval's own.
         scoring: from the strongest level to the weakest: test options, command line, defaultTest options.
         rubric_prompt: from the test options, else from the defaultTest options.
     """

@@ -24,7 +24,6 @@ from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.scripting.code import Language
-from geval_cli.specs.dialect import Dialect
 
 _DEFAULT_FUNCTION = "get_assert"
 _WANTED = "return true or false, a number, or a mapping of pass, score and reason"
@@ -60,10 +59,9 @@ class CodeAssertion(Assertion):
         """Run the code and return its verdict.
 
         Raises:
-            CodeFailedError: it could not be run; in geval's own dialect also when it raises.
+            CodeFailedError: it could not be run, or it raises and the dialect makes no failure of that.
             UnjudgeableError: it says nothing that is a verdict.
         """
-        is_promptfoo = tools.templates.dialect is Dialect.PROMPTFOO
         written = code_text(self.value, visible_variables(subject), tools.templates)
         arguments = {"output": script_output(subject), "context": script_context(subject, self)}
         try:
@@ -75,15 +73,15 @@ class CodeAssertion(Assertion):
                 default_function=_DEFAULT_FUNCTION,
             )
         except CodeRaisedError as error:
-            # An assert statement that does not hold is a verdict; other exceptions are one by promptfoo's rules only.
+            # An assert statement that does not hold is a verdict; other exceptions are one in some dialects.
             reason = shortened(error.message, 400)
-            if is_promptfoo:
+            if tools.rules.code_failures_fail:
                 return replace(_failed(self, reason), detail={"trace": error.detail})
             if "raised: AssertionError" in error.message:
                 return replace(Outcome.of(False, reason), detail={"trace": error.detail})
             raise
-        if is_promptfoo:
-            return _promptfoo_outcome(value, self)
+        if tools.rules.code_failures_fail:
+            return _failing_outcome(value, self, turns_score=tools.rules.negates_scores)
         outcome = _outcome(_spelled(value), self.threshold)
         if outcome.score is not None and not 0 <= outcome.score <= 1:
             hint = "scale it, or compare it with what you expect"
@@ -91,8 +89,8 @@ class CodeAssertion(Assertion):
         return outcome
 
 
-def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
-    """The verdict by promptfoo's rules: what is no verdict fails, also under `not-`, and `not-` turns no score round.
+def _failing_outcome(value: JsonValue, spec: CodeAssertion, *, turns_score: bool) -> Outcome:
+    """Return the verdict where what is no verdict fails, also under `not-`, which turns the score if `turns_score`.
 
     A mapping needs all of pass, score and reason. The threshold is held against its score for Python only.
     """
@@ -106,7 +104,7 @@ def _promptfoo_outcome(value: JsonValue, spec: CodeAssertion) -> Outcome:
         outcome = _outcome(found, spec.threshold if takes_threshold else None)
     except UnjudgeableError as error:
         return _failed(spec, error.message)
-    if not spec.is_negated or outcome.score is None or isinstance(found, bool):
+    if turns_score or not spec.is_negated or outcome.score is None or isinstance(found, bool):
         return outcome
     return replace(outcome, score=1 - outcome.score)  # `not-` will turn it back
 

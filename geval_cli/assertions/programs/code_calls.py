@@ -20,7 +20,6 @@ from geval_cli.scripting.script_errors import (
     ScriptTimeoutError,
 )
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import TEMPLATE_MARKS, Templates
 
 OUTPUT_ARGUMENTS = ("output", "context")
@@ -80,8 +79,8 @@ async def call_code(
 
 
 def code_text(written: str, variables: Mapping[str, JsonValue], templates: Templates) -> str:
-    """Return the code as it is run: in promptfoo's dialect it is a template, in geval's own it is what is written."""
-    if templates.dialect is not Dialect.PROMPTFOO or written.startswith(FILE_PREFIX):
+    """Return the code as it is run: rendered where the dialect makes code a template, else what is written."""
+    if not templates.rules.code_is_template or written.startswith(FILE_PREFIX):
         return written
     try:
         return templates.render(written, variables)

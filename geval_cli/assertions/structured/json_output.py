@@ -15,7 +15,6 @@ from geval_cli.errors import ConfigError, Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import WrittenSchema
-from geval_cli.specs.dialect import Dialect
 
 _LONGEST = 100_000  # characters of one object
 _MOST_READ = (
@@ -79,7 +78,7 @@ class IsJsonAssertion(Assertion):
         """Return problems of the schema itself: it must be one, and refer only to itself."""
         problems: list[Problem] = []
         written = _schema_of(self)
-        if isinstance(written, str) and context.templates.dialect is Dialect.PROMPTFOO:
+        if isinstance(written, str) and context.rules.schema_is_template:
             written = context.render(written, self.place.value("value"), problems)
         if written is None:
             return problems
@@ -91,13 +90,12 @@ class IsJsonAssertion(Assertion):
         Raises:
             CheckTimeoutError: a `pattern` of the schema takes too long on the output.
         """
-        is_promptfoo = tools.templates.dialect is Dialect.PROMPTFOO
         written = _schema_of(self)
-        if isinstance(written, str) and is_promptfoo:
+        if isinstance(written, str) and tools.rules.schema_is_template:
             written = tools.templates.render(written, subject.test.variables)
         schema = None if written is None else parse_schema(written)
         if self.base_type == "contains-json":
-            find = loose_objects if is_promptfoo else every_json
+            find = loose_objects if tools.rules.finds_loose_json else every_json
             return await asyncio.to_thread(_some_json, find(subject.text), schema)
         try:
             value = parse_strict_json(subject.text)

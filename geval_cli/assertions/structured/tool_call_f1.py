@@ -15,7 +15,6 @@ from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import Score
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates
 
 DEFAULT_THRESHOLD = 1.0
@@ -66,8 +65,8 @@ class ToolCallF1Assertion(Assertion):
         outcome = Outcome.graded(
             score, reason, threshold, is_default=is_default, precision=precision, recall=recall
         )
-        if self.is_negated and tools.templates.dialect is Dialect.PROMPTFOO:
-            return replace(outcome, score=1 - score)  # `not-` turns round the verdict alone there
+        if self.is_negated and not tools.rules.negates_scores:
+            return replace(outcome, score=1 - score)  # `not-` will turn it back
         return outcome
 
 

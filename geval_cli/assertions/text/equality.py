@@ -11,8 +11,7 @@ from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import as_text, compact_json, render_deep
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
-from geval_cli.specs.dialect import Dialect
-from geval_cli.templating import Templates
+from geval_cli.specs.dialect import DialectRules
 
 
 class EqualsAssertion(Assertion):
@@ -27,7 +26,7 @@ class EqualsAssertion(Assertion):
         """Return problems of the templates in `value`, in one test."""
         problems: list[Problem] = []
         where = self.place.value("value")
-        expected_data(self.value, lambda text: context.render(text, where, problems) or "", context.templates)
+        expected_data(self.value, lambda text: context.render(text, where, problems) or "", context.rules)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -36,9 +35,7 @@ class EqualsAssertion(Assertion):
         if not isinstance(self.value, dict | list) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), variables)
             return _outcome(subject.text == expected, expected)
-        value = expected_data(
-            self.value, lambda text: tools.templates.render(text, variables), tools.templates
-        )
+        value = expected_data(self.value, lambda text: tools.templates.render(text, variables), tools.rules)
         try:
             found = parse_strict_json(subject.text)
         except ValueError:
@@ -46,9 +43,9 @@ class EqualsAssertion(Assertion):
         return _outcome(is_same_json(found, value), compact_json(value))
 
 
-def expected_data(value: JsonValue, render: Callable[[str], str], templates: Templates) -> JsonValue:
-    """`value` rendered: by promptfoo's rules only the texts of a list are templates, in geval's own dialect all are."""
-    if templates.dialect is not Dialect.PROMPTFOO:
+def expected_data(value: JsonValue, render: Callable[[str], str], rules: DialectRules) -> JsonValue:
+    """Return `value` rendered: all texts in it, or only those of a list, as the dialect has it."""
+    if rules.renders_mappings:
         return render_deep(value, render)
     if isinstance(value, list):
         return [render(item) if isinstance(item, str) else item for item in value]

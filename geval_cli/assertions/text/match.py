@@ -13,8 +13,7 @@ from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, 
 from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.values import as_text
 from geval_cli.errors import Problem, Severity
-from geval_cli.specs.dialect import Dialect
-from geval_cli.templating import Templates
+from geval_cli.specs.dialect import DialectRules
 
 _WORD = "A-Za-z0-9_"
 _IN_CLASS = {"d": "0-9", "w": _WORD}
@@ -127,13 +126,13 @@ class TextAssertion(Assertion):
         problems: list[Problem] = []
         value = context.render(as_text(self.value), location, problems)
         if value is not None and self.base_type == "regex":
-            if not _is_known(value, context.templates):
+            if not _is_known(value, context.rules):
                 hint = "JavaScript has no such group: write (?i:...) or [Aa] instead of (?i), (?<name>...) for a name"
                 message = "this pattern is none in JavaScript, so that the assertion fails"
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
             try:
-                regex.compile(_pattern(value, context.templates))
+                regex.compile(_pattern(value, context.rules))
             except regex.error as error:
                 problems.append(
                     Problem(f"broken regular expression: {error}", location, "this does not compile")
@@ -145,9 +144,9 @@ class TextAssertion(Assertion):
         value = tools.templates.render(as_text(self.value), subject.test.variables)
         comparison = COMPARISONS[self.base_type]
         if self.base_type == "regex":  # in a thread: it may take long on an output that nobody foresaw
-            if not _is_known(value, tools.templates):  # it fails under `not-` too
+            if not _is_known(value, tools.rules):  # it fails under `not-` too
                 return Outcome.of(self.is_negated, f'"{shortened(value)}" is no pattern in JavaScript')
-            pattern = _pattern(value, tools.templates)
+            pattern = _pattern(value, tools.rules)
             passed = await asyncio.to_thread(comparison.holds, subject.text, pattern)
         else:
             passed = comparison.holds(subject.text, value)
@@ -155,9 +154,9 @@ class TextAssertion(Assertion):
         return Outcome.of(passed, f'the output {does} "{shortened(value)}"')
 
 
-def _is_known(value: str, templates: Templates) -> bool:
-    return templates.dialect is not Dialect.PROMPTFOO or is_javascript_pattern(value)
+def _is_known(value: str, rules: DialectRules) -> bool:
+    return rules.patterns == "python" or is_javascript_pattern(value)
 
 
-def _pattern(value: str, templates: Templates) -> str:
-    return python_pattern(value) if templates.dialect is Dialect.PROMPTFOO else value
+def _pattern(value: str, rules: DialectRules) -> str:
+    return value if rules.patterns == "python" else python_pattern(value)

@@ -54,7 +54,6 @@ from geval_cli.providers.wire.refusals import CallContext, refusal_error, reques
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
-_PROXY_WANTS_A_PASSWORD = 407
 _PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name the host in NO_PROXY"
 _CERTIFICATES_HINT = "behind a company proxy, point SSL_CERT_FILE at the company's certificates"
 _UNSENDABLE_HINT = "check `base_url`, `headers` and the key for line breaks, and the proxy's address"
@@ -131,7 +130,7 @@ def _proxy_error(error: NoProxyError | ProxyRefusalError, context: CallContext, 
         return _unavailable(
             f"the proxy {name} cannot be reached: {_reason(error, context)}", context, _PROXY_HINT
         )
-    if error.status == _PROXY_WANTS_A_PASSWORD:
+    if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
         message = f"the proxy {name} wants a user name and password"
         hint = "write them into the proxy's address: http://USER:PASSWORD@HOST:PORT"
         return ProviderRequestError(message, provider_id=context.provider_id, status=error.status, hint=hint)

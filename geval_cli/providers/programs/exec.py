@@ -44,7 +44,7 @@ _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 class ExecTarget:
     """The program with its arguments, some of which may be placeholders, and the folder that it runs in.
 
-    `options` are told to a program of a promptfoo config; None for any other.
+    `options` are told to the program; None where the dialect tells it nothing.
     """
 
     id: str
@@ -180,7 +180,7 @@ def build(source: ProviderSource) -> ExecProvider:
             command=_split_command(source),
             folder=source.base_dir.resolve(),
             env=source.env,
-            options=_options(source) if source.is_promptfoo else None,
+            options=_options(source) if source.rules.tells_programs else None,
             secrets=Secrets(source.secret_values),
             limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
             price=price_of(settings),

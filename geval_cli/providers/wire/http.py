@@ -37,7 +37,6 @@ from geval_cli.scripting.code import Code, CodeError, Language, find_code
 from geval_cli.scripting.javascript import JavaScriptEngine
 from geval_cli.scripting.script_errors import ScriptError
 from geval_cli.source.access import Access
-from geval_cli.specs.dialect import Dialect
 from geval_cli.templating import Templates, templates_of
 from geval_cli.templating.js_text import js_json
 
@@ -162,8 +161,7 @@ _NOT_DONE = {
 class HttpSettings:
     """One HTTP API. Address, query and body hold placeholders; without a body the prompt is sent as `{"prompt": ...}`.
 
-    With `templates`, which are promptfoo's, all of the request is rendered by them; `env` is what they see of the
-    environment.
+    With `templates` all of the request is rendered by them; `env` is what they see of the environment.
     """
 
     id: str
@@ -276,14 +274,14 @@ def check(source: ProviderSource) -> list[Problem]:
 
 
 def _template_problems(source: ProviderSource) -> Iterator[Problem]:
-    """Return the problems of a request's templates, which only promptfoo's dialect has; elsewhere they are texts."""
-    if not source.is_promptfoo:
+    """Yield the problems of a request's templates, where the dialect has any; elsewhere they are texts."""
+    if not source.rules.http_templates:
         method = source.spec.config.get("method")
         if isinstance(method, str) and is_template(method):
             hint = "only in promptfoo's dialect it may be a template"
             yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
         return
-    templates = templates_of(Dialect.PROMPTFOO, source.env)
+    templates = templates_of(source.rules, source.env)
     parts: list[tuple[str | None, Any]] = [(key, source.spec.config.get(key)) for key in _TEMPLATE_KEYS]
     for key, part in [(None, source.spec.id), *parts]:
         for error in problems_of(part, templates):
@@ -305,7 +303,7 @@ def build(source: ProviderSource) -> HttpProvider:
             method=written_method if is_template(written_method) else written_method.upper(),
             headers={name.lower(): str(value) for name, value in settings.get("headers", {}).items()},
             query={name: str(value) for name, value in settings.get("query_params", {}).items()},
-            templates=templates_of(Dialect.PROMPTFOO, source.env) if source.is_promptfoo else None,
+            templates=templates_of(source.rules, source.env) if source.rules.http_templates else None,
             env=source.env,
             body=settings.get("body"),
             response_path=parse_path(written) if is_path(written) else (),
@@ -331,7 +329,7 @@ def _identity(settings: HttpSettings) -> ProviderIdentity:
         used = variables_in(parts)
     else:
         used = names_in([*parts, settings.method, list(settings.headers.values())])
-        params["templates"] = "promptfoo"
+        params["templates"] = str(settings.templates.rules.name)
         if "env" in used:
             seen = {name: settings.env[name] for name in used if name in settings.env}
             params["env"] = {name: keyed_value("authorization", value) for name, value in seen.items()}
@@ -340,7 +338,7 @@ def _identity(settings: HttpSettings) -> ProviderIdentity:
 
 def _has_no_body(source: ProviderSource) -> bool:
     url = source.spec.config.get("url") or source.spec.id
-    has_expression = is_template(str(url)) if source.is_promptfoo else has_place(source.spec.id)
+    has_expression = is_template(str(url)) if source.rules.http_templates else has_place(source.spec.id)
     return "body" not in source.spec.config and (has_expression or "queryParams" in source.spec.config)
 
 
@@ -403,7 +401,7 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
 
 
 async def _answer(reply: HttpResponse, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """Return the answer that the config picks from a reply; by default, as in promptfoo, all of its JSON."""
+    """Return the answer that the config picks from a reply; else, with templates, all of its JSON."""
     if settings.response_code is not None:
         return await settings.response_code.answer(reply, _json_of(reply), context)
     path = settings.response_path

@@ -1,4 +1,4 @@
-"""Requests of HTTP providers in promptfoo's dialect: address, method, headers, query and body are templates throughout.
+"""Requests of HTTP providers that are templates throughout: address, method, headers, query and body.
 
 What a template in data makes is data when it is a JSON object or list, and a text otherwise.
 """

@@ -14,7 +14,7 @@ from geval_cli.source.problems import sort_problems
 from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
@@ -179,7 +179,7 @@ def open_promptfoo_suite(
     for _, document in documents:
         values |= literal_env(document.value.get("env"), values, access)
     files = SourceFiles(base_dir, access)
-    reading = LoadContext(files, PromptfooEnv(values, access), dialect=Dialect.PROMPTFOO, scripts=scripts)
+    reading = LoadContext(files, PromptfooEnv(values, access), rules=PROMPTFOO_RULES, scripts=scripts)
     configs = [open_config(path, document, reading) for path, document in documents]
     merged = gather(configs, reading)
     return _suite(first, configs, merged, reading, overrides)
@@ -226,7 +226,7 @@ def _suite(
         description=", ".join(merged.descriptions) or None,
         env=reading.env.values,
         warnings=tuple(problem for problem in problems if problem.severity is Severity.WARNING),
-        dialect=Dialect.PROMPTFOO,
+        rules=PROMPTFOO_RULES,
         gates=found_gates,
         derived_metrics=derived_metrics,
         filters=filters,

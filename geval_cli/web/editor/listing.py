@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError
 from geval_cli.source.access import TRUSTED
-from geval_cli.specs.dialect import Dialect, read_with_dialect
+from geval_cli.suite.load import read_with_rules
 from geval_cli.web.editor.suite_file import is_suite
 from geval_cli.web.served_folder import CONFIG_SUFFIXES
 
@@ -27,7 +27,7 @@ class ListedSuite(Struct, frozen=True):
         name: its path within the folder, with `/`.
         description: what it says of itself.
         prompts: how many; `tests` too, None when they are in a file of their own.
-        state: `ok`, `promptfoo` (shown, not edited) or `broken`.
+        state: `ok`, `broken`, or the name of a dialect that is shown and not edited: `promptfoo`.
         modified_at: seconds since 1970.
     """
 
@@ -84,7 +84,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         is_small_file = stat.S_ISREG(details.st_mode) and details.st_size <= _LOOKED_INTO_BYTES
         if not is_small_file or not path.resolve().is_relative_to(folder.resolve()):
             return None
-        document, dialect = read_with_dialect(path, TRUSTED)
+        document, rules = read_with_rules(path, TRUSTED)
     except ConfigError:
         is_named = path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
         return ListedSuite(name, "", 0, 0, None, "broken", details.st_mtime) if is_named else None
@@ -100,7 +100,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         _count(value.get("prompts")),
         _count(value.get("providers")),
         len(tests) if isinstance(tests, list) else None if tests else 0,
-        "promptfoo" if dialect is Dialect.PROMPTFOO else "ok",
+        "ok" if rules.is_editable else str(rules.name),
         details.st_mtime,
     )
 

@@ -16,7 +16,7 @@ from geval_cli.source.access import TRUSTED
 from geval_cli.source.edit.yaml_edit import EditableText, editable_text
 from geval_cli.source.files import MAX_CONFIG_BYTES, read_text
 from geval_cli.source.safe_open import open_regular
-from geval_cli.specs.dialect import Dialect, dialect_of
+from geval_cli.suite.load import rules_of
 from geval_cli.web.refusals import RefusedError
 from geval_cli.web.served_folder import served_config
 
@@ -84,9 +84,10 @@ def _suite_text(path: Path, name: str, text: str) -> EditableText:
     if not is_suite(source.value):
         hint = "a suite has `prompts`, `providers` or `tests`"
         raise RefusedError(f"{name} is no suite", status=_NOT_FOUND, hint=hint)
-    if dialect_of(path, source.document, text.split("\n", 1)[0]) is Dialect.PROMPTFOO:
+    rules = rules_of(path, source.document, text.split("\n", 1)[0])
+    if not rules.is_editable:
         hint = "edit it in an editor; `geval run` takes it as it is"
-        message = f"{name} follows promptfoo's rules, which this editor does not know"
+        message = f"{name} follows {rules.name}'s rules, which this editor does not know"
         raise RefusedError(message, status=_UNPROCESSABLE, hint=hint)
     return source
 

@@ -13,7 +13,7 @@ from support.promptfoo import (
 )
 
 from geval_cli.errors import ConfigError
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import RULES, Dialect
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.promptfoo.compat_report import differences
@@ -39,9 +39,9 @@ BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
 def test_a_config_says_whose_rules_it_follows(tmp_path: Path, name: str, text: str, dialect: Dialect) -> None:
     path = tmp_path / name
     path.write_text(f"{text}prompts: ['{{{{x}}}}']\ntests: [{{vars: {{x: 1}}, output: a}}]\n")
-    assert open_suite(path, env={}).suite.dialect is dialect
+    assert open_suite(path, env={}).suite.rules is RULES[dialect]
     asked = open_suite(path, env={}, reading_rules=ReadingRules(Dialect.PROMPTFOO)).suite
-    assert asked.dialect is Dialect.PROMPTFOO
+    assert asked.rules is RULES[Dialect.PROMPTFOO]
 
 
 def test_a_config_that_is_a_program_is_refused(tmp_path: Path) -> None:
