@@ -1,18 +1,21 @@
-"""What a run would ask for, as a table for people."""
+"""What a run would ask for: counts by kind of request with tokens and price, as JSON and as a table for people."""
 
+from collections.abc import Mapping
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import astuple
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.engine.forecast import Forecast, ForecastRow
 from geval_cli.numbers import format_cost
-from geval_cli.records import Role
+from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
 from geval_cli.report.console import print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict_tables import indented, plain_table
 
 _NAME_WIDTH = 60
-_WIDE = 130
 _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
 _REMARKS = (
@@ -21,73 +24,150 @@ _REMARKS = (
     "Tokens are estimated at four characters each. Where nothing bounds an answer, its judge is taken to read 200"
     " tokens of it; `max_tokens` in the provider's config sets a bound.",
 )
+_ASSUMPTIONS: Mapping[Purpose, str] = {
+    Purpose.ANSWER: "one for each prompt, provider, test and repeat; equal questions are sent once",
+    Purpose.STEPS: "one for each criterion and judge, shared by all tests",
+    Purpose.RATING: "one for each criterion and output; equal outputs are judged once",
+    Purpose.SAMPLES: "as many for each output as the config says",
+    Purpose.FALLBACK_SAMPLES: "for ratings of the cache that came without usable token probabilities",
+    Purpose.EXPLANATION: "one for each rating that wants one",
+    Purpose.CLAIMS: "one list for each output",
+    Purpose.QUESTIONS: "three for each output",
+    Purpose.VERDICT: "one for each assertion and output, or turn of a conversation; equal outputs are judged once",
+    Purpose.CHOICE: "one for each test and repeat, of all its outputs",
+    Purpose.EMBEDDING: "one for each text; equal texts are sent once",
+}
 
 
-def print_forecast(forecast: Forecast, config: str, console: Console) -> None:
+class _Summed(Struct, frozen=True):
+    """Counts that add up one by one; a sum with something unknown is unknown."""
+
+    def __add__(self, other: Self) -> Self:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return type(self)(*(None if None in pair else pair[0] + pair[1] for pair in pairs))
+
+
+class TokenCounts(_Summed, frozen=True):
+    """Tokens of some answers. `output_most` is None when nothing bounds what is written."""
+
+    input_least: int = 0
+    input_most: int = 0
+    output_most: int | None = 0
+
+
+class RequestCounts(_Summed, frozen=True):
+    """Answers that would be asked for.
+
+    Attributes:
+        least, most: how many; repetitions after a failure are not counted.
+        cached: how many more the cache has, which cost nothing.
+        cost_least_usd: for reading alone; None when the price is unknown.
+        cost_most_usd: None when the price is unknown, or when nothing bounds what is written.
+    """
+
+    least: int = 0
+    most: int = 0
+    cached: int = 0
+    tokens: TokenCounts = TokenCounts()
+    cost_least_usd: float | None = 0.0
+    cost_most_usd: float | None = 0.0
+
+
+class RequestKind(Struct, frozen=True):
+    """Requests of one role to one provider for one purpose; `condition` says when they are asked for at all."""
+
+    role: Role
+    provider: str
+    purpose: Purpose
+    condition: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"judge's {self.purpose}" if self.role is Role.JUDGE else self.purpose
+
+    @property
+    def assumption(self) -> str:
+        return self.condition or _ASSUMPTIONS[self.purpose]
+
+
+class RunPlan(Struct, frozen=True):
+    """What a run of so many cases would ask for."""
+
+    cases: int
+    counts: Mapping[RequestKind, RequestCounts]
+
+    @property
+    def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
+        """The kinds that are asked for: generation first, then judges, each in the order of its purposes."""
+        order = list(Purpose)
+        rows = [(kind, counts) for kind, counts in self.counts.items() if counts.most or counts.cached]
+        return sorted(
+            rows, key=lambda row: (row[0].role is Role.JUDGE, row[0].provider, order.index(row[0].purpose))
+        )
+
+    @property
+    def total(self) -> RequestCounts:
+        return sum((counts for _, counts in self.rows), RequestCounts())
+
+
+def plan_document(plan: RunPlan) -> JsonValue:
+    """Return the JSON of a plan."""
+    total = to_json(plan.total)
+    del total["tokens"]
+    rows = [{**to_json(kind), **to_json(counts), "assumption": kind.assumption} for kind, counts in plan.rows]
+    for row in rows:
+        del row["condition"]
+    return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
+
+
+def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     """Print the table, the totals, and what was assumed."""
     console.print(
-        Text(f" {one_line(config, 200)}: {plural(forecast.cases, 'case')}; nothing is sent", style="bold")
+        Text(f" {one_line(config, 200)}: {plural(plan.cases, 'case')}; nothing is sent\n", style="bold")
     )
-    console.print()
     table = plain_table(console)
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
     for heading in ("calls", "cached", "tokens in", "tokens out", "price"):
         table.add_column(heading, justify="right")
-    is_wide = console.width >= _WIDE
-    if is_wide:
-        table.add_column("assumption", overflow="fold")
-    for row in forecast.rows:
-        table.add_row(*_cells(row), *([row.assumption] if is_wide else []))
-    if forecast.rows:
+    for kind, counts in plan.rows:
+        table.add_row(Text(one_line(kind.provider, _NAME_WIDTH)), kind.name, *_cells(counts))
+    if plan.rows:
         print_trimmed(indented(table), console)
         console.print()
-    if not is_wide:
-        for what, assumption in dict.fromkeys((_what(row), row.assumption) for row in forecast.rows):
-            print_hanging(Text(f" {what}: "), Text(assumption, style="dim"), console, indent=0)
-        console.print()
-    calls = f"{_span(forecast.least, forecast.most)} calls"
-    cached = f", {forecast.cached:,} more answered by the cache" if forecast.cached else ""
-    price = _price(forecast.cost_least_usd, forecast.cost_most_usd)
-    print_hanging(Text(" in all  ", style="bold"), Text(f"{calls}{cached}; price {price}"), console, indent=0)
+    for name, assumption in dict.fromkeys((kind.name, kind.assumption) for kind, _ in plan.rows):
+        print_hanging(Text(f" {name}: "), Text(assumption, style="dim"), console, indent=0)
+    console.print()
+    calls, cached, _, _, price = _cells(plan.total)
+    more = f", {cached} more answered by the cache" if plan.total.cached else ""
+    print_hanging(
+        Text(" in all  ", style="bold"), Text(f"{calls} calls{more}; price {price}"), console, indent=0
+    )
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
 
 
-def _cells(row: ForecastRow) -> list[str | Text]:
-    tokens = row.tokens
-    written = "no bound" if tokens.output_most is None else f"<= {format_count(tokens.output_most)}"
+def _cells(counts: RequestCounts) -> list[str]:
+    tokens = counts.tokens
     return [
-        Text(one_line(row.provider, _NAME_WIDTH)),
-        _what(row),
-        _span(row.least, row.most),
-        f"{row.cached:,}",
-        _count_span(tokens.input_least, tokens.input_most),
-        written,
-        _price(row.cost_least_usd, row.cost_most_usd),
+        _span(f"{counts.least:,}", f"{counts.most:,}"),
+        f"{counts.cached:,}",
+        _span(format_count(tokens.input_least), format_count(tokens.input_most)),
+        "no bound" if tokens.output_most is None else f"<= {format_count(tokens.output_most)}",
+        _price(counts.cost_least_usd, counts.cost_most_usd),
     ]
 
 
-def _what(row: ForecastRow) -> str:
-    return f"judge's {row.purpose.value}" if row.role is Role.JUDGE else row.purpose.value
-
-
-def _span(least: int, most: int) -> str:
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
-
-
-def _count_span(least: int, most: int) -> str:
-    low, high = format_count(least), format_count(most)
+def _span(low: str, high: str) -> str:
     return low if low == high else f"{low}-{high}"
 
 
 def _price(least_usd: float | None, most_usd: float | None) -> str:
     if least_usd is None:
         return "unknown"
-    if most_usd is None:
-        return f"from {_dollars(least_usd)}"
-    low, high = _dollars(least_usd), _dollars(most_usd)
-    return low if low == high else f"{low}-{high}"
+    return (
+        f"from {_dollars(least_usd)}" if most_usd is None else _span(_dollars(least_usd), _dollars(most_usd))
+    )
 
 
 def _dollars(amount_usd: float) -> str:
