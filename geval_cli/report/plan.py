@@ -19,24 +19,12 @@ _NAME_WIDTH = 60
 _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
 _REMARKS = (
-    "A call is one answer; a server that gives several at once needs fewer requests. Repetitions after a failure, or"
-    " after a judge's reply that cannot be read, are not counted.",
+    "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
+    " equal outputs judged once. Repetitions after a failure, or after a judge's reply that cannot be read, are not"
+    " counted.",
     "Tokens are estimated at four characters each. Where nothing bounds an answer, its judge is taken to read 200"
     " tokens of it; `max_tokens` in the provider's config sets a bound.",
 )
-_ASSUMPTIONS: Mapping[Purpose, str] = {
-    Purpose.ANSWER: "one for each prompt, provider, test and repeat; equal questions are sent once",
-    Purpose.STEPS: "one for each criterion and judge, shared by all tests",
-    Purpose.RATING: "one for each criterion and output; equal outputs are judged once",
-    Purpose.SAMPLES: "as many for each output as the config says",
-    Purpose.FALLBACK_SAMPLES: "for ratings of the cache that came without usable token probabilities",
-    Purpose.EXPLANATION: "one for each rating that wants one",
-    Purpose.CLAIMS: "one list for each output",
-    Purpose.QUESTIONS: "three for each output",
-    Purpose.VERDICT: "one for each assertion and output, or turn of a conversation; equal outputs are judged once",
-    Purpose.CHOICE: "one for each test and repeat, of all its outputs",
-    Purpose.EMBEDDING: "one for each text; equal texts are sent once",
-}
 
 
 class _Summed(Struct, frozen=True):
@@ -74,20 +62,16 @@ class RequestCounts(_Summed, frozen=True):
 
 
 class RequestKind(Struct, frozen=True):
-    """Requests of one role to one provider for one purpose; `condition` says when they are asked for at all."""
+    """Requests of one role to one provider for one purpose; `assumption` says on what it hangs that they are asked."""
 
     role: Role
     provider: str
     purpose: Purpose
-    condition: str = ""
+    assumption: str = ""
 
     @property
     def name(self) -> str:
         return f"judge's {self.purpose}" if self.role is Role.JUDGE else self.purpose
-
-    @property
-    def assumption(self) -> str:
-        return self.condition or _ASSUMPTIONS[self.purpose]
 
 
 class RunPlan(Struct, frozen=True):
@@ -114,9 +98,7 @@ def plan_document(plan: RunPlan) -> JsonValue:
     """Return the JSON of a plan."""
     total = to_json(plan.total)
     del total["tokens"]
-    rows = [{**to_json(kind), **to_json(counts), "assumption": kind.assumption} for kind, counts in plan.rows]
-    for row in rows:
-        del row["condition"]
+    rows = [{**to_json(kind), **to_json(counts)} for kind, counts in plan.rows]
     return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
 
 
@@ -136,8 +118,8 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
         print_trimmed(indented(table), console)
         console.print()
     for name, assumption in dict.fromkeys((kind.name, kind.assumption) for kind, _ in plan.rows):
-        print_hanging(Text(f" {name}: "), Text(assumption, style="dim"), console, indent=0)
-    console.print()
+        if assumption:
+            print_hanging(Text(f" {name}: "), Text(assumption, style="dim"), console, indent=0)
     calls, cached, _, _, price = _cells(plan.total)
     more = f", {cached} more answered by the cache" if plan.total.cached else ""
     print_hanging(

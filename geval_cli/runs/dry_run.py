@@ -1,9 +1,10 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from dataclasses import field as member
+from dataclasses import field as dataclass_field
 from functools import lru_cache, partial
 from itertools import islice
 
@@ -22,14 +23,15 @@ from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
 from geval_cli.errors import GevalError, StoreError
+from geval_cli.gateway.cache import recalled
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
-from geval_cli.providers.prices import Price, known_price
+from geval_cli.providers.prices import known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
-from geval_cli.providers.wire.token_usage import TokenUsage
+from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
 from geval_cli.records import (
     Choice,
     JsonValue,
@@ -37,9 +39,7 @@ from geval_cli.records import (
     ModelResponse,
     Purpose,
     Role,
-    TokenAlternative,
     TokenLogprob,
-    Usage,
 )
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, TokenCounts
 from geval_cli.runs.judging import ProviderPool
@@ -48,7 +48,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.store.cache import ResponseCache, StoredChoice
+from geval_cli.store.cache import ResponseCache
 
 ASSUMED_ANSWER_TOKENS = 200
 """How long an answer is taken to be, in the prompt of its judge, when nothing bounds it."""
@@ -56,16 +56,15 @@ ASSUMED_ANSWER_TOKENS = 200
 _JOBS_AT_ONCE = 64
 _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4
-_LENGTH_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
-_MADE_PROMPT = "none, if the cache knows the prompts that code of the config makes"
+_MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache knows what is asked after code of the config has run"
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FALLBACK_SAMPLES: "for each rating, if the judge gives no usable token probabilities",
+    Purpose.EXPLANATION: "one for each output that fails, or passes what it should not",
     Purpose.VERDICT: "one for each output that claims something",
     Purpose.EMBEDDING: "of made-up questions, as far as they differ",
 }
-_EXPLAINED = {"failed": "one for each output that fails", "passed": "one for each output that passes"}
 
 
 async def plan_run(
@@ -80,45 +79,79 @@ async def plan_run(
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
-    since = None
-    if not reads_cache(prepared):
-        since = None if resumed is None else resumed.started_s  # what the run itself was told counts
-        cache = None if resumed is None else cache
-    if cache is not None and not (await cache.stats()).entries:
-        cache = None
-    queues = prepared.plan.queues
+    queues, since = prepared.plan.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
+    if not reads_cache(prepared):
+        # What the run itself was told counts.
+        cache, since = (None, None) if resumed is None else (cache, resumed.started_s)
+    if cache is not None and not (await cache.stats()).entries:
+        cache = None
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
-        counter = _Counter(cache, since)
-        dry_run = _DryRun(prepared, pool, counter)
+        dry_run = _DryRun(prepared, pool, cache, since)
         at_once = 1 if prepared.plan.is_serial else _JOBS_AT_ONCE
         for queue in queues:
             jobs = iter(queue)
             while some := list(islice(jobs, at_once)):
                 await asyncio.gather(*(dry_run.add(job) for job in some))
-                counter.check()
-        return RunPlan(dry_run.cases, counter.counts)
+                await dry_run.settle()
+        return RunPlan(dry_run.cases, dry_run.counts)
     finally:
         await pool.aclose()
 
 
-class _Counter(Struct):
-    """Counts requests as single flight and the cache would let them through: equal ones once.
+class _DryRun(Struct):
+    """Does jobs without their models, and rows of jobs whose outputs are compared once all of them are there.
 
     Attributes:
         cache: None where no answers are kept, or none may be read.
         since: answers that were kept before this time (seconds since 1970) do not count; None for no such bound.
-        counts: what was counted so far; it does not grow with the number of tests.
+        cases, counts: what was counted so far; it does not grow with the number of tests.
     """
 
+    prepared: PreparedRun
+    pool: ProviderPool
     cache: ResponseCache | None
     since: float | None
+    cases: int = 0
     counts: dict[RequestKind, RequestCounts] = field(default_factory=dict)
-    _failure: StoreError | None = None
+    _counting: "list[asyncio.Future[ModelResponse | None]]" = field(default_factory=list)
     _seen: dict[int, int] = field(default_factory=dict)
-    _prices: dict[int, Price | None] = field(default_factory=dict)
+    _prices: "dict[int, Callable[[int, int], float | None]]" = field(default_factory=dict)
+    _memory: JudgeMemory = field(default_factory=JudgeMemory)
+    _carried: ConversationState = field(default_factory=ConversationState)
+    _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
+
+    async def add(self, job: Job) -> None:
+        """Count what `job` would ask for."""
+        self.cases += 1
+        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
+        bare = replace(job, test=replace(job.test, assertions=()))
+        context = JobContext(partial(self._generate, job=job), self._tools(_no_judge), self._carried)
+        pending = replace(await begin_job(bare, context), job=job)
+        for spec in _judged(assertions_of(job.prompt, job.test)):
+            await self._follow(spec, [pending])
+        if not any(spec.compares_outputs for spec in job.test.assertions):
+            return
+        row = self._rows.setdefault(job.group, [])
+        row.append(pending)
+        if len(row) == self.prepared.plan.cases_of(job.test):
+            row = sorted(self._rows.pop(job.group), key=lambda item: item.job.column)
+            for comparison in job.test.assertions:
+                if comparison.compares_outputs and isinstance(comparison, ModelGradedAssertion):
+                    await self._follow(comparison, row)
+
+    async def settle(self) -> None:
+        """Wait for what is still being counted: a judgement ends with the first of its questions that ends it.
+
+        Raises:
+            StoreError: the cache could not be read; whoever asked made a result of it, which nobody reads.
+        """
+        for outcome in await asyncio.gather(*self._counting, return_exceptions=True):
+            if isinstance(outcome, StoreError):
+                raise outcome
+        self._counting.clear()
 
     async def note(
         self, provider: Provider, request: ModelRequest, assumption: str = ""
@@ -127,9 +160,21 @@ class _Counter(Struct):
 
         An `assumption` says under which condition it is asked for at all.
         """
+        self._counting.append(asyncio.ensure_future(self._count(provider, request, assumption)))
+        return await self._counting[-1]
+
+    async def _count(
+        self, provider: Provider, request: ModelRequest, assumption: str
+    ) -> ModelResponse | None:
         keys = choice_keys(provider.identity, request)
-        known = await self._known(provider, keys)
-        seen = self._seen_before(keys) if provider.is_cacheable or request.role is Role.JUDGE else 0
+        cache = self.cache if provider.is_cacheable else None
+        known = {} if cache is None else await cache.get_many(keys, since=self.since)
+        seen = 0
+        if provider.is_cacheable or request.role is Role.JUDGE:
+            # Equal requests are sent once, be they under way. A part of a key tells them apart, and takes little room.
+            question = int(keys[0][:16], 16)
+            seen = self._seen.get(question, 0)
+            self._seen[question] = max(seen, len(keys))
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
         least = 0 if assumption else sum(position >= seen for position in missing)
@@ -137,56 +182,76 @@ class _Counter(Struct):
         counts = self._estimate(provider, request, least, len(missing))
         counts = replace(counts, cached=len(keys) - len(missing) if is_new else 0)
         self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
-        return _recalled([known[key] for key in keys]) if len(known) == len(keys) else None
-
-    def check(self) -> None:
-        """Raise the StoreError that kept the cache from being read, if there was one."""
-        if self._failure is not None:
-            raise self._failure
+        if len(known) < len(keys):
+            return None
+        samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
+        return recalled(dict(samples), new=len(keys))
 
     def _estimate(self, provider: Provider, request: ModelRequest, least: int, most: int) -> RequestCounts:
         """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
-        if id(provider) not in self._prices:  # looked up in a large table
-            self._prices[id(provider)] = known_price(provider)
-        price, read = self._prices[id(provider)], _input_tokens(request)
+        if id(provider) not in self._prices:
+            self._prices[id(provider)] = _price_of(provider)
+        usd = self._prices[id(provider)]
+        read = -(-sum(len(str(message.content)) for message in request.messages) // _CHARACTERS_PER_TOKEN)
         written = _most_written(provider, request) if most else 0
         tokens = TokenCounts(read if least else 0, most * read, None if written is None else most * written)
-        least_usd = _price_usd(price, tokens.input_least, 0)
-        if written is None and _price_usd(price, 1, 1) == 0:
+        if written is None and usd(1, 1) == 0:
             written = 0  # what costs nothing costs nothing however much is written
-        each_usd = None if written is None else _price_usd(price, read, written)
+        each_usd = None if written is None else usd(read, written)
         most_usd = None if each_usd is None else most * each_usd
-        return RequestCounts(least, most, 0, tokens, least_usd, most_usd)
+        return RequestCounts(least, most, 0, tokens, usd(tokens.input_least, 0), most_usd)
 
-    async def _known(self, provider: Provider, keys: tuple[str, ...]) -> Mapping[str, StoredChoice]:
-        if self.cache is None or not provider.is_cacheable:
-            return {}
-        try:
-            return await self.cache.get_many(keys, since=self.since)
-        except StoreError as error:  # whoever asks makes a result of it, which nobody reads
-            self._failure = error
-            raise
+    async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult]) -> None:
+        """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
+        subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
+        is_after_code, form = any(_is_after_code(item, spec) for item in row), None
 
-    def _seen_before(self, keys: tuple[str, ...]) -> int:
-        """Return how many samples of this question were asked for before; they may be under way when it is asked again.
+        def judge(named: ProviderSpec) -> Judge:
+            return _CountingJudge(self.provider(named), self, is_after_code, form)
 
-        A part of a key tells which question it is, and takes little room.
-        """
-        question = int(keys[0][:16], 16)
-        before = self._seen.get(question, 0)
-        self._seen[question] = max(before, len(keys))
-        return before
+        tools = self._tools(judge)
+        with suppress(Exception):  # as in a run, where it is the result of the assertion
+            if spec.compares_outputs:
+                await judge_row(spec, [RowMember(subject) for subject in subjects], tools)
+            for subject in () if spec.compares_outputs else subjects:
+                if isinstance(spec, GEvalFields) and spec.dimension is not None:
+                    form = metric_of(spec, subject.test, tools)
+                await judge_assertion(spec, subject, tools)
+
+    async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
+        provider, assumption = self.provider(spec), ""
+        request = replace(request, want_logprobs=wants_logprobs(job.test.assertions))
+        if _is_made(job):
+            request = replace(request, messages=(*request.messages, *user_message(job.id)))
+            assumption = "" if self.cache is None else _AFTER_CODE
+        found = await self.note(provider, request, assumption)
+        if found is not None:
+            return found
+        tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
+        # Another one for each question: equal outputs have equal judgements, which are asked for once.
+        name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
+        return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
+
+    def provider(self, spec: ProviderSpec) -> Provider:
+        """Return the provider that `spec` names."""
+        return self.pool.get(resolved(spec, self.prepared.suite))
+
+    def _tools(self, judges: Callable[[ProviderSpec], Judge]) -> Tools:
+        # Lenient: no code is run here, and what it adds to the variables is missing.
+        templates, access = self.prepared.templates.lenient(), self.prepared.suite.access
+        return Tools(templates, judges, self._memory, self.prepared.defaults, access=access)
 
 
 class NotAskedError(GevalError):
     """A model was to be asked for what no stand-in can take the place of: no further can a judgement be followed."""
 
 
-class _Questions(Struct):
-    """What one assertion asks its judges about one output, or about a row of them.
+@dataclass(slots=True, unsafe_hash=True)
+class _CountingJudge:
+    """Answers one assertion from the cache. Judges of different assertions are the same judge when their provider is.
 
     Where more is asked about an answer (steps, claims, questions, ratings of a form), a stand-in is answered, and what
-    hangs on that is asked for on an assumption. At any other question that the cache cannot answer it ends.
+    hangs on that is asked for on an assumption. At any other question that the cache cannot answer the judgement ends.
 
     Attributes:
         is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
@@ -194,64 +259,11 @@ class _Questions(Struct):
         form: the metric of a g-eval by a dimension; None for any other assertion.
     """
 
-    dry_run: "_DryRun"
-    is_after_code: bool
-    form: Metric | None = None
-    _made_up: Sequence[str] = ()
-    _notes: "list[asyncio.Future[ModelResponse | None]]" = field(default_factory=list)
-
-    async def follow(self, judging: Awaitable[object]) -> None:
-        """Have the assertion judge. How it ends does not matter: there is no verdict."""
-        await asyncio.gather(judging, return_exceptions=True)
-        # Of questions that are asked side by side, the first that ends the judgement leaves the others under way.
-        await asyncio.gather(*self._notes, return_exceptions=True)
-
-    def judge(self, spec: ProviderSpec) -> Judge:
-        return _CountingJudge(self.dry_run.provider(spec), self)
-
-    async def answer(self, provider: Provider, request: ModelRequest) -> ModelResponse:
-        """Count `request`, and answer it from the cache or by a stand-in.
-
-        Raises:
-            NotAskedError: neither is possible.
-        """
-        counting = self.dry_run.counter.note(provider, request, self._assumption(request))
-        self._notes.append(asyncio.ensure_future(counting))
-        found = await self._notes[-1]
-        if found is not None and not self._made_up:
-            return found
-        if request.purpose is Purpose.STEPS:
-            return _stand_in(_STEPS)
-        if request.purpose in {Purpose.CLAIMS, Purpose.QUESTIONS}:
-            # Answers that no other question has, as if each output led to something else.
-            self._made_up = [f"Something about {key}" for key in choice_keys(provider.identity, request)]
-        elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
-            # A rating that is explained, if any is.
-            rating = request.ratings[-1 if self.form.explain == "passed" else 0]
-            self._made_up = [rating] * len(request.sample_indexes)
-        else:
-            raise NotAskedError("nothing is sent")
-        return _stand_in(*self._made_up, is_sure=self.form is not None and self.form.scoring == "logprobs")
-
-    def _assumption(self, request: ModelRequest) -> str:
-        otherwise = _AFTER_CODE if self.is_after_code else ""
-        if request.purpose is Purpose.STEPS:
-            return ""
-        if not self._made_up:
-            return otherwise
-        if request.purpose is Purpose.EXPLANATION and self.form is not None:
-            return _EXPLAINED.get(self.form.explain, otherwise)
-        if request.purpose is Purpose.EMBEDDING and request.messages[0].content not in self._made_up:
-            return otherwise
-        return _AFTER_STAND_IN[request.purpose]
-
-
-@dataclass(frozen=True, slots=True)
-class _CountingJudge:
-    """A judge that is not asked. Those of different assertions are the same judge when their provider is."""
-
     provider: Provider
-    questions: _Questions = member(compare=False, repr=False)
+    dry_run: _DryRun = dataclass_field(compare=False, repr=False)
+    is_after_code: bool = dataclass_field(compare=False)
+    form: Metric | None = dataclass_field(compare=False)
+    has_made_up: bool = dataclass_field(default=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -262,116 +274,63 @@ class _CountingJudge:
         return self.provider.identity.params
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        return await self.questions.answer(self.provider, request)
+        """Count `request`, and answer it from the cache or by a stand-in.
 
-
-class _DryRun(Struct):
-    """Does jobs without their models, and rows of jobs whose outputs are compared once all of them are there."""
-
-    prepared: PreparedRun
-    pool: ProviderPool
-    counter: _Counter
-    cases: int = 0
-    _memory: JudgeMemory = field(default_factory=JudgeMemory)
-    _carried: ConversationState = field(default_factory=ConversationState)
-    _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
-
-    def provider(self, spec: ProviderSpec) -> Provider:
-        """Return the provider that `spec` names."""
-        return self.pool.get(resolved(spec, self.prepared.suite))
-
-    async def add(self, job: Job) -> None:
-        """Count what `job` would ask for."""
-        self.cases += 1
-        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
-        bare = replace(job, test=replace(job.test, assertions=()))
-        context = JobContext(partial(self._generate, job=job), self._tools(_no_judge), self._carried)
-        pending = replace(await begin_job(bare, context), job=job)
-        for spec in _judged(assertions_of(job.prompt, job.test)):
-            if pending.subject is not None:
-                questions = _Questions(self, _is_after_code(pending, spec))
-                await questions.follow(
-                    self._judge(spec, _with_context(spec, pending.subject, job), questions)
-                )
-        if any(spec.compares_outputs for spec in job.test.assertions):
-            await self._add_to_row(pending)
-
-    async def _add_to_row(self, pending: PendingResult) -> None:
-        job = pending.job
-        row = self._rows.setdefault(job.group, [])
-        row.append(pending)
-        if len(row) < self.prepared.plan.cases_of(job.test):
-            return
-        del self._rows[job.group]
-        row.sort(key=lambda item: item.job.column)
-        members = [RowMember(item.subject) for item in row if item.subject is not None]
-        for spec in job.test.assertions:
-            if spec.compares_outputs and isinstance(spec, ModelGradedAssertion):
-                questions = _Questions(self, any(_is_after_code(item, spec) for item in row))
-                await questions.follow(judge_row(spec, members, self._tools(questions.judge)))
-
-    async def _judge(self, spec: Assertion, subject: Subject, questions: _Questions) -> None:
-        tools = self._tools(questions.judge)
-        if isinstance(spec, GEvalFields) and spec.dimension is not None:
-            questions.form = metric_of(spec, subject.test, tools)
-        await judge_assertion(spec, subject, tools)
-
-    async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
-        provider, assumption = self.provider(spec), ""
-        request = replace(request, want_logprobs=wants_logprobs(job.test.assertions))
-        if _is_made(job):
-            request = replace(request, messages=(*request.messages, *user_message(job.id)))
-            assumption = "" if self.counter.cache is None else _MADE_PROMPT
-        found = await self.counter.note(provider, request, assumption)
-        if found is not None:
+        Raises:
+            NotAskedError: neither is possible.
+        """
+        found = await self.dry_run.note(self.provider, request, self._assumption(request))
+        if found is not None and not self.has_made_up:
             return found
-        tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
-        # Another one for each question: equal outputs have equal judgements, which are asked for once.
-        name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
-        return _stand_in(f"{name} {'word' * tokens}")
+        probabilities = None
+        if request.purpose is Purpose.STEPS:
+            return ModelResponse((Choice(_STEPS, "stop"),))
+        if request.purpose in {Purpose.CLAIMS, Purpose.QUESTIONS}:
+            # Answers that no other question has, as if each output led to something else.
+            texts = [f"{_MADE_UP}{key}" for key in choice_keys(self.provider.identity, request)]
+        elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
+            # A rating that is explained, if any is.
+            texts = [request.ratings[-1 if self.form.explain == "passed" else 0]] * len(
+                request.sample_indexes
+            )
+            probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
+        else:
+            raise NotAskedError("nothing is sent")
+        self.has_made_up = True
+        return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
 
-    def _tools(self, judges: Callable[[ProviderSpec], Judge]) -> Tools:
-        # Lenient: no code is run here, and what it adds to the variables is missing.
-        templates, access = self.prepared.templates.lenient(), self.prepared.suite.access
-        return Tools(templates, judges, self._memory, self.prepared.defaults, access=access)
+    def _assumption(self, request: ModelRequest) -> str:
+        otherwise = _AFTER_CODE if self.is_after_code else ""
+        if request.purpose is Purpose.STEPS:
+            return ""
+        if request.purpose is Purpose.EMBEDDING:  # of another judge than the questions
+            is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
+            return _AFTER_STAND_IN[Purpose.EMBEDDING] if is_made_up else otherwise
+        is_always = self.form is not None and self.form.explain == "always"
+        if not self.has_made_up or (is_always and request.purpose is Purpose.EXPLANATION):
+            return otherwise
+        return _AFTER_STAND_IN[request.purpose]
 
 
 def _no_judge(spec: ProviderSpec) -> Judge:
     raise NotAskedError(f"{spec.public_id} is asked elsewhere")
 
 
-def _stand_in(*texts: str, is_sure: bool = False) -> ModelResponse:
-    def logprobs(text: str) -> tuple[TokenLogprob, ...]:
-        return (TokenLogprob(text, 0.0, (TokenAlternative(text, 0.0),)),)
+def _price_of(provider: Provider) -> Callable[[int, int], float | None]:
+    """Return what so many tokens read and written cost; None where that is unknown."""
+    price = known_price(provider)
 
-    return ModelResponse(
-        tuple(Choice(text, "stop", token_logprobs=logprobs(text) if is_sure else None) for text in texts)
-    )
+    @lru_cache(maxsize=1024)  # a list price is computed from a large table
+    def usd(read: int, written: int) -> float | None:
+        return None if price is None else price.cost_usd(TokenUsage(read, written))
 
-
-def _recalled(stored: Sequence[StoredChoice]) -> ModelResponse:
-    dropped = tuple(dict.fromkeys(name for item in stored for name in item.dropped))
-    usage = Usage(len(stored), cached_requests=len(stored))
-    return ModelResponse(tuple(item.choice for item in stored), usage, cached=True, dropped=dropped)
-
-
-@lru_cache(maxsize=4096)  # a list price is computed from a large table
-def _price_usd(price: Price | None, read: int, written: int) -> float | None:
-    return None if price is None else price.cost_usd(TokenUsage(read, written))
-
-
-def _input_tokens(request: ModelRequest) -> int:
-    """Return about how many tokens a request has."""
-    return -(-sum(len(str(message.content)) for message in request.messages) // _CHARACTERS_PER_TOKEN)
+    return usd
 
 
 def _most_written(provider: Provider, request: ModelRequest) -> int | None:
     """Return the most tokens that one answer may have, if anything says so."""
-    for params in (request.params, provider.identity.params):
-        for limit in map(params.get, _LENGTH_KEYS):
-            if isinstance(limit, int) and limit > 0:
-                return limit
-    return DEFAULT_MAX_TOKENS if provider.identity.kind == "anthropic" else None
+    limit = token_limit({**provider.identity.params, **request.params})
+    return DEFAULT_MAX_TOKENS if limit is None and provider.identity.kind == "anthropic" else limit
 
 
 def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
