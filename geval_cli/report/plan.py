@@ -1,7 +1,7 @@
 """What a run would ask for: counts by kind of request with tokens and price, as JSON and as a table for people."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -18,6 +18,7 @@ from geval_cli.report.verdict_tables import indented, plain_table
 _NAME_WIDTH = 60
 _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
+_TOKENS = ("input_least", "input_most", "output_most")
 _REMARKS = (
     "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
     " equal outputs judged once. Repetitions after a failure, or after a judge's reply that cannot be read, are not"
@@ -27,28 +28,13 @@ _REMARKS = (
 )
 
 
-class _Summed(Struct, frozen=True):
-    """Counts that add up one by one; a sum with something unknown is unknown."""
-
-    def __add__(self, other: Self) -> Self:
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return type(self)(*(None if None in pair else pair[0] + pair[1] for pair in pairs))
-
-
-class TokenCounts(_Summed, frozen=True):
-    """Tokens of some answers. `output_most` is None when nothing bounds what is written."""
-
-    input_least: int = 0
-    input_most: int = 0
-    output_most: int | None = 0
-
-
-class RequestCounts(_Summed, frozen=True):
-    """Answers that would be asked for.
+class RequestCounts(Struct, frozen=True):
+    """Answers that would be asked for, with their tokens and price. A sum with something unknown is unknown.
 
     Attributes:
         least, most: how many; repetitions after a failure are not counted.
         cached: how many more the cache has, which cost nothing.
+        output_most: tokens; None when nothing bounds what is written.
         cost_least_usd: for reading alone; None when the price is unknown.
         cost_most_usd: None when the price is unknown, or when nothing bounds what is written.
     """
@@ -56,9 +42,16 @@ class RequestCounts(_Summed, frozen=True):
     least: int = 0
     most: int = 0
     cached: int = 0
-    tokens: TokenCounts = TokenCounts()
+    input_least: int = 0
+    input_most: int = 0
+    output_most: int | None = 0
     cost_least_usd: float | None = 0.0
     cost_most_usd: float | None = 0.0
+
+    def __add__(self, other: "RequestCounts") -> "RequestCounts":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return RequestCounts(*sums)
 
 
 class RequestKind(Struct, frozen=True):
@@ -96,10 +89,14 @@ class RunPlan(Struct, frozen=True):
 
 def plan_document(plan: RunPlan) -> JsonValue:
     """Return the JSON of a plan."""
-    total = to_json(plan.total)
-    del total["tokens"]
-    rows = [{**to_json(kind), **to_json(counts)} for kind, counts in plan.rows]
+    rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
+    total = _counts_document(plan.total)
     return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
+
+
+def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
+    document: dict[str, JsonValue] = to_json(counts)
+    return {"tokens": {name: document.pop(name) for name in _TOKENS}, **document}
 
 
 def print_plan(plan: RunPlan, config: str, console: Console) -> None:
@@ -130,12 +127,11 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
 
 
 def _cells(counts: RequestCounts) -> list[str]:
-    tokens = counts.tokens
     return [
         _span(f"{counts.least:,}", f"{counts.most:,}"),
         f"{counts.cached:,}",
-        _span(format_count(tokens.input_least), format_count(tokens.input_most)),
-        "no bound" if tokens.output_most is None else f"<= {format_count(tokens.output_most)}",
+        _span(format_count(counts.input_least), format_count(counts.input_most)),
+        "no bound" if counts.output_most is None else f"<= {format_count(counts.output_most)}",
         _price(counts.cost_least_usd, counts.cost_most_usd),
     ]
 

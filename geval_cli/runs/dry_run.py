@@ -16,9 +16,9 @@ from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.outcome import Subject, Tools
-from geval_cli.assertions.registry import judge_assertion, judge_row, wants_logprobs
+from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.assertions.row import RowMember
-from geval_cli.engine.case import JobContext, PendingResult, begin_job
+from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
@@ -41,7 +41,7 @@ from geval_cli.records import (
     Role,
     TokenLogprob,
 )
-from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan, TokenCounts
+from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
@@ -179,27 +179,31 @@ class _DryRun(Struct):
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
         least = 0 if assumption else sum(position >= seen for position in missing)
         kind = RequestKind(request.role, provider.label, request.purpose, assumption if missing else "")
-        counts = self._estimate(provider, request, least, len(missing))
-        counts = replace(counts, cached=len(keys) - len(missing) if is_new else 0)
+        cached = len(keys) - len(missing) if is_new else 0
+        counts = self._estimate(provider, request, least, len(missing), cached)
         self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
         if len(known) < len(keys):
             return None
         samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
         return recalled(dict(samples), new=len(keys))
 
-    def _estimate(self, provider: Provider, request: ModelRequest, least: int, most: int) -> RequestCounts:
+    def _estimate(
+        self, provider: Provider, request: ModelRequest, least: int, most: int, cached: int
+    ) -> RequestCounts:
         """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
         if id(provider) not in self._prices:
             self._prices[id(provider)] = _price_of(provider)
         usd = self._prices[id(provider)]
         read = -(-sum(len(str(message.content)) for message in request.messages) // _CHARACTERS_PER_TOKEN)
         written = _most_written(provider, request) if most else 0
-        tokens = TokenCounts(read if least else 0, most * read, None if written is None else most * written)
+        least_read, most_written = (read if least else 0), None if written is None else most * written
         if written is None and usd(1, 1) == 0:
             written = 0  # what costs nothing costs nothing however much is written
         each_usd = None if written is None else usd(read, written)
         most_usd = None if each_usd is None else most * each_usd
-        return RequestCounts(least, most, 0, tokens, usd(tokens.input_least, 0), most_usd)
+        return RequestCounts(
+            least, most, cached, least_read, most * read, most_written, usd(least_read, 0), most_usd
+        )
 
     async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult]) -> None:
         """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
@@ -210,13 +214,14 @@ class _DryRun(Struct):
             return _CountingJudge(self.provider(named), self, is_after_code, form)
 
         tools = self._tools(judge)
-        with suppress(Exception):  # as in a run, where it is the result of the assertion
-            if spec.compares_outputs:
-                await judge_row(spec, [RowMember(subject) for subject in subjects], tools)
-            for subject in () if spec.compares_outputs else subjects:
-                if isinstance(spec, GEvalFields) and spec.dimension is not None:
+        if spec.compares_outputs:
+            await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
+            return
+        for subject in subjects:
+            if isinstance(spec, GEvalFields) and spec.dimension is not None:
+                with suppress(GevalError):  # it is told where the output is judged
                     form = metric_of(spec, subject.test, tools)
-                await judge_assertion(spec, subject, tools)
+            await judge_one(spec, subject, tools)
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
         provider, assumption = self.provider(spec), ""
