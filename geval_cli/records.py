@@ -41,6 +41,22 @@ class Role(StrEnum):
     JUDGE = "judge"
 
 
+class Purpose(StrEnum):
+    """What a model is asked for, in the order in which a plan shows it."""
+
+    ANSWER = "answers"
+    STEPS = "steps"
+    RATING = "ratings"
+    SAMPLES = "samples"
+    FALLBACK_SAMPLES = "fallback samples"
+    EXPLANATION = "explanations"
+    CLAIMS = "claims"
+    QUESTIONS = "questions"
+    VERDICT = "verdicts"
+    CHOICE = "choices"
+    EMBEDDING = "embeddings"
+
+
 class Message(Struct, frozen=True):
     """One chat message. `content` is text, or the list of parts that chat APIs take.
 
@@ -68,6 +84,7 @@ class ModelRequest(Struct, frozen=True):
         variables: the test's, for providers that hand them on to the user's own application; a model never sees them.
         text: the whole prompt as one text, for providers that take one; None where the messages say it all.
         origin: what programs that promptfoo's configs name see of where the request comes from, besides the variables.
+        purpose: what the answer is for, as whoever asks knows it. Neither the model nor the cache learns of it.
     """
 
     messages: tuple[Message, ...]
@@ -81,6 +98,7 @@ class ModelRequest(Struct, frozen=True):
     variables: Mapping[str, JsonValue] = field(default_factory=dict)
     text: str | None = None
     origin: Mapping[str, JsonValue] = field(default_factory=dict)
+    purpose: Purpose = Purpose.ANSWER
 
 
 class TokenAlternative(Struct, frozen=True):

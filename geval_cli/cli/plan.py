@@ -5,22 +5,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.run import check_resumption, describe_progress, prepare_all, state_folders
-from geval_cli.engine.forecast import Forecast
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
-from geval_cli.records import SCHEMA_VERSION, JsonValue, to_json
 from geval_cli.report.console import make_console
-from geval_cli.report.plan import print_forecast
+from geval_cli.report.plan import RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.planning import forecast_run
+from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, find_run
-from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
 if TYPE_CHECKING:
@@ -60,11 +57,11 @@ def show_plans(
     if wall is not None:
         wall.tell()
     for prepared in runs:
-        forecast = _forecast(prepared, _looked_up(prepared, home), home, cache)
-        print_forecast(forecast, str(prepared.suite.path), console)
+        plan = _plan(prepared, _looked_up(prepared, home), home, cache)
+        print_plan(plan, str(prepared.suite.path), console)
         for path in outputs:
             with SafeFile(path) as file:
-                file.write(json.dumps(_document(forecast), ensure_ascii=False, indent=2) + "\n")
+                file.write(json.dumps(plan_document(plan), ensure_ascii=False, indent=2) + "\n")
     return ExitCode.OK
 
 
@@ -79,30 +76,13 @@ def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
     return resumed
 
 
-def _forecast(
+def _plan(
     prepared: PreparedRun, resumed: ResumedRun | None, home: Path | None, choice: CacheChoice
-) -> Forecast:
+) -> RunPlan:
     with ExitStack() as stack:
-        try:
+        cache = None
+        with suppress(UsageError):  # there is none, and a plan is no reason to make one
             cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
-        except UsageError:  # there is none, and a plan is no reason to make one
-            return asyncio.run(forecast_run(prepared, None, resumed))
-        print_warnings(cache.warnings)
-        cache.ttl_s = choice.ttl_s
-        return asyncio.run(_with_answers(prepared, cache, resumed))
-
-
-async def _with_answers(prepared: PreparedRun, cache: ResponseCache, resumed: ResumedRun | None) -> Forecast:
-    stats = await cache.stats()
-    return await forecast_run(prepared, cache if stats.entries else None, resumed)
-
-
-def _document(forecast: Forecast) -> JsonValue:
-    totals = {
-        "least": forecast.least,
-        "most": forecast.most,
-        "cached": forecast.cached,
-        "cost_least_usd": forecast.cost_least_usd,
-        "cost_most_usd": forecast.cost_most_usd,
-    }
-    return {"schema_version": SCHEMA_VERSION, "total": totals, **to_json(forecast)}
+            print_warnings(cache.warnings)
+            cache.ttl_s = choice.ttl_s
+        return asyncio.run(plan_run(prepared, cache, resumed))

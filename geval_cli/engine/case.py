@@ -266,10 +266,10 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, context: Job
 
 async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
     if len(specs) == 1:  # most tests: no task is needed for it
-        return [await _judge_one(specs[0], subject, tools)]
+        return [await judge_one(specs[0], subject, tools)]
     # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
     outcomes = await asyncio.gather(
-        *(_judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
+        *(judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
     )
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -277,7 +277,12 @@ async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools
     return [outcome for outcome in outcomes if isinstance(outcome, AssertionResult)]
 
 
-async def _judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
+async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
+    """Return the result of one assertion on one output, errors as results too.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
     started, meter = time.monotonic(), Meter()
     metered = _metered(tools, meter)
     try:

@@ -99,7 +99,7 @@ class Answers:
         new = [key for key, _ in known.values() if self._used is None or not self._used.may_hold(key)]
         self._note_used(new)
         stored = {index: choice for index, (_, choice) in known.items()}
-        return _recalled(stored, new=len(new))
+        return recalled(stored, new=len(new))
 
     def _note_used(self, keys: Iterable[str]) -> None:
         if self._used is not None:
@@ -218,8 +218,8 @@ def _weight(stored: StoredChoice) -> int:
     return weight if tokens is None else weight + sum(1 + len(token.alternatives) for token in tokens)
 
 
-def _recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
-    """Return `known` as a response, of which `new` choices count as answers of the cache."""
+def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
+    """Return `known`, by sample, as a response, of which `new` choices count as answers of the cache."""
     stored = list(known.values())
     return ModelResponse(
         choices=tuple(item.choice for item in stored),

@@ -16,7 +16,7 @@ from geval_cli.judge.prompt import Criterion
 from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_rating
 from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Role
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
 
 MIN_COVERAGE = 0.5
 
@@ -42,12 +42,13 @@ class RatingQuestion(Struct, frozen=True):
             response_schema=self.response_schema,
             ratings=_ratings(self.criterion.score_range, self.criterion.score_step),
             role=Role.JUDGE,
+            purpose=Purpose.RATING,
         )
 
-    def samples_request(self, calls: JudgeCalls, count: int) -> ModelRequest:
+    def samples_request(self, calls: JudgeCalls, count: int, purpose: Purpose) -> ModelRequest:
         """Return the request for `count` ratings at temperature 1."""
-        params = calls.params(temperature=1, max_tokens=self._max_tokens())
-        return replace(self.request(calls), params=params, sample_indexes=tuple(range(count)))
+        params, indexes = calls.params(temperature=1, max_tokens=self._max_tokens()), tuple(range(count))
+        return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
 
     def _max_tokens(self) -> int | None:
         return FORM_MAX_TOKENS if self.criterion.is_form else None
@@ -122,7 +123,7 @@ async def estimate_rating(question: RatingQuestion, metric: Metric, calls: Judge
     if metric.scoring == "single":
         return await _by_single_reply(question, calls)
     if metric.scoring == "samples":
-        return await _by_samples(question, metric, calls)
+        return await _by_samples(question, metric, calls, Purpose.SAMPLES)
     if metric.scoring == "logprobs":
         return await _by_logprobs(question, calls)
     if question.criterion.is_form:
@@ -168,12 +169,14 @@ async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, call
         if weighed.is_sure:
             return _weighted(weighed)
         shortcoming = weighed.shortcoming
-    sampled = await _by_samples(question, metric, calls)
+    sampled = await _by_samples(question, metric, calls, Purpose.FALLBACK_SAMPLES)
     return replace(sampled, fallback=f"{shortcoming}: {metric.samples} samples were taken")
 
 
-async def _by_samples(question: RatingQuestion, metric: Metric, calls: JudgeCalls) -> Estimate:
-    request = question.samples_request(calls, metric.samples)
+async def _by_samples(
+    question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
+) -> Estimate:
+    request = question.samples_request(calls, metric.samples, purpose)
     needed = max(1, math.ceil(round(metric.min_valid * metric.samples, 9)))
     response = await calls.ask(request)
     replies, problems = _read_all(question, response)

@@ -43,7 +43,7 @@ from geval_cli.judge.source import (
     resolve_input,
     resolve_source,
 )
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Role, Status, to_json
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status, to_json
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
@@ -259,6 +259,8 @@ class _Judging(Struct, frozen=True):
             user_message(text),
             calls.params(temperature=0, max_tokens=EXPLANATION_MAX_TOKENS),
             repeat_index=self.case.repeat_index,
+            role=Role.JUDGE,
+            purpose=Purpose.EXPLANATION,
         )
         try:
             response = await calls.ask(request)
@@ -281,7 +283,9 @@ class _Judging(Struct, frozen=True):
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:
-    return ModelRequest(messages, params, response_schema=_STEPS_SCHEMA, role=Role.JUDGE)
+    return ModelRequest(
+        messages, params, response_schema=_STEPS_SCHEMA, role=Role.JUDGE, purpose=Purpose.STEPS
+    )
 
 
 def _shared_steps_request(criteria: str, labels: tuple[str, ...], calls: JudgeCalls) -> ModelRequest:

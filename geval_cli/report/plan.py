@@ -1,93 +1,151 @@
-"""What a run would ask for, as a table for people."""
+"""What a run would ask for: counts by kind of request with tokens and price, as JSON and as a table for people."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.engine.forecast import Forecast, ForecastRow
 from geval_cli.numbers import format_cost
-from geval_cli.records import Role
+from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
 from geval_cli.report.console import print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict_tables import indented, plain_table
 
 _NAME_WIDTH = 60
-_WIDE = 130
 _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
+_TOKENS = ("input_least", "input_most", "output_most")
 _REMARKS = (
-    "A call is one answer; a server that gives several at once needs fewer requests. Repetitions after a failure, or"
-    " after a judge's reply that cannot be read, are not counted.",
+    "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
+    " equal outputs judged once. Repetitions after a failure, or after a judge's reply that cannot be read, are not"
+    " counted.",
     "Tokens are estimated at four characters each. Where nothing bounds an answer, its judge is taken to read 200"
     " tokens of it; `max_tokens` in the provider's config sets a bound.",
 )
 
 
-def print_forecast(forecast: Forecast, config: str, console: Console) -> None:
+class RequestCounts(Struct, frozen=True):
+    """Answers that would be asked for, with their tokens and price. A sum with something unknown is unknown.
+
+    Attributes:
+        least, most: how many; repetitions after a failure are not counted.
+        cached: how many more the cache has, which cost nothing.
+        output_most: tokens; None when nothing bounds what is written.
+        cost_least_usd: for reading alone; None when the price is unknown.
+        cost_most_usd: None when the price is unknown, or when nothing bounds what is written.
+    """
+
+    least: int = 0
+    most: int = 0
+    cached: int = 0
+    input_least: int = 0
+    input_most: int = 0
+    output_most: int | None = 0
+    cost_least_usd: float | None = 0.0
+    cost_most_usd: float | None = 0.0
+
+    def __add__(self, other: "RequestCounts") -> "RequestCounts":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs]
+        return RequestCounts(*sums)
+
+
+class RequestKind(Struct, frozen=True):
+    """Requests of one role to one provider for one purpose; `assumption` says on what it hangs that they are asked."""
+
+    role: Role
+    provider: str
+    purpose: Purpose
+    assumption: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"judge's {self.purpose}" if self.role is Role.JUDGE else self.purpose
+
+
+class RunPlan(Struct, frozen=True):
+    """What a run of so many cases would ask for."""
+
+    cases: int
+    counts: Mapping[RequestKind, RequestCounts]
+
+    @property
+    def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
+        """The kinds that are asked for: generation first, then judges, each in the order of its purposes."""
+        order = list(Purpose)
+        rows = [(kind, counts) for kind, counts in self.counts.items() if counts.most or counts.cached]
+        return sorted(
+            rows, key=lambda row: (row[0].role is Role.JUDGE, row[0].provider, order.index(row[0].purpose))
+        )
+
+    @property
+    def total(self) -> RequestCounts:
+        return sum((counts for _, counts in self.rows), RequestCounts())
+
+
+def plan_document(plan: RunPlan) -> JsonValue:
+    """Return the JSON of a plan."""
+    rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
+    total = _counts_document(plan.total)
+    return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
+
+
+def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
+    document: dict[str, JsonValue] = to_json(counts)
+    return {"tokens": {name: document.pop(name) for name in _TOKENS}, **document}
+
+
+def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     """Print the table, the totals, and what was assumed."""
     console.print(
-        Text(f" {one_line(config, 200)}: {plural(forecast.cases, 'case')}; nothing is sent", style="bold")
+        Text(f" {one_line(config, 200)}: {plural(plan.cases, 'case')}; nothing is sent\n", style="bold")
     )
-    console.print()
     table = plain_table(console)
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
     for heading in ("calls", "cached", "tokens in", "tokens out", "price"):
         table.add_column(heading, justify="right")
-    is_wide = console.width >= _WIDE
-    if is_wide:
-        table.add_column("assumption", overflow="fold")
-    for row in forecast.rows:
-        table.add_row(*_cells(row), *([row.assumption] if is_wide else []))
-    if forecast.rows:
+    for kind, counts in plan.rows:
+        table.add_row(Text(one_line(kind.provider, _NAME_WIDTH)), kind.name, *_cells(counts))
+    if plan.rows:
         print_trimmed(indented(table), console)
         console.print()
-    if not is_wide:
-        for what, assumption in dict.fromkeys((_what(row), row.assumption) for row in forecast.rows):
-            print_hanging(Text(f" {what}: "), Text(assumption, style="dim"), console, indent=0)
-        console.print()
-    calls = f"{_span(forecast.least, forecast.most)} calls"
-    cached = f", {forecast.cached:,} more answered by the cache" if forecast.cached else ""
-    price = _price(forecast.cost_least_usd, forecast.cost_most_usd)
-    print_hanging(Text(" in all  ", style="bold"), Text(f"{calls}{cached}; price {price}"), console, indent=0)
+    for name, assumption in dict.fromkeys((kind.name, kind.assumption) for kind, _ in plan.rows):
+        if assumption:
+            print_hanging(Text(f" {name}: "), Text(assumption, style="dim"), console, indent=0)
+    calls, cached, _, _, price = _cells(plan.total)
+    more = f", {cached} more answered by the cache" if plan.total.cached else ""
+    print_hanging(
+        Text(" in all  ", style="bold"), Text(f"{calls} calls{more}; price {price}"), console, indent=0
+    )
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
 
 
-def _cells(row: ForecastRow) -> list[str | Text]:
-    tokens = row.tokens
-    written = "no bound" if tokens.output_most is None else f"<= {format_count(tokens.output_most)}"
+def _cells(counts: RequestCounts) -> list[str]:
     return [
-        Text(one_line(row.provider, _NAME_WIDTH)),
-        _what(row),
-        _span(row.least, row.most),
-        f"{row.cached:,}",
-        _count_span(tokens.input_least, tokens.input_most),
-        written,
-        _price(row.cost_least_usd, row.cost_most_usd),
+        _span(f"{counts.least:,}", f"{counts.most:,}"),
+        f"{counts.cached:,}",
+        _span(format_count(counts.input_least), format_count(counts.input_most)),
+        "no bound" if counts.output_most is None else f"<= {format_count(counts.output_most)}",
+        _price(counts.cost_least_usd, counts.cost_most_usd),
     ]
 
 
-def _what(row: ForecastRow) -> str:
-    return f"judge's {row.purpose.value}" if row.role is Role.JUDGE else row.purpose.value
-
-
-def _span(least: int, most: int) -> str:
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
-
-
-def _count_span(least: int, most: int) -> str:
-    low, high = format_count(least), format_count(most)
+def _span(low: str, high: str) -> str:
     return low if low == high else f"{low}-{high}"
 
 
 def _price(least_usd: float | None, most_usd: float | None) -> str:
     if least_usd is None:
         return "unknown"
-    if most_usd is None:
-        return f"from {_dollars(least_usd)}"
-    low, high = _dollars(least_usd), _dollars(most_usd)
-    return low if low == high else f"{low}-{high}"
+    return (
+        f"from {_dollars(least_usd)}" if most_usd is None else _span(_dollars(least_usd), _dollars(most_usd))
+    )
 
 
 def _dollars(amount_usd: float) -> str:

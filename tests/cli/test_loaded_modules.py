@@ -31,7 +31,7 @@ def loaded_to_run() -> set[str]:
         "geval_cli.suite.promptfoo.load",
         "geval_cli.report.html_file",
         "geval_cli.report.junit_file",
-        "geval_cli.runs.planning",
+        "geval_cli.runs.dry_run",
         "geval_cli.templating.nunjucks",
     ],
 )

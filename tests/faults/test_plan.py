@@ -144,15 +144,58 @@ def test_a_plan_is_written_as_json_only(product: Product) -> None:
     assert "it is written as JSON" in finished.stderr
 
 
-def test_the_table_names_roles_providers_and_assumptions(product: Product) -> None:
+def test_the_table_names_roles_providers_purposes_and_what_a_count_hangs_on(product: Product) -> None:
     with LoopbackServer() as server:
-        text = plan(product, config(CRITERIA), server)["text"]
+        text = plan(product, config(CRITERIA, {"type": "g-eval", "dimension": "coherence"}), server)["text"]
     whole = " ".join(text.split())
     for words in (
         "openai:judge",
-        "answers: one for each prompt",
-        "judge's steps: one",
+        "answers",
+        "judge's steps",
+        "judge's explanations: one for each output that fails",
+        "judge's fallback samples: for each rating, if the judge gives no usable token probabilities",
+        "Equal questions are sent once",
         "nothing is sent",
-        "in all 9 calls",
+        "in all 14-98 calls",
     ):
         assert words in whole
+
+
+def test_what_is_asked_for_under_a_condition_has_no_bound_either(product: Product) -> None:
+    judge = {"id": "openai:judge", "config": {"price": {"input": 10, "output": 10}}}
+    whole = config({"type": "llm-rubric", "value": "fine", "transform": "output + '!'", "provider": judge})
+    whole["dialect"] = "promptfoo"
+    with LoopbackServer(respond=respond) as server:
+        product.run(whole, server)
+        [row] = [row for row in plan(product, whole, server)["rows"] if row["purpose"] == "verdicts"]
+    assert (row["least"], row["most"], row["tokens"]["output_most"]) == (0, 4, None)
+    assert row["cost_most_usd"] is None
+
+
+def test_each_request_is_priced_by_its_own_length(product: Product) -> None:
+    """Some vendors take more for each token of a long prompt; many short ones are no long one."""
+    whole = config()
+    whole["providers"] = [{"id": "google:gemini-2.5-pro", "config": {"max_tokens": 10}}]
+    whole["prompts"] = [f"Say {{{{ x }}}} {'word ' * 2000}"]
+    with LoopbackServer() as server:
+        one = plan(product, {**whole, "tests": [{"vars": {"x": 100}}]}, server)["total"]
+        many = plan(
+            product, {**whole, "tests": [{"vars": {"x": 100 + number}} for number in range(200)]}, server
+        )["total"]
+    for name in ("cost_least_usd", "cost_most_usd"):
+        assert many[name] == pytest.approx(200 * one[name])
+
+
+@pytest.mark.parametrize("kind", ["g-eval", "not-g-eval"])
+@pytest.mark.parametrize("scoring", ["auto", "logprobs", "samples", "single"])
+@pytest.mark.parametrize(("explain", "span"), [("failed", (0, 4)), ("always", (4, 4)), ("never", None)])
+def test_explanations_are_foreseen_with_every_estimator(
+    product: Product, kind: str, scoring: str, explain: str, span: tuple[int, int] | None
+) -> None:
+    check = {"type": kind, "dimension": "fluency", "scoring": scoring, "explain": explain}
+    with LoopbackServer() as server:
+        rows = {row["purpose"]: row for row in plan(product, config(check), server)["rows"]}
+    assert ("fallback samples" in rows) == (scoring == "auto")
+    assert ("explanations" in rows) == (span is not None)
+    if span is not None:
+        assert (rows["explanations"]["least"], rows["explanations"]["most"]) == span

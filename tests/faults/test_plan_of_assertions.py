@@ -4,6 +4,7 @@ The server counts answers: a request for several at once is as many.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,36 @@ def test_where_nothing_depends_on_answers_a_plan_is_exact(product: Product, name
         assert asked(server) > 0
         again = total(product, EXACT[name], server, *options)
     assert (again["least"], again["most"], again["cached"]) == (0, 0, told["most"])
+
+
+PURPOSES: dict[str, dict[str, int]] = {
+    "llm-rubric": {"answers": 3, "verdicts": 3},
+    "similar": {"answers": 3, "embeddings": 5},
+    "select-best": {"answers": 6, "choices": 3},
+    "moderation": {"answers": 3, "verdicts": 3},
+    "a talk": {"answers": 1, "verdicts": 2},
+    "criteria, steps once for each": {"answers": 3, "steps": 2, "ratings": 6},
+    "answer-relevance": {"answers": 3, "questions": 9, "embeddings": 10},
+    "context-faithfulness": {"answers": 3, "claims": 3, "verdicts": 3},
+    "a dimension": {"answers": 1, "steps": 1, "ratings": 1, "fallback samples": 20, "explanations": 1},
+}
+
+
+@pytest.mark.parametrize("name", PURPOSES)
+def test_requests_are_counted_by_what_they_are_for(product: Product, name: str) -> None:
+    with LoopbackServer() as server:
+        finished = product.run({**EXACT, **SPANS}[name], server, "--plan")
+    counts: Counter[str] = Counter()
+    for row in finished.results["rows"]:
+        counts[row["purpose"]] += row["most"]
+    assert counts == PURPOSES[name]
+
+
+def test_the_user_s_own_prompts_change_no_purpose(product: Product) -> None:
+    own = {"steps": "Write JSON steps for {{ criteria }}", "evaluate": "{{ steps }} Rate {{ output }}"}
+    with LoopbackServer() as server:
+        finished = product.run(config({**CRITERIA, "rubric_prompt": own}, tests=1), server, "--plan")
+    assert [row["purpose"] for row in finished.results["rows"]] == ["answers", "steps", "ratings"]
 
 
 SPANS = {

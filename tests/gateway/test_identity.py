@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import Message, ModelRequest, Role
+from geval_cli.records import Message, ModelRequest, Purpose, Role
 
 IDENTITY = ProviderIdentity("openai", "gpt-4.1", "https://api.example.com/v1", {"temperature": 0})
 REQUEST = ModelRequest((Message("system", "Be brief."), Message("user", "Why?")), params={"max_tokens": 5})
@@ -85,6 +85,7 @@ def test_what_changes_the_answer_changes_the_key(changed):
     ("identity", "request_"),
     [
         (IDENTITY, replace(REQUEST, role=Role.JUDGE)),
+        *((IDENTITY, replace(REQUEST, purpose=purpose)) for purpose in Purpose),
         (IDENTITY, replace(REQUEST, sample_indexes=(0, 1, 2))),
         (IDENTITY, replace(REQUEST, params={"max_tokens": 5, "n": 20})),
         (replace(IDENTITY, params={"temperature": 0, "n": 20}), REQUEST),

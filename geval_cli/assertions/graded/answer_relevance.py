@@ -14,6 +14,7 @@ from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_plain
 from geval_cli.numbers import format_score_beside
+from geval_cli.records import Purpose
 
 _QUESTIONS = 3
 
@@ -36,7 +37,12 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
             JudgeError, ProviderError: no questions, or no embeddings, could be had.
             UnjudgeableError: there is no question to compare with.
         """
-        question = Question("asked_question", (Block("Answer", subject.text),), {"answer": subject.text})
+        question = Question(
+            "asked_question",
+            (Block("Answer", subject.text),),
+            {"answer": subject.text},
+            purpose=Purpose.QUESTIONS,
+        )
         judge = JudgeClient(self, subject, tools)
         made_up = await judge.ask_several(question, _QUESTIONS, parse_plain)
         (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)

@@ -21,7 +21,7 @@ from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import CLASSIFICATION
-from geval_cli.records import ModelRequest, Role
+from geval_cli.records import ModelRequest, Purpose, Role
 from geval_cli.specs.base import Score
 
 DEFAULT_THRESHOLD = 1.0
@@ -56,7 +56,8 @@ class ClassifierAssertion(ModelGradedAssertion):
         """
         model = tools.judge_for(judge_provider(self, subject.test, tools.defaults, CLASSIFICATION))
         # A class is the same in every repeat, so that the repeat is no part of the request.
-        response = await model.complete(ModelRequest(user_message(subject.text), role=Role.JUDGE))
+        messages = user_message(subject.text)
+        response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
         scores = _scores(response.choices[0].text)
         is_default = self.threshold is None
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold

@@ -17,6 +17,7 @@ from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.judge.replies.verdicts import parse_texts, parse_verdict_list
+from geval_cli.records import Purpose
 
 _STATEMENTS_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -97,6 +98,7 @@ def _statements_question(asked: str, answer: str) -> Question:
         {"question": asked, "answer": answer},
         _STATEMENTS_SCHEMA,
         part="steps",
+        purpose=Purpose.CLAIMS,
     )
 
 

@@ -13,7 +13,7 @@ from geval_cli.assertions.values import render_deep
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.judge.calls import JudgeCalls
 from geval_cli.judge.prompt import Block, question_text, user_message
-from geval_cli.records import JsonValue, Message, ModelRequest, Role
+from geval_cli.records import JsonValue, Message, ModelRequest, Purpose, Role
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
 
@@ -33,6 +33,7 @@ class Question(Struct, frozen=True):
         names: what the user's own prompt can name besides the variables of the test.
         schema: of the answer to our own prompt, where it is JSON.
         part: which of the user's own prompts takes its place.
+        purpose: what the answer is for.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Question(Struct, frozen=True):
     names: Mapping[str, JsonValue] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
     part: Part = "evaluate"
+    purpose: Purpose = Purpose.VERDICT
 
 
 class JudgeClient:
@@ -88,6 +90,7 @@ class JudgeClient:
             repeat_index=self._subject.repeat_index,
             response_schema=question.schema if own is None else None,
             role=Role.JUDGE,
+            purpose=question.purpose,
         )
 
 

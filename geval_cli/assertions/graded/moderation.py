@@ -12,7 +12,7 @@ from geval_cli.assertions.values import listed
 from geval_cli.errors import JudgeParseError, Problem, Severity
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.judge_kinds import MODERATION
-from geval_cli.records import ModelRequest, Role
+from geval_cli.records import ModelRequest, Purpose, Role
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Score
 
@@ -69,7 +69,8 @@ class ModerationAssertion(ModelGradedAssertion):
             return Outcome.of(True, "there is no output to moderate")
         model = tools.judge_for(judge_provider(self, subject.test, tools.defaults, MODERATION))
         # A verdict is the same in every repeat, so that the repeat is no part of the request.
-        response = await model.complete(ModelRequest(user_message(subject.text), role=Role.JUDGE))
+        messages = user_message(subject.text)
+        response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
         flagged = _flagged(response.choices[0].text)
         counted = [name for name in flagged if _counts(name, flagged[name], self)]
         reason = "nothing is flagged"

@@ -15,6 +15,7 @@ from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_choice
+from geval_cli.records import Purpose
 
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -65,6 +66,7 @@ class SelectBestAssertion(ModelGradedAssertion):
             (Block("Criterion", criterion), *blocks),
             {"criteria": criterion, "outputs": outputs},
             _SCHEMA,
+            purpose=Purpose.CHOICE,
         )
         # Prompts in promptfoo's manner count outputs from 0.
         first = 0 if own_prompt(self, subject.test) is not None else 1

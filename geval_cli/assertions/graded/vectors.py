@@ -10,7 +10,7 @@ from geval_cli.assertions.outcome import Subject, Tools, judge_provider
 from geval_cli.errors import JudgeParseError, UnjudgeableError
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.judge_kinds import EMBEDDING
-from geval_cli.records import ModelRequest, Role
+from geval_cli.records import ModelRequest, Purpose, Role
 
 Vector = tuple[float, ...]
 
@@ -31,7 +31,9 @@ async def embed(
         )
     model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, EMBEDDING))
     # An embedding is the same in every repeat, so that the repeat is no part of the request.
-    requests = [ModelRequest(user_message(text), role=Role.JUDGE) for text in texts]
+    requests = [
+        ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
+    ]
     responses = await asyncio.gather(*(model.complete(request) for request in requests))
     vectors = [_vector(response.choices[0].text) for response in responses]
     if len({len(vector) for vector in vectors}) > 1:

@@ -16,7 +16,13 @@ _UNBOUNDED_OUTPUT = 2_000_000
 _UNSEEN_OUTPUT = 200_000  # thoughts, which some servers count beside `max_tokens`
 _PAST_LIMIT = 4
 
-_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_LIMIT_NAMES = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "maxOutputTokens",
+)
 _INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
 _OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
 
