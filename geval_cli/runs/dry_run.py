@@ -26,7 +26,7 @@ from geval_cli.errors import GevalError, StoreError
 from geval_cli.gateway.cache import recalled
 from geval_cli.gateway.identity import choice_keys
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Judge, Metric
+from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
 from geval_cli.providers.prices import known_price
@@ -295,9 +295,8 @@ class _CountingJudge:
             texts = [f"{_MADE_UP}{key}" for key in choice_keys(self.provider.identity, request)]
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
             # A rating that is explained, if any is.
-            texts = [request.ratings[-1 if self.form.explain == "passed" else 0]] * len(
-                request.sample_indexes
-            )
+            rating = self.form.asked_range[self.form.explain == "passed"]
+            texts = [format_number(rating)] * len(request.sample_indexes)
             probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
         else:
             raise NotAskedError("nothing is sent")
