@@ -70,7 +70,7 @@ def show_plans(
 
 def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
     """Return the run that would be gone on with, if any; it says so."""
-    if prepared.request.resume is None:
+    if prepared.request.resumption is None:
         return None
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)

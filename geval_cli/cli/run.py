@@ -127,7 +127,7 @@ def check_resumption(requests: Sequence[RunRequest]) -> None:
     Raises:
         UsageError: there are several configs.
     """
-    if len(requests) > 1 and any(request.resume and request.resume.run for request in requests):
+    if len(requests) > 1 and any(request.resume_from is not None for request in requests):
         raise UsageError(
             "--resume-from names one run, and there are several configs", hint="name its config alone"
         )
@@ -194,7 +194,7 @@ def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> l
 
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     """Return the earlier run that is to be gone on with, if any; it says so."""
-    if prepared.request.resume is None:
+    if prepared.request.resumption is None:
         return None
     if not state.keeps_runs:
         hint = "fix that first; without this option a new run begins, and ends without being stored"

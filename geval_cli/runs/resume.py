@@ -82,7 +82,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
-    wanted = prepared.request.resume or Resumption()
+    wanted = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
     digest = run_digest(parts)
     run_id = _chosen(prepared, runs, wanted, digest).run.id
@@ -107,7 +107,7 @@ def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, or it is not the same suite any more.
         StoreError: the stored runs cannot be read.
     """
-    wanted = prepared.request.resume or Resumption()
+    wanted = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
     stored = _chosen(prepared, runs, wanted, run_digest(parts))
     _check_same(stored.run, runs, prepared, parts)
