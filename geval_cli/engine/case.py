@@ -135,10 +135,10 @@ async def _run(job: Job, context: JobContext, early: PrefetchedAnswers) -> Pendi
             rendered.whole,
             job.repeat_index,
             rendered.system,
-            response,
-            _answerer(job, context.tools),
-            frozenset(earlier),
-            context.tools.templates.dialect,
+            response=response,
+            provider=_answerer(job, context.tools),
+            opaque=frozenset(earlier),
+            dialect=context.tools.templates.dialect,
         )
         return await _judged(job, answered, subject, replace(context, tools=early.tools(context.tools)))
     except BudgetError:

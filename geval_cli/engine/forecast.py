@@ -146,14 +146,14 @@ def _row(key: tuple[Role, str, Purpose, str], found: _Sum) -> ForecastRow:
             most_usd = price.cost_usd(TokenUsage(tokens.input_most, written))
     role, provider, purpose, assumption = key
     return ForecastRow(
-        role,
-        provider,
-        purpose,
-        found.least,
-        found.most,
-        found.cached,
-        tokens,
-        least_usd,
-        most_usd,
-        assumption,
+        role=role,
+        provider=provider,
+        purpose=purpose,
+        least=found.least,
+        most=found.most,
+        cached=found.cached,
+        tokens=tokens,
+        cost_least_usd=least_usd,
+        cost_most_usd=most_usd,
+        assumption=assumption,
     )
