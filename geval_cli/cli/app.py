@@ -1,4 +1,4 @@
-"""The commands with their options. Bodies import what they need when they run, so that `--help` is quick."""
+"""The commands. Their bodies import what they need when they run, so that `--help` is quick."""
 
 import os
 from collections.abc import Iterable
@@ -84,7 +84,7 @@ def run(given: RunOptions, configs: options.Configs = None) -> None:
 
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
-    """Return what is asked of every group of configs; they share one budget."""
+    """Return a request for each group of configs. All share one budget, which bounds the command as a whole."""
     from geval_cli.cli.arguments import budget_of
     from geval_cli.cli.selection import failing_in
     from geval_cli.runs.requests import RunRequest
@@ -289,7 +289,7 @@ def pull(
 
 
 def names_of_commands() -> list[str]:
-    """Return what may stand after `geval`."""
+    """Return the names of all commands and groups of commands."""
     names = [info.name or getattr(info.callback, "__name__", "") for info in app.registered_commands]
     return [*names, *(str(group.name) for group in app.registered_groups)]
 

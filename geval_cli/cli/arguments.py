@@ -31,7 +31,7 @@ _CONFIG_NAMES = (
 
 
 def parse_option(option: Option, default: object, written: Any) -> Any:
-    """Return the value of an option, from what typer made of the words; `default` shows whether it is a collection.
+    """Parse the value of an option. A `default` that is a mapping or a tuple means that it can be given repeatedly.
 
     Raises:
         UsageError: it is not written as its syntax says.
@@ -201,7 +201,7 @@ def parse_age(option: str, text: str) -> float:
 
 
 def cache_choice(options: RunOptions) -> CacheChoice:
-    """Return which cache to use, and how.
+    """Return the folder, the age limit and the mode of the cache.
 
     Raises:
         UsageError: the options contradict each other, or the time limit is no age.

@@ -102,7 +102,7 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 
 
 def _home(options: ServeOptions) -> Path | None:
-    """Where state is kept; where every config is a stranger's, not in a folder that a stranger may have filled."""
+    """Return the state folder. Where every config is untrusted, it is one that no stranger can have filled."""
     if not is_untrusted(os.environ):
         return options.home
     from geval_cli.cli.stranger import Wall
@@ -128,7 +128,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _open_browser(url: str) -> None:
-    """In a thread: some browsers hold up whoever starts them."""
+    """Open the browser in a thread, since some block whoever starts them."""
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True, name="browser").start()
 
 

@@ -49,7 +49,7 @@ class LiveRuns:
         return self._live.get(run_id)
 
     async def start(self, config: str, options: RunOptions | None = None) -> str:
-        """Check a config of the served folder and begin to run it; the run's id, once it is stored.
+        """Check a config of the served folder and start it; return the run's id once it is stored.
 
         Raises:
             RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
@@ -65,7 +65,7 @@ class LiveRuns:
             self._starting -= 1
 
     def stop(self, run_id: str) -> None:
-        """Ask a run to stop; asked again, what is under way gets no time.
+        """Ask a run to stop; the second time, without waiting for requests under way.
 
         Raises:
             RefusedError: it is not under way in this server.
