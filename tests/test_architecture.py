@@ -67,6 +67,9 @@ HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "__init__"}
 """Rooms that import own modules inside functions, for start-up time; registries anywhere may too."""
 
 
+MOST_NAMELESS_ARGUMENTS = 6
+
+
 @cache
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
     """All nodes of a module's syntax tree; every rule looks at them."""
@@ -133,6 +136,17 @@ def prints(source: str) -> list[str]:
         f"line {node.lineno}"
         for node in nodes_of(source)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+
+def nameless_arguments(source: str) -> list[str]:
+    """Records that are made of more than six values in a row: nobody sees which is which."""
+    return [
+        f"line {node.lineno}: {name} gets {len(node.args)} values without a name"
+        for node in nodes_of(source)
+        if isinstance(node, ast.Call) and len(node.args) > MOST_NAMELESS_ARGUMENTS
+        for name in [ast.unparse(node.func).rpartition(".")[2]]
+        if name[0].isupper()
     ]
 
 
@@ -261,6 +275,10 @@ def test_only_the_command_line_prints() -> None:
     assert broken_in(lambda path, source: [] if room_of(path) == "cli" else prints(source)) == {}
 
 
+def test_records_of_many_values_are_made_by_name() -> None:
+    assert broken_in(lambda path, source: nameless_arguments(source)) == {}
+
+
 def test_errors_are_caught_by_name_except_at_the_boundaries() -> None:
     def rule(path: Path, source: str) -> list[str]:
         return [] if path.relative_to(PACKAGE).as_posix() in BOUNDARIES else wide_excepts(source)
@@ -310,6 +328,12 @@ class TestThatTheRulesCanFail:
     def test_planted_stray_library(self) -> None:
         assert third_party_strays("engine", "import sqlite3\n") == [
             "line 1: sqlite3 is not at home in engine"
+        ]
+
+    def test_planted_row_of_values(self) -> None:
+        assert nameless_arguments("a.Row(1, 2, 3, 4, 5, 6)\nlisted(1, 2, 3, 4, 5, 6, 7)\n") == []
+        assert nameless_arguments("Row(1, 2, 3, 4, 5, 6, 7)\n") == [
+            "line 1: Row gets 7 values without a name"
         ]
 
     def test_planted_print_and_wide_except(self) -> None:

@@ -1,15 +1,15 @@
-"""Options that are more than a word or a number, as values."""
+"""Values of options that are more than a word or a number, and which options contradict each other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
-from geval_cli.runs.requests import Resumption
+from geval_cli.runs.options import Option, RunOptions
 from geval_cli.source.access import TRUSTED
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
@@ -30,30 +30,82 @@ _CONFIG_NAMES = (
 )
 
 
-def parse_variables(texts: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping.
+def parse_option(option: Option, default: object, written: Any) -> Any:
+    """Parse the value of an option. A `default` that is a mapping or a tuple means that it can be given repeatedly.
 
     Raises:
-        UsageError: a text has no `=`, or nothing before it.
+        UsageError: it is not written as its syntax says.
     """
-    variables = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise UsageError(f"--var takes NAME=VALUE, not `{text}`", hint="for example --var city=Paris")
-        variables[name] = value
-    return variables
+    parse = PARSERS.get(option.syntax or "", _as_is)
+    if isinstance(default, Mapping):
+        return dict(parse(option, item) for item in written)
+    if isinstance(default, tuple):
+        return tuple(parse(option, item) for item in written)
+    return parse(option, written)
 
 
-def parse_dialect(text: str | None) -> Dialect | None:
-    """Whose rules configs follow; None: as each says itself.
+def _as_is(_: Option, value: Any) -> Any:
+    return value
 
-    Raises:
-        UsageError: there is no such dialect.
-    """
-    if text is None or text in set(Dialect):
-        return None if text is None else Dialect(text)
+
+def _parse_pair(option: Option, text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        hint = f"for example {option.name} {option.example}"
+        raise UsageError(f"{option.name} takes NAME=VALUE, not `{text}`", hint=hint)
+    return name, value
+
+
+def _parse_pattern(option: Option, text: str) -> str:
+    import regex  # few runs have patterns, and its own take a while to compile
+
+    try:
+        regex.compile(text)
+    except regex.error as error:
+        hint = "put a backslash before characters that stand for themselves"
+        message = f"{option.name} takes a regular expression, and `{text}` is not one: {error}"
+        raise UsageError(message, hint=hint) from error
+    return text
+
+
+def _parse_dialect(_: Option, text: str) -> Dialect:
+    if text in set(Dialect):
+        return Dialect(text)
     raise UsageError(f"unknown dialect `{text}`", hint=f"one of: {', '.join(Dialect)}")
+
+
+def _parse_dollars(option: Option, amount: float) -> float:
+    if not (math.isfinite(amount) and amount >= 0):
+        hint = f"for example {option.name} {option.example}"
+        raise UsageError(f"{option.name} takes US dollars from 0, not `{amount:g}`", hint=hint)
+    return amount
+
+
+def _parse_scoring(_: Option, text: str) -> Scoring:
+    _check_known(text)
+    return cast("Scoring", text)
+
+
+def _check_known(scoring: str | None) -> None:
+    known = get_args(Scoring)
+    if scoring not in (None, *known):
+        message = f"--scoring takes {', '.join(known)}, not `{scoring}`"
+        raise UsageError(message, hint="`auto` is the default")
+
+
+def _parse_share(option: Option, text: str) -> float:
+    return parse_share(option.name, text)
+
+
+PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
+    "NAME=VALUE": _parse_pair,
+    "REGEX": _parse_pattern,
+    "DIALECT": _parse_dialect,
+    "USD": _parse_dollars,
+    "HOW": _parse_scoring,
+    "SHARE": _parse_share,
+}
+"""How a value is read, by the syntax that its option declares; any other is taken as it is."""
 
 
 def named_or_found(configs: Sequence[Path] | None) -> list[Path]:
@@ -96,28 +148,19 @@ def _files_of(config: Path) -> tuple[Path, ...]:
     return files
 
 
-def parse_budget(max_cost_usd: float | None, max_requests: int | None) -> Budget | None:
-    """Return a budget; None when nothing bounds what may be spent.
-
-    Raises:
-        UsageError: a bound is no amount.
-    """
-    if max_cost_usd is None and max_requests is None:
+def budget_of(options: RunOptions) -> Budget | None:
+    """Return the budget that all runs of a command share; None when nothing bounds what may be spent."""
+    if options.max_cost is None and options.max_requests is None:
         return None
-    if max_cost_usd is not None and not (math.isfinite(max_cost_usd) and max_cost_usd >= 0):
-        hint = "for example --max-cost 2.50"
-        raise UsageError(f"--max-cost takes US dollars from 0, not `{max_cost_usd:g}`", hint=hint)
-    return Budget(max_cost_usd, max_requests)
+    return Budget(options.max_cost, options.max_requests)
 
 
-def parse_share(option: str, text: str | None) -> float | None:
-    """Return a share from 0 to 1, written as one or in per cent; None when none was given.
+def parse_share(option: str, text: str) -> float:
+    """Return a share from 0 to 1, written as one or in per cent.
 
     Raises:
         UsageError: the text is no share.
     """
-    if text is None:
-        return None
     share = share_of_percentage(text)
     if share is not None:
         return share
@@ -132,18 +175,16 @@ def parse_share(option: str, text: str | None) -> float | None:
     raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
 
 
-def parse_scoring(text: str | None, samples: int | None) -> Scoring | None:
-    """Return a way of scoring; None when none was given.
+def check_scoring(scoring: Scoring | None, samples: int | None) -> None:
+    """Check that there is such a way of scoring, and that a number of samples does not contradict it.
 
     Raises:
-        UsageError: there is no such way, or it is at odds with a number of samples.
+        UsageError: there is none, or the two contradict each other.
     """
-    known = get_args(Scoring)
-    if text is not None and text not in known:
-        raise UsageError(f"--scoring takes {', '.join(known)}, not `{text}`", hint="`auto` is the default")
-    if samples is not None and text not in (None, "samples"):
-        raise UsageError(f"--samples means --scoring samples, not {text}", hint="leave one of the two out")
-    return cast("Scoring | None", text)
+    _check_known(scoring)
+    if samples is not None and scoring not in (None, "samples"):
+        message = f"--samples means --scoring samples, not {scoring}"
+        raise UsageError(message, hint="leave one of the two out")
 
 
 def parse_age(option: str, text: str) -> float:
@@ -159,33 +200,30 @@ def parse_age(option: str, text: str) -> float:
     return float(found[1]) * _UNIT_S[found[2]]
 
 
-def parse_cache_choice(
-    folder: Path | None, ttl: str | None, *, is_offline: bool, reads_cache: bool
-) -> CacheChoice:
-    """Return which cache to use, and how.
+def cache_choice(options: RunOptions) -> CacheChoice:
+    """Return the folder, the age limit and the mode of the cache.
 
     Raises:
-        UsageError: the options are at odds, or the time limit is no age.
+        UsageError: the options contradict each other, or the time limit is no age.
     """
-    if is_offline and not reads_cache:
+    folder, ttl = options.cache_folder, options.cache_ttl
+    if options.is_offline and not options.reads_cache:
         hint = "leave one of the two out"
         raise UsageError("with --offline only the cache answers, and --no-cache does not read it", hint=hint)
-    if is_offline and ttl is not None:
+    if options.is_offline and ttl is not None:
         hint = "leave --cache-ttl out: with --offline answers never expire"
         raise UsageError("--offline and --cache-ttl say different things", hint=hint)
     ttl_s = DEFAULT_TTL_S if ttl is None else None if ttl == _NEVER else parse_age("--cache-ttl", ttl)
-    return CacheChoice(folder, ttl_s, is_offline=is_offline)
+    return CacheChoice(folder, ttl_s, is_offline=options.is_offline)
 
 
-def parse_resumption(resume: bool, resume_from: str | None, retry_errors: bool) -> Resumption | None:
-    """Return which earlier run to go on with; None for a new run.
+def check_options(options: RunOptions) -> None:
+    """Check that no two options of a run contradict each other.
 
     Raises:
-        UsageError: two runs are asked for.
+        UsageError: two do.
     """
-    if resume and resume_from is not None:
+    check_scoring(options.scoring, options.samples)
+    if options.resume_latest and options.resume_from is not None:
         hint = "--resume takes the latest unfinished run of the config, --resume-from the run that it names"
         raise UsageError("--resume and --resume-from name two runs", hint=hint)
-    if not (resume or resume_from is not None or retry_errors):
-        return None
-    return Resumption(resume_from, only_unfinished=resume, retries_errors=retry_errors)

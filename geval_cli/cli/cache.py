@@ -17,7 +17,7 @@ _KILOBYTE = 1024
 
 
 def print_stats(home: Path | None, folder: Path | None) -> None:
-    """How many answers there are, how old they are and how much room they take.
+    """Print the number of cached answers, their age and their size.
 
     Raises:
         UsageError: there is no cache.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def validate_configs(
     requests: Sequence[RunRequest], wall: "Wall | None" = None, *, lists_differences: bool = False
 ) -> ExitCode:
-    """Say for each config that it is valid, what a run of it would do, and what promptfoo would do otherwise.
+    """Print for each config that it is valid, the size of its run, and on request how promptfoo would differ.
 
     Raises:
         ConfigError: with every problem of every config.
@@ -60,7 +60,7 @@ def write_starter(path: Path) -> None:
 
 
 def write_schema(path: Path | None) -> None:
-    """The JSON Schema of a config, to `path` or to stdout.
+    """Write the JSON Schema of a config to `path` or to stdout.
 
     Raises:
         UsageError: the file cannot be written.
@@ -73,7 +73,7 @@ def write_schema(path: Path | None) -> None:
 
 
 def export_suite(config: Path, output: Path | None, *, env_file: Path | None) -> None:
-    """The suite of a config as one JSON file, to `output` or to stdout.
+    """Write the suite of a config as one JSON file to `output` or to stdout.
 
     Raises:
         ConfigError: with every problem of the config.
@@ -85,7 +85,7 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
 
 
 def import_suite(source: Path, output: Path | None, *, env_file: Path | None, may_replace: bool) -> None:
-    """An exported suite as a YAML config, to `output` or to stdout.
+    """Write an exported suite as a YAML config to `output` or to stdout.
 
     Raises:
         ConfigError: with every problem of the suite.
@@ -102,7 +102,7 @@ def import_suite(source: Path, output: Path | None, *, env_file: Path | None, ma
 
 
 def _access_of(config: Path) -> Access:
-    """Return what may be read for a config that is passed on: these commands know --untrusted by its variable alone."""
+    """Return the access of a config; these commands have no --untrusted, so only GEVAL_UNTRUSTED restricts it."""
     return access_of_stranger([config.parent]) if is_untrusted(os.environ) else TRUSTED
 
 

@@ -14,19 +14,19 @@ _STDERR = 2
 
 
 def stop_at_once() -> None:
-    """From here on Ctrl-C ends the process; unless whoever started it wants Ctrl-C ignored."""
+    """Make Ctrl-C end the process from here on, unless the parent process has it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
 
 
 def raise_again() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt again: there is something to bring to its end."""
+    """Make Ctrl-C raise KeyboardInterrupt again, once there is work to finish cleanly."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def was_lost(end: SystemExit) -> bool:
-    """Return whether a Ctrl-C ends the command of which typer tells nobody: it only chooses the exit code."""
+    """Return whether typer swallowed a Ctrl-C, of which only its exit code is left."""
     cause: BaseException | None = end
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__

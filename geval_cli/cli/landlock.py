@@ -65,14 +65,14 @@ class LandlockError(Exception):
 
 
 def landlock_version() -> int:
-    """Return which version of Landlock the kernel has; 0 for none."""
+    """Return the version of Landlock in the kernel; 0 for none."""
     if sys.platform != "linux":
         return 0
     return max(0, _call(_CREATE_RULESET, None, 0, _ASK_VERSION))
 
 
 def restrict_files(allowed: Allowed) -> None:
-    """From here on this thread, and all that it starts, opens only these files, and executes none.
+    """Let this thread, and all that it starts, open only these files from here on, and execute none.
 
     Raises:
         LandlockError: the kernel refuses.
@@ -94,7 +94,7 @@ def restrict_files(allowed: Allowed) -> None:
 
 
 def restrict_ports(ports: Iterable[int]) -> bool:
-    """From here on this thread, and all that it starts, listens nowhere and connects to these TCP ports only.
+    """Let this thread, and all that it starts, connect only to these TCP ports from here on, and listen on none.
 
     Gives whether the kernel can do that.
 
@@ -133,7 +133,7 @@ def _ruleset(attributes: _Attributes, version: int) -> int:
 
 
 def _allow_path(ruleset: int, path: Path, rights: int) -> None:
-    """Allow it; what is not there needs no rule."""
+    """Allow a path; one that does not exist needs no rule."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -163,7 +163,7 @@ def _checked(code: int) -> int:
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library; where there is no Linux, nobody asks for it."""
+    """Return the C library. Only called on Linux."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -23,7 +23,7 @@ _ALLOCATIONS_PER_COLLECTION = 200_000
 
 
 def geval() -> "NoReturn":
-    """Return the `geval` command as a process of its own, which it ends."""
+    """Run the `geval` command and end the process."""
     stop_at_once()
     code: int | str | None
     try:
@@ -39,7 +39,7 @@ def geval() -> "NoReturn":
 
 
 def main() -> "NoReturn":
-    """Return the `geval` command within a process that goes on.
+    """Run the `geval` command within a process that goes on.
 
     Raises:
         SystemExit: always; its code is the exit code.
@@ -109,7 +109,7 @@ def _check_folder() -> None:
 
 
 def _code_with_lost_output(code: int | str | None) -> int | str | None:
-    """`code`, except that nothing is well when what was found could not be said."""
+    """Return `code`, or NOT_JUDGED in place of success when stdout lost part of the output."""
     from geval_cli.cli.streams import lost_output
 
     why = lost_output()
@@ -123,7 +123,7 @@ def _code_with_lost_output(code: int | str | None) -> int | str | None:
 
 
 def _leave(code: int) -> None:
-    """End without taking apart what is in memory, which takes a tenth of the time of a thousand tests.
+    """End the process without freeing its memory first, which takes a tenth of the time of a thousand tests.
 
     Returns where that would lose something: then Python ends the process in its own way.
     """
@@ -144,7 +144,7 @@ def _leave(code: int) -> None:
 
 
 def _collect_garbage_rarely() -> None:
-    """Almost nothing here is garbage in a cycle, and looking for it took a tenth of a large run."""
+    """Collect garbage rarely: almost none of ours is in cycles, and the search took a tenth of a large run."""
     import gc
 
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION, 20, 100)

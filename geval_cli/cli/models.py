@@ -15,7 +15,7 @@ _MEGABYTE = 1_000_000
 
 
 def print_models() -> None:
-    """The known local models, and where those that are here lie."""
+    """Print the known local models, and the paths of the downloaded ones."""
     here = {item.model.name: item for item in installed_models(env=os.environ)}
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
@@ -37,7 +37,7 @@ def print_models() -> None:
 
 
 def print_providers() -> None:
-    """Every kind of provider with an example, its default base URL and the variable of its key."""
+    """Print every kind of provider with an example, its default base URL and the variable of its key."""
     console = make_console(sys.stdout, environ=os.environ)
     table = plain_table(console)
     for heading in ("provider", "example", "key", "base URL"):

@@ -1,9 +1,32 @@
-"""The options and arguments of the commands, each with its help, as typer reads them off a signature."""
+"""What the commands take: arguments as typer reads them off a signature, and options declared in records.
 
+`declared` turns the fields of a record (`runs/options`) into parameters of a command, so no command lists them again.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass
+from functools import wraps
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
+from typer.core import TyperCommand
+
+from geval_cli.runs.options import (
+    EnvFileOption,
+    GraderOption,
+    Group,
+    HomeOption,
+    Option,
+    SamplesOption,
+    ScoringOption,
+    declared_options,
+    default_of,
+)
+
+Record = TypeVar("Record")
 
 Configs = Annotated[
     list[Path] | None,
@@ -14,150 +37,7 @@ Configs = Annotated[
     ),
 ]
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.")]
-Home = Annotated[
-    Path | None,
-    typer.Option(
-        "--home", metavar="FOLDER", help="Where runs and cache are kept. [default: $GEVAL_HOME or .geval]"
-    ),
-]
-EnvFile = Annotated[
-    Path | None, typer.Option("--env-file", help="Read environment variables from this file.")
-]
-CacheFolder = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", metavar="FOLDER", help="Where the cache is. [default: the home folder]"),
-]
-DialectName = Annotated[
-    str | None,
-    typer.Option(
-        "--dialect", metavar="NAME", help="geval or promptfoo. [default: as the config says itself]"
-    ),
-]
-Merge = Annotated[bool, typer.Option("--merge", help="Join the configs into one suite, as promptfoo does.")]
-Variables = Annotated[
-    list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="Set a variable in every test.")
-]
-Grader = Annotated[
-    str | None, typer.Option("--grader", metavar="PROVIDER", help="Who judges, for example openai:gpt-4.1.")
-]
-Untrusted = Annotated[
-    bool,
-    typer.Option(
-        "--untrusted",
-        help="For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
-        " With =strict also refused where the kernel cannot confine it.",
-    ),
-]
-StrictlyUntrusted = Annotated[bool, typer.Option("--untrusted-strict", hidden=True)]
-ResultsFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Write results: .json, .jsonl, .csv, .html, .md, .junit.xml; repeatable.",
-    ),
-]
-MaxConcurrency = Annotated[
-    int | None, typer.Option("-j", "--max-concurrency", min=1, help="Most requests under way at once.")
-]
-ScoringName = Annotated[
-    str | None, typer.Option("--scoring", metavar="HOW", help="auto, logprobs, samples or single.")
-]
-Samples = Annotated[
-    int | None, typer.Option("--samples", min=1, max=1000, help="Judge each output this many times.")
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Use no answers from earlier runs.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress display.")]
-Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Show passed assertions too, with the judge's steps.")
-]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure or error.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume the latest unfinished run of this config.")]
-ResumeFrom = Annotated[str | None, typer.Option("--resume-from", metavar="RUN", help="Resume this run.")]
-RetryErrors = Annotated[
-    bool, typer.Option("--retry-errors", help="Do the errored cases of the latest run again.")
-]
-Offline = Annotated[
-    bool, typer.Option("--offline", help="Only the cache answers; nothing is sent, no key is needed.")
-]
-CacheTtl = Annotated[
-    str | None,
-    typer.Option("--cache-ttl", metavar="AGE", help="Use answers up to this age: 12h, 30d, never. [14d]"),
-]
-MaxCost = Annotated[
-    float | None, typer.Option("--max-cost", metavar="USD", help="Stop when this much is spent.")
-]
-MaxRequests = Annotated[
-    int | None, typer.Option("--max-requests", min=0, help="Stop after this many requests.")
-]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what a run would ask and cost; send nothing.")]
-LogFile = Annotated[
-    Path | None,
-    typer.Option("--log-file", metavar="FILE", help="Add a line of JSON for every request."),
-]
-Repeat = Annotated[
-    int | None, typer.Option("--repeat", min=1, max=1000, help="Run every test this many times.")
-]
-FailUnder = Annotated[
-    str | None,
-    typer.Option(
-        "--fail-under", metavar="SHARE", help="Pass when at least this share of all cases passes: 0.9 or 90%."
-    ),
-]
-MaxErrors = Annotated[
-    int | None, typer.Option("--max-errors", min=0, help="With gates: how many cases may error. [0]")
-]
-AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="It is fine when no test is selected.")]
-FilterFirst = Annotated[
-    int | None, typer.Option("--filter-first-n", metavar="N", min=0, help="Only the first tests.")
-]
-FilterPattern = Annotated[
-    str | None, typer.Option("--filter-pattern", metavar="REGEX", help="Only tests described like this.")
-]
-FilterProviders = Annotated[
-    str | None,
-    typer.Option("--filter-providers", metavar="REGEX", help="Only providers with such an id or label."),
-]
-FilterPrompts = Annotated[
-    str | None,
-    typer.Option("--filter-prompts", metavar="REGEX", help="Only prompts with such an id or label."),
-]
-FilterMetadata = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--filter-metadata", metavar="NAME=VALUE", help="Only tests with this metadata; repeatable."
-    ),
-]
-FilterFailing = Annotated[
-    str | None,
-    typer.Option(
-        "--filter-failing", metavar="RUN", help="Only tests that failed or errored in a run or file."
-    ),
-]
-FilterSample = Annotated[
-    int | None,
-    typer.Option("--filter-sample", metavar="N", min=0, help="Only this many tests, drawn at random."),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Another seed draws another sample.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Run again when a file in the config's folder changes.")]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where your configs are.")]
-Host = Annotated[
-    str, typer.Option("--host", help="Address to listen on; others than this machine's own need a token.")
-]
-Port = Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Also run configs that run code of their own.")]
-Origins = Annotated[
-    list[str] | None,
-    typer.Option("--cors", metavar="ORIGIN", help="Let pages of this origin use the API; repeatable."),
-]
-Names = Annotated[
-    list[str] | None,
-    typer.Option("--allowed-host", metavar="NAME", help="A further name of this server; repeatable."),
-]
-NoToken = Annotated[
-    bool, typer.Option("--no-token", help="Let every user of this machine use pages and runs.")
-]
 Version = Annotated[bool, typer.Option("--version", "-V", help="Show the version.")]
 AsPromptfoo = Annotated[
     bool,
@@ -194,3 +74,125 @@ ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
 ]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="For example smollm2.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """What the command line says about a server."""
+
+    folder: Path = Path()
+    host: Annotated[
+        str,
+        Option("--host", "Address to listen on; others than this machine's own need a token.", Group.SERVER),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Option("--port -p", "Port; 0 takes a free one.", Group.SERVER, minimum=0, maximum=65535)
+    ] = 3001
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    env_file: EnvFileOption = None
+    home: HomeOption = None
+    allow_code: Annotated[
+        bool, Option("--allow-code", "Also run configs that run code of their own.", Group.SAFETY)
+    ] = False
+    origins: Annotated[
+        tuple[str, ...],
+        Option("--cors", "Let pages of this origin use the API; repeatable.", Group.SAFETY, syntax="ORIGIN"),
+    ] = ()
+    hosts: Annotated[
+        tuple[str, ...],
+        Option("--allowed-host", "A further name of this server; repeatable.", Group.SAFETY, syntax="NAME"),
+    ] = ()
+    has_no_token: Annotated[
+        bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
+    ] = False
+    opens_browser: bool = False
+
+
+def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that a record declares, and call it with the record as its first argument.
+
+    With `names`, only these fields; the rest of the record keeps its defaults.
+    """
+    known = {field.name: (field, option) for field, option in declared_options(record)}
+    taken = [known[name] for name in names or known]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**words: Any) -> None:
+            written = {field.name: words.pop(field.name) for field, _ in taken}
+            command(_read(record, taken, written), **words)
+
+        _, *own = inspect.signature(command).parameters.values()
+        parameters = [*own, *(_parameter(field, option) for field, option in taken)]
+        # typer looks at both, and does not follow __wrapped__ where they are set.
+        run.__dict__["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {item.name: item.annotation for item in parameters}
+        return run
+
+    return decorate
+
+
+def _read(
+    record: type[Record], taken: Sequence[tuple[Field[Any], Option]], written: Mapping[str, Any]
+) -> Record:
+    from geval_cli.cli.arguments import parse_option
+
+    values = {}
+    for field, option in taken:
+        value = written[field.name]
+        if option.is_negated:
+            values[field.name] = not value
+        elif value not in (None, []):
+            values[field.name] = parse_option(option, default_of(field), value)
+    return record(**values)
+
+
+def _parameter(field: Field[Any], option: Option) -> inspect.Parameter:
+    """Return an option as a parameter that typer understands."""
+    default = default_of(field)
+    info = typer.Option(
+        *option.flags.split(),
+        metavar=option.syntax,
+        help=option.help or None,
+        min=option.minimum,
+        max=option.maximum,
+        hidden=option.is_hidden,
+        rich_help_panel=option.group,
+    )
+    kind: Any = str if option.is_text else get_args(field.type)[0]
+    if option.is_negated:
+        default = False
+    elif isinstance(default, tuple | Mapping):
+        item = str if option.is_text else get_args(kind)[0]
+        kind, default = list[item] | None, None  # type: ignore[valid-type]
+    elif default is None and option.is_text:
+        kind = str | None
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options under the headings of their groups.
+
+    typer does this itself only with rich, which takes too long to import.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then the options, group by group."""
+        shown = [
+            (_heading(param), record)
+            for param in self.get_params(ctx)
+            if (record := param.get_help_record(ctx)) is not None
+        ]
+        for heading, rows in groupby(shown, key=lambda row: row[0]):
+            with formatter.section(heading):
+                formatter.write_dl([record for _, record in rows])
+
+
+def _heading(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return str(getattr(param, "rich_help_panel", None) or "Options")

@@ -32,7 +32,7 @@ def show_plans(
     cache: CacheChoice,
     wall: "Wall | None" = None,
 ) -> ExitCode:
-    """Print what running each config would ask for, and write it to `outputs` as JSON. Needs no keys.
+    """Print the requests and the cost of running each config, and write them to `outputs` as JSON. Needs no keys.
 
     Raises:
         ConfigError: with every problem of every config.
@@ -66,8 +66,8 @@ def show_plans(
 
 
 def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
-    """Return the run that would be gone on with, if any; it says so."""
-    if prepared.request.resume is None:
+    """Return the run that would be resumed, if any, and say so on stderr."""
+    if prepared.request.resumption is None:
         return None
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)

@@ -51,7 +51,7 @@ _NOT_STORED = "this run is not stored either: fix that or name another file, and
 
 
 def _tell_nobody(_: Iterable[Path]) -> None:
-    """Stands for a listener where there is none."""
+    """Ignore the paths: stands in where nobody listens."""
 
 
 class RunDisplay(Struct, frozen=True):
@@ -106,13 +106,13 @@ def run_configs(
 
 
 def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
-    """Return the folders that geval keeps something in."""
+    """Return the folders of stored runs and of the cache."""
     own = home_folder(home, env=os.environ, cwd=Path.cwd())
     return [own, *([cache.folder] if cache.folder else [])]
 
 
 def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
-    """Return the folders, made as far as they can be; what is wrong with them is told when they are opened."""
+    """Create the folders as far as possible and return them; opening them later reports what is wrong."""
     own, *shared = folders
     with suppress(StoreError):
         make_folder(own)
@@ -122,24 +122,24 @@ def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
 
 
 def check_resumption(requests: Sequence[RunRequest]) -> None:
-    """See to it that a run that is named is gone on with once.
+    """Check that a run that is named is resumed under one config only.
 
     Raises:
         UsageError: there are several configs.
     """
-    if len(requests) > 1 and any(request.resume and request.resume.run for request in requests):
+    if len(requests) > 1 and any(request.resume_from is not None for request in requests):
         raise UsageError(
             "--resume-from names one run, and there are several configs", hint="name its config alone"
         )
 
 
 def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
-    """Return a run that is gone on with, in words: its id, and how much of it is done."""
+    """Describe a resumed run: its id, and how much of it is done."""
     return f"run {resumed.run.id}: {len(resumed.done):,} of {plural(prepared.total, 'case')} are done"
 
 
 def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
-    """Return what a run writes besides its results and the databases."""
+    """Return the paths that a run writes besides its results and the databases."""
     folder = home_folder(home, env=os.environ, cwd=current_folder())
     return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
 
@@ -169,7 +169,7 @@ def _check_outputs(outputs: Sequence[Path], configs: Sequence[Path]) -> None:
 
 
 def _configured_outputs(prepared: PreparedRun) -> tuple[Path, ...]:
-    """The results files that a promptfoo config names itself; one that cannot be written is only warned about."""
+    """Return the results files that a promptfoo config names itself; warn about those that cannot be written."""
     options = prepared.suite.options
     named = options.outputs if isinstance(options, PromptfooOptions) else ()
     found = [(Path(name), check_output_path(Path(name))) for name in named]
@@ -193,8 +193,8 @@ def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> l
 
 
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
-    """Return the earlier run that is to be gone on with, if any; it says so."""
-    if prepared.request.resume is None:
+    """Return the earlier run to resume, if any, and say so on stderr."""
+    if prepared.request.resumption is None:
         return None
     if not state.keeps_runs:
         hint = "fix that first; without this option a new run begins, and ends without being stored"
@@ -226,7 +226,7 @@ def _run_one(
 
 
 def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
-    """Return the results on stdout; only their sums, with a problem, when the store cannot be read any more."""
+    """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
     from geval_cli.report.summary import print_summary
     from geval_cli.report.terminal import print_report
@@ -269,7 +269,7 @@ async def _run_with_display(
 
 
 def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem]:
-    """Complete the results files; what cannot be written is said, and the terminal still shows the results."""
+    """Complete the results files; yield a problem for each that fails, since the terminal still shows results."""
     for file in files:
         try:
             file.finish(report)
@@ -282,7 +282,7 @@ def _finish(files: Sequence[ResultsFile], report: RunReport) -> Iterator[Problem
 
 @contextmanager
 def _stop_on_signals(stop: StopSignal, screen: Screen) -> Iterator[None]:
-    """The first signal (Ctrl-C, SIGTERM, SIGHUP) asks the run to stop, the second at once, a third ends the process."""
+    """Stop the run on the first signal (Ctrl-C, SIGTERM, SIGHUP), at once on the second; end the process on a third."""
 
     def request_stop(reason: StopReason) -> None:
         if stop.is_urgent:

@@ -17,7 +17,7 @@ from geval_cli.store.state import open_runs
 
 
 def print_runs(home: Path | None, *, limit: int) -> None:
-    """The newest `limit` runs."""
+    """Print the newest `limit` runs."""
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
         console = make_console(sys.stdout, environ=os.environ)
@@ -26,7 +26,7 @@ def print_runs(home: Path | None, *, limit: int) -> None:
 
 
 def show_run(home: Path | None, name: str, *, outputs: Sequence[Path], verbose: bool) -> None:
-    """One stored run, on the terminal and in files.
+    """Show one stored run on the terminal, and write it to files.
 
     Raises:
         UsageError: no run, or more than one, has this id.

@@ -7,12 +7,10 @@ import secrets
 import sys
 import threading
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
+from geval_cli.cli.options import ServeOptions
 from geval_cli.errors import UsageError
 from geval_cli.runs.requests import UNTRUSTED_VARIABLE, is_untrusted
 from geval_cli.version import install_hint
@@ -22,24 +20,6 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES = 32
 _NEEDED = ("fastapi", "uvicorn")
-
-
-class ServeOptions(Struct, frozen=True):
-    """What the command line says about a server; as the options of `geval serve`."""
-
-    folder: Path
-    host: str
-    port: int
-    grader: str | None
-    scoring: str | None
-    samples: int | None
-    env_file: Path | None
-    home: Path | None
-    allow_code: bool
-    origins: Sequence[str]
-    hosts: Sequence[str]
-    opens_browser: bool = False
-    has_no_token: bool = False
 
 
 def serve(options: ServeOptions) -> None:
@@ -80,9 +60,10 @@ def _say_who_may_ask(settings: "ServerSettings") -> None:
 
 
 def _settings(options: ServeOptions) -> "ServerSettings":
-    from geval_cli.cli.arguments import parse_scoring
+    from geval_cli.cli.arguments import check_scoring
     from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings, is_loopback
 
+    check_scoring(options.scoring, options.samples)
     if options.allow_code and is_untrusted(os.environ):
         hint = f"start it without --allow-code, or unset {UNTRUSTED_VARIABLE}"
         raise UsageError(
@@ -106,12 +87,12 @@ def _settings(options: ServeOptions) -> "ServerSettings":
         has_open_geval=is_made,
         allows_code=options.allow_code,
         grader=options.grader,
-        scoring=parse_scoring(options.scoring, options.samples),
+        scoring=options.scoring,
         samples=options.samples,
         host=options.host,
         port=options.port,
-        allowed_origins=tuple(options.origins),
-        allowed_hosts=tuple(options.hosts),
+        allowed_origins=options.origins,
+        allowed_hosts=options.hosts,
     )
     if not settings.is_loopback and settings.token is None:
         message = f"on {options.host} others than this machine may reach the server, so it needs a token"
@@ -121,7 +102,7 @@ def _settings(options: ServeOptions) -> "ServerSettings":
 
 
 def _home(options: ServeOptions) -> Path | None:
-    """Where state is kept; where every config is a stranger's, not in a folder that a stranger may have filled."""
+    """Return the state folder. Where every config is untrusted, it is one that no stranger can have filled."""
     if not is_untrusted(os.environ):
         return options.home
     from geval_cli.cli.stranger import Wall
@@ -147,7 +128,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _open_browser(url: str) -> None:
-    """In a thread: some browsers hold up whoever starts them."""
+    """Open the browser in a thread, since some block whoever starts them."""
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True, name="browser").start()
 
 

@@ -80,7 +80,7 @@ class Wall(Struct):
     def state_folder(
         self, home: Path | None, configs: Iterable[Path], environ: Mapping[str, str]
     ) -> Path | None:
-        """Return where the state of a run lives: never where the stranger may have left some, unless the user says so.
+        """Return the state folder of a run: never one that a stranger may have filled, unless the user names it.
 
         `home` is what the user named.
         """
@@ -96,7 +96,7 @@ class Wall(Struct):
         return own
 
     def tell(self) -> None:
-        """Say once what is done otherwise than usual."""
+        """Print once how far this run is confined."""
         if self.note:
             sys.stderr.write(f"note: {self.note}\n")
             self.note = ""
@@ -104,7 +104,7 @@ class Wall(Struct):
     def put_up(
         self, requests: Sequence[RunRequest], state: Iterable[Path] = (), outputs: Iterable[Path] = ()
     ) -> None:
-        """Before anything of a stranger's config is read: let the kernel refuse other files, and all programs.
+        """Have the kernel refuse other files and all programs, before anything of an untrusted config is read.
 
         Threads that run already keep their rights, so it must be called before there are any.
 
@@ -137,7 +137,7 @@ class Wall(Struct):
         self.is_up = True
 
     def narrow(self, prepared: Sequence[PreparedRun]) -> None:
-        """Before anything is sent: let the kernel refuse other TCP ports than those of the providers, and drop keys."""
+        """Have the kernel refuse other TCP ports than the providers', and drop keys, before anything is sent."""
         self.tell()
         strangers = [run for run in prepared if run.request.is_untrusted]
         if not strangers or len(strangers) < len(prepared):
@@ -212,7 +212,7 @@ def _has_own_program(request: RunRequest) -> bool:
 
 
 def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
-    """Yield what the configs may read, and what the user named."""
+    """Yield the folders that the configs may read, the env file that the user named, and the local models."""
     for request in requests:
         yield from request.access.folders or ()
         if request.env_file is not None:
@@ -221,7 +221,7 @@ def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
 
 
 def _own_files() -> Iterable[Path]:
-    """geval, Python, libraries, certificates, and what names of hosts are looked up with."""
+    """Return the paths of geval, Python, libraries, certificates and the files of the name resolver."""
     yield Path(__file__).parents[1]
     yield from {Path(path) for path in sysconfig.get_paths().values()}
     # Those of the user's own site, of the system below an environment, or that a .pth file names.
@@ -234,7 +234,7 @@ def _own_files() -> Iterable[Path]:
 
 
 def _may_be_planted(state: Path, folder: Path) -> bool:
-    """Return whether what is in `state` may have come together with a config in `folder`."""
+    """Return whether the content of `state` may have come together with a config in `folder`."""
     around = [folder, *([repository] if (repository := _repository_of(folder)) else [])]
     return any(state.is_relative_to(place) for place in around) or folder.is_relative_to(state.parent)
 
@@ -244,7 +244,7 @@ def _repository_of(folder: Path) -> Path | None:
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:
-    """A folder of this user's own; a temporary one where there is none that the stranger could not have filled."""
+    """Return a folder of this user's own, or a temporary one where a stranger could have filled every other."""
     from platformdirs import user_state_path
 
     own = user_state_path("geval").resolve() / "untrusted"

@@ -11,7 +11,7 @@ _NAMES = ("stdout", "stderr")
 
 
 def survive_odd_streams() -> None:
-    """See to it that output alone never ends a command.
+    """Keep a closed or broken output stream from ending a command.
 
     Model output is any Unicode: what a stream cannot encode is escaped. When the reader of a pipe goes
     (`geval run CONFIG | head`), the command goes on to its end, and nobody is told what it says. When the file behind
@@ -28,7 +28,10 @@ def survive_odd_streams() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Else a file or a connection of ours would get its number, and what a provider's program prints would go there."""
+    """Open the standard streams that are closed.
+
+    Else a file or a connection of ours would get the number of one, and a provider's program would print into it.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) in _STANDARD:
         os.set_inheritable(number, True)
     os.close(number)
@@ -38,7 +41,7 @@ def _open_what_is_closed() -> None:
 
 
 def lost_output() -> str | None:
-    """Why stdout does not hold all that was said, in the system's words; None when it does, or nobody reads it."""
+    """Return the system's error by which output to stdout was lost; None when none was, or the reader went away."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     pipe = getattr(getattr(sys.stdout, "buffer", None), "raw", None)

@@ -33,7 +33,7 @@ def watch(
     own: Callable[[], Iterable[Path]] = tuple,
     files_max: int = _FILES_MAX,
 ) -> ExitCode:
-    """Call `run` now and after each change in the configs' folders, until Ctrl-C; gives what the last run gave.
+    """Call `run` now and after each change in the configs' folders, until Ctrl-C; return the last exit code.
 
     A config that cannot be read does not end it: its problems are shown, and the next change tries again. The files in
     the folders are looked at, at most `files_max`, but not what the runs themselves write: `own` tells the files and
@@ -94,7 +94,7 @@ def stamps_of(folders: Iterable[Path], ignored: Iterable[Path], files_max: int) 
 
 
 def _is_passing(name: str) -> bool:
-    """Return whether nobody writes such a file by hand: a half-written one, or one of geval's own databases."""
+    """Return whether a file is temporary or one of geval's own databases, which nobody writes by hand."""
     return name.endswith((".tmp", "~", ".swp")) or name.startswith((RUNS_FILE, CACHE_FILE))
 
 
@@ -123,7 +123,7 @@ def _differing(before: Stamps, now: Stamps) -> set[Path]:
 
 
 def _wait_for_change(before: Stamps, look: Callable[[], Stamps]) -> list[Path]:
-    """Block until files differ from `before` and have come to rest; gives those that differ."""
+    """Block until files differ from `before` and stay unchanged for a while; return those that differ."""
     while True:
         now = look()
         if now != before:

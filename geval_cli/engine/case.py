@@ -135,10 +135,10 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             rendered.whole,
             job.repeat_index,
             rendered.system,
-            response,
-            _answerer(job, context.tools),
-            frozenset(earlier),
-            context.tools.rules,
+            response=response,
+            provider=_answerer(job, context.tools),
+            opaque=frozenset(earlier),
+            rules=context.tools.rules,
         )
         return await _judged(job, answered, subject, replace(context, tools=prefetched.tools(context.tools)))
     except BudgetError:

@@ -1,6 +1,5 @@
 """Which tests, prompts and providers of a suite a run takes: the `--filter-...` options. Pure."""
 
-import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,22 +42,6 @@ class Selection(Struct, frozen=True):
     def takes_all(self) -> bool:
         """Return whether nothing is left out."""
         return self == Selection(seed=self.seed)
-
-    @property
-    def written(self) -> dict[str, JsonValue]:
-        """The options that say this, those that are not given left out; a list of failing tests as its hash."""
-        failing = None if self.failing is None else _hash(self.failing)
-        options: dict[str, JsonValue] = {
-            "--filter-providers": self.providers,
-            "--filter-prompts": self.prompts,
-            "--filter-pattern": self.pattern,
-            "--filter-metadata": [f"{name}={value}" for name, value in self.metadata] or None,
-            "--filter-failing": failing,
-            "--filter-first-n": self.first,
-            "--filter-sample": self.sample,
-            "--seed": None if self.sample is None else self.seed,
-        }
-        return {name: value for name, value in options.items() if value is not None}
 
     def apply(self, suite: Suite) -> Suite:
         """Return the suite with what is selected of it. Tests keep their numbers."""
@@ -145,10 +128,6 @@ def fingerprint(test: TestCase) -> str:
 def _fingerprint(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
     what: JsonValue = [description, variables] if description or variables else index
     return json.dumps(what, sort_keys=True, ensure_ascii=False, default=str)
-
-
-def _hash(fingerprints: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(fingerprints)).encode()).hexdigest()[:16]
 
 
 def _is_found(pattern: str, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""From a metric's arguments to the yardstick and its judge, by the rules that a config file is checked by."""
+"""From the arguments of `GEval` to a metric and its judge, by the rules that a config file is checked by."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Definition:
 
 
 def define(arguments: Mapping[str, Any]) -> Definition:
-    """Return what the arguments of `GEval`, by name, make.
+    """Return the metric and the judge that the arguments of `GEval` define.
 
     Raises:
         UsageError: naming everything that is wrong with them.
@@ -139,7 +139,7 @@ def _client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
 
 
 def _provider_form(model: Model | None) -> JsonValue:
-    """`model` as a config file would have it; None when it is nothing of the kind."""
+    """Return `model` as a config file would have it; None when it cannot be one."""
     if model is None:
         return DEFAULT_JUDGE.id
     if isinstance(model, str):
@@ -164,7 +164,7 @@ def _listed(value: JsonValue) -> Sequence[JsonValue]:
 
 
 def _as_in_yaml(value: Any) -> JsonValue:
-    """`value` as a YAML file would give it: lists for other sequences, text for the keys of mappings."""
+    """Convert `value` to what a YAML file would give: lists for other sequences, texts for keys."""
     if isinstance(value, Mapping):
         return {str(key): _as_in_yaml(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

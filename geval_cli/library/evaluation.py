@@ -48,7 +48,7 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
 async def evaluate_cases(
     judges: Judges, evaluation: Evaluation, cases: Sequence[TestCase], concurrency: int
 ) -> list[Result | GevalError]:
-    """For each case, in order, its result or its error; at most `concurrency` at a time.
+    """Return for each case, in order, its result or its error; judge at most `concurrency` at a time.
 
     Raises:
         UsageError: the judge cannot be asked at all, `concurrency` is below 1, or one of `cases` is no TestCase.

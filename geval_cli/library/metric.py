@@ -79,7 +79,7 @@ class GEval:
         object.__setattr__(self, "_session", Session())
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
-        """Return a copy starts anew: it shares neither connections nor steps with this metric."""
+        """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
         return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
 
     def evaluate(
@@ -106,7 +106,7 @@ class GEval:
     async def aevaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None
     ) -> Result:
-        """`evaluate` for async code: other tasks go on meanwhile."""
+        """Evaluate as `evaluate` does, without blocking the event loop."""
         from geval_cli.library.evaluation import evaluate_case
 
         evaluation = self._evaluation(model, adapter)
@@ -128,7 +128,7 @@ def evaluate_batch(
     model: "Model | None" = None,
     adapter: str | None = None,
 ) -> list[Result | GevalError]:
-    """The verdicts on `cases`, in their order: for each a Result, or the error that `evaluate` would have raised.
+    """Return the verdicts on `cases`, in order: for each a Result, or the error that `evaluate` would have raised.
 
     Args:
         metric: the yardstick.
@@ -154,7 +154,7 @@ async def aevaluate_batch(
     model: "Model | None" = None,
     adapter: str | None = None,
 ) -> list[Result | GevalError]:
-    """`evaluate_batch` for async code: other tasks go on meanwhile."""
+    """Evaluate a batch as `evaluate_batch` does, without blocking the event loop."""
     from geval_cli.library.evaluation import evaluate_cases
 
     evaluation, listed = metric._evaluation(model, adapter), list(cases)

@@ -68,7 +68,7 @@ class SchemaEvaluation:
             return thread.submit(asyncio.run, self.aevaluate(actual_output)).result()
 
     async def aevaluate(self, actual_output: Any) -> SchemaResult:
-        """As `evaluate`, without blocking the event loop."""
+        """Evaluate as `evaluate` does, without blocking the event loop."""
         from geval_cli.assertions.structured.schema_evaluation import evaluate_text
 
         text = (

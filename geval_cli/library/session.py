@@ -26,7 +26,7 @@ class Session:
         self._worker: Worker | None = None
 
     def run(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
-        """Return what `work` returns or raises; blocks until then."""
+        """Run `work` and return its result; block until then."""
         future = self._submit(work)
         try:
             return future.result()
@@ -34,7 +34,7 @@ class Session:
             future.cancel()  # for Ctrl-C; nothing happens to work that is done
 
     async def arun(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> T:
-        """Return what `work` returns or raises. Cancelling the wait cancels the work."""
+        """Run `work` and return its result. Cancelling the wait cancels the work."""
         from asyncio import wrap_future
 
         return await wrap_future(self._submit(work))

@@ -46,7 +46,7 @@ class Worker:
         return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
 
     def stop(self) -> None:
-        """Cancel what is under way, close the judges, end the thread. From that thread itself, without waiting."""
+        """Cancel all work, close the judges and end the thread; wait for it, unless called from that thread."""
         if not self.is_alive:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)

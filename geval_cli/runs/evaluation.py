@@ -82,7 +82,7 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
     await _begin(recording, run, state, prepared)
-    budget = prepared.request.budget or Budget()
+    budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
     # Holds when an error ends the block below.
     status = RunStatus.ABORTED

@@ -1,38 +1,64 @@
 """Hash the inputs that decide a run's results, part by part, and say in words how two runs differ."""
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
-from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.options import declared_options, default_of
+from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
 
 _SHOWN_VALUE = 60
+_VARIABLES = "variables"
+"""The option that has a part of the fingerprint to itself."""
+
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
 def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
-    """Return all that decides a run's results: the suite's parts as hashes, and the command line's options for them."""
-    request = prepared.request
+    """Return what decides the results of a run: the suite's parts as hashes, and the options that matter."""
+    request, suite = prepared.request, prepared.suite
+    found = {"repeats": prepared.plan.repeats, "dialect": str(suite.rules.name)}
     return {
-        _SUITE: dict(prepared.suite.parts),
-        _OPTIONS: {
-            "--grader": request.grader,
-            "--scoring": request.scoring,
-            "--samples": request.samples,
-            "--repeat": prepared.plan.repeats,
-            "--dialect": str(prepared.suite.rules.name),
-            **request.selection.written,
-        },
+        _SUITE: dict(suite.parts),
+        _OPTIONS: deciding_options(request, found),
         _VARS: dict(request.variables),
         _PROMPTS: prompt_version(),
     }
 
 
+def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the options that decide results, by their flags; `found` holds what the config had a say in.
+
+    Stored runs hold a hash of this: an option that they do not know is left out where it is not given.
+    """
+    # A file named by --filter-failing says nothing: what counts is which tests it selects.
+    failing = None if request.failing is None else _hash(request.failing)
+    values = {**vars(request), "filter_failing": failing, **found}
+    written = {}
+    for field, option in declared_options(type(request)):
+        value = values[field.name]
+        is_given = option.is_always_written or value != default_of(field)
+        is_moot = option.only_with is not None and values[option.only_with] is None
+        if option.decides_results and field.name != _VARIABLES and is_given and not is_moot:
+            written[option.name] = _as_json(value)
+    return written
+
+
+def _hash(fingerprints: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(fingerprints)).encode()).hexdigest()[:16]
+
+
+def _as_json(value: JsonValue) -> JsonValue:
+    """Return pairs as they were written, everything else as it is."""
+    return [f"{name}={text}" for name, text in value] if isinstance(value, tuple) else value
+
+
 def run_digest(parts: Mapping[str, JsonValue]) -> str:
-    """Return SHA-256, in hexadecimal, of the dict that `fingerprint` returns."""
+    """Return SHA-256, in hexadecimal, of a fingerprint."""
     return digest_of(parts)
 
 
@@ -45,8 +71,8 @@ def changes(
     """Return the inputs of a run that changed, a line each. Keys are not shown.
 
     Args:
-        before: the `fingerprint` of the earlier run.
-        now: what it gives today.
+        before: the fingerprint of the earlier run.
+        now: that of today.
         config_before: the config as the earlier run kept it.
         config_now: the config of today in the same form.
     """

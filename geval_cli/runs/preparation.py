@@ -9,7 +9,6 @@ from geval_cli.assertions.outcome import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
-from geval_cli.gateway.budget import Budget
 from geval_cli.providers.prices import FREE_KINDS, known_price
 from geval_cli.providers.registry import (
     begin_loading,
@@ -69,7 +68,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *filter_problems(suite),
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
-        *_check_prices(suite, checked, request.budget),
+        *_check_prices(suite, checked, request.max_cost),
     ]
     if checked.checks_nothing and not opened.problems:
         problems.append(_NOTHING_CHECKED)
@@ -82,17 +81,17 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
     return PreparedRun(
-        request,
-        suite,
-        replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
-        defaults,
-        templates,
-        checked.tests,
-        tuple(sort_problems(problems)),
-        notes,
-        checked.cases,
-        _asked(suite, checked),
-        ports,
+        request=request,
+        suite=suite,
+        plan=replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        defaults=defaults,
+        templates=templates,
+        tests=checked.tests,
+        warnings=tuple(sort_problems(problems)),
+        notes=notes,
+        cases=checked.cases,
+        asked=_asked(suite, checked),
+        ports=ports,
     )
 
 
@@ -219,9 +218,9 @@ def asks_for_money(prepared: PreparedRun) -> bool:
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
-def _check_prices(suite: Suite, checked: Checked, budget: Budget | None) -> Iterator[Problem]:
-    """Yield a budget in money can only be kept where it is known what answers cost."""
-    if budget is None or budget.max_cost_usd is None:
+def _check_prices(suite: Suite, checked: Checked, max_cost: float | None) -> Iterator[Problem]:
+    """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
+    if max_cost is None:
         return
     for spec in _asked(suite, checked):
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):

@@ -11,9 +11,9 @@ from geval_cli.engine.plan import Plan
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
+from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
-from geval_cli.specs.base import ProviderSpec, Scoring
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 
@@ -40,58 +40,60 @@ class Resumption(Struct, frozen=True):
     retries_errors: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """A request for a run. `environ` is the process environment; `variables` are set in every test.
+@dataclass(frozen=True)
+class RunRequest(RunOptions):
+    """What to run, and how: the options, and what a front adds to them. `environ` is the process environment.
 
     Attributes:
-        dialect: whose rules the config follows; None: as it says itself.
         joined: further configs that are one suite with it.
-        selection: which tests, prompts and providers are taken.
-        fail_under: least share (0..1) of all judged cases that must pass; errors count as not passed. With it, or with
-            gates in the config, these decide the exit code.
-        max_errors: how many cases may end in an error.
-        allows_empty: whether it is fine when nothing is selected.
+        failing: fingerprints of the tests that `filter_failing` means, looked up by the front; None for all.
         served: the folder that a server serves, which the config may not lead out of; None for none.
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
-        untrusted: whether the config may run no code, read nothing of this machine, and reach only known vendors.
-        budget: what the run may cost; several runs may share one. None for no bound.
-        traces_requests: whether an event tells of every request.
-        is_offline: whether only the cache may answer.
-        resume: the earlier run to resume; None begins a new one.
+        budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
     """
 
     config: Path
     environ: Mapping[str, str] = field(repr=False)
-    env_file: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    grader: str | None = None
-    scoring: Scoring | None = None
-    samples: int | None = None
-    max_concurrency: int | None = None
-    repeats: int | None = None
-    reads_cache: bool = True
-    is_offline: bool = False
-    fail_fast: bool = False
-    budget: Budget | None = None
-    traces_requests: bool = False
-    resume: Resumption | None = None
-    draft: str | None = None
-    dialect: Dialect | None = None
-    joined: tuple[Path, ...] = ()
-    selection: Selection = field(default_factory=Selection)
-    fail_under: float | None = None
-    max_errors: int | None = None
-    allows_empty: bool = False
-    untrusted: bool = False
-    served: Path | None = None
-    is_own_grader: bool = True
+    joined: tuple[Path, ...] = field(default=(), kw_only=True)
+    failing: frozenset[str] | None = field(default=None, kw_only=True)
+    served: Path | None = field(default=None, kw_only=True)
+    is_own_grader: bool = field(default=True, kw_only=True)
+    budget: Budget | None = field(default=None, kw_only=True)
+    draft: str | None = field(default=None, kw_only=True)
+
+    @property
+    def selection(self) -> Selection:
+        """Which tests, prompts and providers are taken."""
+        return Selection(
+            providers=self.filter_providers,
+            prompts=self.filter_prompts,
+            pattern=self.filter_pattern,
+            metadata=self.filter_metadata,
+            failing=self.failing,
+            first=self.filter_first,
+            sample=self.filter_sample,
+            seed=self.seed,
+        )
+
+    @property
+    def resumption(self) -> Resumption | None:
+        """The earlier run to resume; None begins a new one."""
+        if not (self.resume_latest or self.resume_from is not None or self.retry_errors):
+            return None
+        return Resumption(
+            self.resume_from, only_unfinished=self.resume_latest, retries_errors=self.retry_errors
+        )
+
+    @property
+    def traces_requests(self) -> bool:
+        """Return whether an event tells of every request."""
+        return self.is_verbose or self.log_file is not None
 
     @property
     def is_untrusted(self) -> bool:
         """Return whether the config is a stranger's: by request, or because GEVAL_UNTRUSTED is set."""
-        return self.untrusted or is_untrusted(self.environ)
+        return self.untrusted or self.untrusted_strict or is_untrusted(self.environ)
 
     @property
     def access(self) -> Access:

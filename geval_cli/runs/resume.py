@@ -82,7 +82,7 @@ def resume_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, another process works on it, or it is not the same suite any more.
         StoreError: the stored runs cannot be read, or the run not be claimed.
     """
-    resumption = prepared.request.resume or Resumption()
+    resumption = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
     digest = run_digest(parts)
     # Choose, claim, read again: between the first look and the claim another process may have added results.
@@ -108,7 +108,7 @@ def find_run(prepared: PreparedRun, runs: RunStore) -> ResumedRun:
         UsageError: there is no such run, or it is not the same suite any more.
         StoreError: the stored runs cannot be read.
     """
-    resumption = prepared.request.resume or Resumption()
+    resumption = prepared.request.resumption or Resumption()
     parts = fingerprint(prepared)
     stored = _chosen(prepared, runs, resumption, run_digest(parts))
     _check_same(stored.run, runs, prepared, parts)

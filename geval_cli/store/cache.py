@@ -205,7 +205,15 @@ class ResponseCache:
         row = await self._reader.run(lambda connection: connection.execute(_STATS, (expiry,)).fetchone())
         entries, answer_bytes, oldest, newest, expired = row
         path = self._database.path
-        return CacheStats(path, entries, expired, answer_bytes, path.stat().st_size, oldest, newest)
+        return CacheStats(
+            path,
+            entries,
+            expired,
+            answer_bytes=answer_bytes,
+            file_bytes=path.stat().st_size,
+            oldest=oldest,
+            newest=newest,
+        )
 
     async def clear(self) -> int:
         """Remove every answer and give the space back. Returns how many there were.

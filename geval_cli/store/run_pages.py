@@ -289,10 +289,10 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
         repeat_index,
         column,
         Status(status),
-        score,
-        description,
-        variables,
-        json.loads(named_scores),
+        score=score,
+        description=description,
+        vars=variables,
+        named_scores=json.loads(named_scores),
     )
 
 

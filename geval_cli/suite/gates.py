@@ -128,7 +128,16 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
             f"{problem} in the gate `{text}`", place.value(), f"{meant} or {limit:g}%" if meant else _FORM
         )
     comparison: Comparison = match["comparison"]  # type: ignore[assignment]  # one of the four, by the pattern
-    return Gate(text.strip(), statistic, comparison, limit, metric, tags, bool(percent), place)
+    return Gate(
+        text.strip(),
+        statistic,
+        comparison,
+        limit,
+        metric=metric,
+        tags=tags,
+        is_share=bool(percent),
+        place=place,
+    )
 
 
 def _statistic(subject: str) -> tuple[str | None, Statistic] | None:

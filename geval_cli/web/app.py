@@ -41,7 +41,7 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
-    """Yield the application.
+    """Return the application.
 
     While it runs, its `state` has `settings`, `saving`, `state` (the stores), `judges`, `evaluations` and `live_runs`.
 
@@ -91,7 +91,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
 
 def judge_environment(settings: ServerSettings) -> dict[str, str]:
-    """Return where the keys of the judge of `/api/geval` are looked up: the environment, and under it the env files.
+    """Return the variables for the judge of `/api/geval`: the env files, overridden by the environment.
 
     Raises:
         ConfigError: an env file cannot be read.
@@ -105,7 +105,7 @@ def _log_notice(message: str) -> None:
 
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
-    """Outermost first."""
+    """Return the middleware, outermost first."""
     found = [Middleware(SecurityHeaders), Middleware(HostAndOrigin, settings=settings)]
     if settings.allowed_origins:
         found.append(

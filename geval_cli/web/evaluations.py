@@ -28,7 +28,7 @@ class Evaluations:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
-        """What `work` gives. It is cancelled when the client that sends `receive` goes, or when it takes too long.
+        """Return the result of `work`. Cancel it when its client disconnects, or when it takes too long.
 
         Raises:
             RefusedError: 429 when too much is under way, 503 when it took too long or the server stops.
@@ -53,7 +53,7 @@ class Evaluations:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     def stop_all(self) -> None:
-        """End all of it; the clients are told."""
+        """Cancel all work; the clients are told."""
         for task in self._under_way:
             task.cancel()
 
@@ -71,6 +71,6 @@ class Evaluations:
 
 
 async def _gone(receive: Receive) -> None:
-    """Until the client has gone."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

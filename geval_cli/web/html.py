@@ -34,14 +34,14 @@ def render_page(template: str, /, *, status: int = 200, **values: object) -> HTM
 
 
 def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse:
-    """Return a page that says what went wrong and what to do."""
+    """Return a page with an error and its hint."""
     return render_page(
         "error.html", status=status, section="", code=status, title=title, message=message, hint=hint
     )
 
 
 def shown_text(value: JsonValue, limit: int = SHOWN_CHARACTERS_MAX) -> str:
-    """A text as it may stand on a page: line breaks kept, control and hidden characters written out, not endless."""
+    """Return a text safe to show: line breaks kept, control and hidden characters written out, length bounded."""
     text = value_text(value)
     left_out = len(text) - limit
     shown = "\n".join(sanitized_lines(text[:limit]))
@@ -87,7 +87,7 @@ def pass_rate(counts: RunSummary) -> str:
 
 
 def total_cost(usage: Mapping[Role, Usage]) -> str:
-    """Return what all calls cost; a dash where nothing is known of calls, `unknown` where a price is missing."""
+    """Return the cost of all calls; a dash where no calls are recorded, `unknown` where a price is missing."""
     if not usage:
         return "–"  # noqa: RUF001
     total = sum(usage.values(), Usage())
@@ -95,7 +95,7 @@ def total_cost(usage: Mapping[Role, Usage]) -> str:
 
 
 def readable_time(started_at: str) -> str:
-    """`2026-11-21 21:45` in UTC; a text that is no time stays what it is."""
+    """Format a time as `2026-11-21 21:45` in UTC; return a text that is no time unchanged."""
     try:
         return f"{datetime.fromisoformat(started_at).astimezone(UTC):%Y-%m-%d %H:%M}"
     except ValueError:

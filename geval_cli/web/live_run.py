@@ -40,7 +40,7 @@ class LiveRun:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether somebody asked for its end."""
+        """Return whether the run was asked to stop."""
         return self._stop.is_requested
 
     @property
@@ -61,7 +61,7 @@ class LiveRun:
         }
 
     def state(self) -> EventJson:
-        """Return all that a watcher needs who comes late."""
+        """Return the state that a watcher needs who joins late."""
         return {
             "type": "state",
             "run": run_json(self.run),
@@ -97,7 +97,7 @@ class LiveRun:
             self.run = event.run
 
     def end_broken(self, message: str) -> None:
-        """Tell the watchers that the run ended otherwise than runs do."""
+        """Tell the watchers that the run broke off."""
         self._end({"type": "broken", "message": message})
 
     async def events(self) -> AsyncIterator[EventJson]:
@@ -160,7 +160,7 @@ def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
 
 
 def _brief(result: CaseResult) -> EventJson:
-    """Return what a watcher sees of a case: enough for a list, the rest is asked for by its place."""
+    """Return the part of a case that a list shows; a watcher asks for the rest by its place."""
     return {
         "id": result.id,
         "test_index": result.test_index,
@@ -176,7 +176,7 @@ def _brief(result: CaseResult) -> EventJson:
 
 
 def _first_reason(result: CaseResult) -> str | None:
-    """Why a case did not pass, in the words of the first assertion that says so."""
+    """Return why a case did not pass: its error, else the reason of the first assertion that gives one."""
     if result.error is not None:
         return _shortened(result.error.message)
     wanted = (Status.FAILED, Status.ERROR)

@@ -2,21 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct, field
 
 from geval_cli.engine.runner import StopSignal
 from geval_cli.events import RunEvent, RunStarted
 from geval_cli.records import RunStatus, to_json
 from geval_cli.runs.code import runs_code
 from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.specs.base import Scoring
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
 from geval_cli.web.live_run import EventJson, LiveRun, finished_event, run_json
@@ -28,19 +26,6 @@ _log = logging.getLogger("geval_cli")
 
 _FORBIDDEN, _CONFLICT, _TOO_MANY, _UNAVAILABLE = 403, 409, 429, 503
 _AGAIN_S = 10
-
-
-class RunChoices(Struct, frozen=True):
-    """How a run that is started over the server differs from what its config says; as the options of `geval run`."""
-
-    grader: str | None = None
-    scoring: Scoring | None = None
-    samples: int | None = None
-    repeats: int = 1
-    max_concurrency: int | None = None
-    reads_cache: bool = True
-    fail_fast: bool = False
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class LiveRuns:
@@ -63,8 +48,8 @@ class LiveRuns:
         """Return the run under way with this id; None for any other."""
         return self._live.get(run_id)
 
-    async def start(self, config: str, choices: RunChoices | None = None) -> str:
-        """Check a config of the served folder and begin to run it; the run's id, once it is stored.
+    async def start(self, config: str, options: RunOptions | None = None) -> str:
+        """Check a config of the served folder and start it; return the run's id once it is stored.
 
         Raises:
             RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
@@ -74,13 +59,13 @@ class LiveRuns:
         path = served_config(self._settings.folder, config)
         self._starting += 1
         try:
-            prepared = await asyncio.to_thread(self._prepare, self._request(path, choices or RunChoices()))
+            prepared = await asyncio.to_thread(self._prepare, self._request(path, options or RunOptions()))
             return await self._begin(prepared)
         finally:
             self._starting -= 1
 
     def stop(self, run_id: str) -> None:
-        """Ask a run to stop; asked again, what is under way gets no time.
+        """Ask a run to stop; the second time, without waiting for requests under way.
 
         Raises:
             RefusedError: it is not under way in this server.
@@ -138,25 +123,25 @@ class LiveRuns:
             hint = "wait until one of them is over, or stop one"
             raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
 
-    def _request(self, config: Path, choices: RunChoices) -> RunRequest:
+    def _request(self, config: Path, asked: RunOptions) -> RunRequest:
+        settings = self._settings
+        options = replace(
+            asked,
+            env_file=settings.env_file,
+            grader=asked.grader or settings.grader,
+            scoring=asked.scoring or settings.scoring,
+            samples=asked.samples or settings.samples,
+        )
         return RunRequest(
-            config=config,
-            environ=self._settings.environ,
-            env_file=self._settings.env_file,
-            variables=choices.variables,
-            grader=choices.grader or self._settings.grader,
-            scoring=choices.scoring or self._settings.scoring,
-            samples=choices.samples or self._settings.samples,
-            max_concurrency=choices.max_concurrency,
-            repeats=choices.repeats,
-            reads_cache=choices.reads_cache,
-            fail_fast=choices.fail_fast,
-            served=self._settings.readable_folder,
-            is_own_grader=choices.grader in (None, self._settings.grader),
+            config,
+            settings.environ,
+            served=settings.readable_folder,
+            is_own_grader=asked.grader in (None, settings.grader),
+            **values_of(options),
         )
 
     def _prepare(self, request: RunRequest) -> PreparedRun:
-        """In a thread: a suite may be large."""
+        """Check a suite; called in a thread, since a suite may be large."""
         # The server's own grader is the word of whoever started it.
         foreign = request if request.grader != self._settings.grader else replace(request, grader=None)
         code = () if self._settings.allows_code else runs_code(foreign)

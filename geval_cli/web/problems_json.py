@@ -67,7 +67,7 @@ def problem_response(
     errors: Sequence[Mapping[str, Any]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """What went wrong: `detail` in a sentence, `hint` what to do, `errors` every single one when there are several."""
+    """Return a problem+json response: `detail` is a sentence, `hint` the remedy, `errors` lists several problems."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -82,7 +82,7 @@ def problem_response(
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Have `app` say in problem+json whatever goes wrong."""
+    """Make `app` report every error as problem+json."""
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(GevalError, _geval_error)
@@ -90,7 +90,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def upstream_problem(error: GevalError) -> Response:
-    """Return what to say when a judge gave no verdict: 503 when it may later or is not set up, 502 when it cannot."""
+    """Return the response for a judge without a verdict: 503 when it may answer later or lacks setup, else 502."""
     if isinstance(error, ProviderRateLimitError):
         again = {"retry-after": str(math.ceil(error.retry_after_s or _AGAIN_S))}
         return problem_response(503, error.message, hint=error.hint or "try again later", headers=again)
@@ -183,6 +183,6 @@ async def _geval_error(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, error: Exception) -> Response:
-    """Outermost of all, where nobody adds headers any more; the traceback is written by the server."""
+    """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "please report it with the traceback that the server wrote"
     return problem_response(500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)

@@ -78,7 +78,7 @@ class TokenCheck:
         await (answer or self._app)(scope, receive, send)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return what is answered instead of what was asked for; None for those who may ask."""
+        """Return a refusal, or the redirect that takes a token out of the address; None for a request that may pass."""
         if scope["path"] in OPEN_PATHS or (scope["method"], scope["path"]) in self._open_operations:
             return None
         if self._takes_token_of(scope):
@@ -126,7 +126,7 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
 
 
 def _challenge(path: str) -> str:
-    """Browsers ask for a name and a password where pages are; programs want to be told of the token."""
+    """Return the challenge: Basic for pages, so that browsers ask for the token, Bearer for programs."""
     return 'Bearer realm="geval"' if path.startswith("/api/") else 'Basic realm="geval", charset="UTF-8"'
 
 
@@ -143,7 +143,7 @@ def _given_token(authorization: str) -> bytes:
 
 
 def _authorities(settings: ServerSettings) -> frozenset[str] | None:
-    """What may stand in `Host`; None for anything, where the server has every address and the token protects it."""
+    """Return the values allowed in `Host`; None for any, where the server has every address and a token."""
     if settings.is_wildcard and not settings.allowed_hosts:
         return None
     names = [*_LOOPBACK_NAMES, *(name.lower() for name in settings.allowed_hosts)]

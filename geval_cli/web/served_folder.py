@@ -38,7 +38,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _from_here(path: Path) -> Path:
-    """As a user who stands in the current folder would write it, so that all runs of a config carry one path."""
+    """Return the path relative to the current folder, so that all runs of a config carry the same path."""
     try:
         here = current_folder()
     except UsageError:  # it was removed while the server runs

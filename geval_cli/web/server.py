@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         say: Callable[[str], None] = lambda text: None,
         on_started: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is opened yet; `say` gets sentences for people, `on_started` is called when requests are answered."""
+        """Keep the settings, open nothing. `say` gets messages, `on_started` is called once requests are answered."""
         self.app = create_app(settings)
         self.judge_env = judge_environment(settings)
         self._say = say
@@ -84,7 +84,7 @@ class Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self.end)
 
     def end(self) -> None:
-        """One step further towards the end."""
+        """Finish what is under way at the first call, stop it at the second, end at once at the third."""
         self._steps += 1
         if self._steps == 1:
             self._say("finishing what is under way; once more to stop it")

@@ -72,18 +72,18 @@ class ServerSettings:
 
     @property
     def readable_folder(self) -> Path | None:
-        """Where everything must lie that configs name; None where configs may do as they like."""
+        """Return the folder that configs may not read outside of; None where they may run code anyway."""
         return None if self.allows_code else self.folder
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds the server."""
+        """The address of the server for a browser on this machine."""
         host = DEFAULT_HOST if self.is_wildcard else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
 def address_with(secret: str | None, url: str) -> str:
-    """Return the address of a server at which a browser gets in by `secret`, its token or its ticket."""
+    """Return the address that lets a browser in with `secret`, a token or a ticket."""
     return f"{url}/?token={quote(secret, safe='')}" if secret else url
 
 

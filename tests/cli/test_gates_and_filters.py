@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from support.geval_command import Finished, run_geval
 
-from geval_cli.cli.selection import FilterOptions, parse_selection
+from geval_cli.cli.arguments import parse_option
+from geval_cli.cli.selection import failing_in
 from geval_cli.errors import UsageError
+from geval_cli.runs.options import RunOptions, declared_options, default_of
 from geval_cli.store.runs import RunStore
 
 SUITE = """\
@@ -97,23 +99,25 @@ def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("flag", "written", "said"),
     [
-        (FilterOptions(pattern="("), "--filter-pattern takes a regular expression"),
-        (FilterOptions(metadata=["area"]), "--filter-metadata takes NAME=VALUE"),
-        (FilterOptions(failing="no-such-run"), "no-such-run"),
-        (FilterOptions(failing="missing.json"), "cannot read missing.json"),
-        (FilterOptions(failing="suite.json"), "suite.json holds no results"),
+        ("--filter-pattern", "(", "--filter-pattern takes a regular expression"),
+        ("--filter-metadata", ["area"], "--filter-metadata takes NAME=VALUE"),
+        ("--var", ["area"], "--var takes NAME=VALUE"),
+        ("--filter-failing", "no-such-run", "no-such-run"),
+        ("--filter-failing", "missing.json", "cannot read missing.json"),
+        ("--filter-failing", "suite.json", "suite.json holds no results"),
     ],
 )
 def test_broken_filters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: FilterOptions, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, written: Any, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     RunStore.open(tmp_path).close()
     (tmp_path / "suite.json").write_text("[1]", encoding="utf-8")
+    declared = {option.name: (option, default_of(field)) for field, option in declared_options(RunOptions)}
     with pytest.raises(UsageError, match=re.escape(said)) as caught:
-        parse_selection(options, tmp_path)
+        failing_in(parse_option(*declared[flag], written), tmp_path)
 
     assert caught.value.hint
 

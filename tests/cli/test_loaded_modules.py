@@ -49,3 +49,18 @@ assert ProviderSpec(id="echo").id == "echo"
 assert ProviderSpec.__pydantic_complete__
 """
     assert "pydantic" in modules_after(program)
+
+
+def test_help_is_shown_without_what_a_run_needs() -> None:
+    loaded = modules_after("import geval_cli.cli.app")
+    assert "geval_cli.runs.options" in loaded
+    heavy = {
+        "msgspec",
+        "pydantic",
+        "rich",
+        "yaml",
+        "jinja2",
+        "geval_cli.specs.base",
+        "geval_cli.runs.requests",
+    }
+    assert loaded & heavy == set()

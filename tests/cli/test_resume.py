@@ -17,7 +17,7 @@ from geval_cli.engine.runner import StopSignal
 from geval_cli.records import RunStatus
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
-from geval_cli.runs.requests import Resumption, RunRequest
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import resume_run
 from geval_cli.store.run_locks import RunLocks
 from geval_cli.store.runs import RunStore
@@ -254,10 +254,10 @@ def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackS
     path.write_text(json.dumps(both), encoding="utf-8")
     request = RunRequest(path, {**os.environ, "OPENAI_API_KEY": "sk-x"}, repeats=3)
 
-    def done(home: Path, resume: Resumption | None) -> list[tuple[int, int, int]]:
-        prepared = prepare(replace(request, resume=resume))
+    def done(home: Path, resume_from: str | None) -> list[tuple[int, int, int]]:
+        prepared = prepare(replace(request, resume_from=resume_from))
         with open_state(home, {}) as state:
-            resumed = resume_run(prepared, state.runs) if resume else None
+            resumed = resume_run(prepared, state.runs) if resume_from else None
             report = asyncio.run(
                 run_evaluation(prepared, state, listen=lambda _: None, stop=StopSignal(), resumed=resumed)
             )
@@ -271,7 +271,7 @@ def test_repeats_and_columns_have_a_place_each(tmp_path: Path, server: LoopbackS
     connection.close()
     store.close()
     model.asked.clear()
-    assert done(tmp_path / "home", Resumption("latest")) == places
+    assert done(tmp_path / "home", "latest") == places
     assert model.asked == []
 
 

@@ -265,7 +265,8 @@ def test_a_server_reads_no_env_file_that_a_stranger_left_in_its_folder(tmp_path:
 def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from geval_cli.cli.serve import ServeOptions, _home
+    from geval_cli.cli.options import ServeOptions
+    from geval_cli.cli.serve import _home
 
     (tmp_path / "served").mkdir()
     monkeypatch.chdir(tmp_path / "served")
@@ -273,7 +274,7 @@ def test_a_server_of_strangers_configs_keeps_its_state_elsewhere(
     monkeypatch.delenv("GEVAL_HOME", raising=False)
 
     def home(named: Path | None) -> Path | None:
-        return _home(ServeOptions(Path(), "127.0.0.1", 0, None, None, None, None, named, False, (), ()))
+        return _home(ServeOptions(port=0, home=named))
 
     assert home(None) is None
     monkeypatch.setenv("GEVAL_UNTRUSTED", "1")

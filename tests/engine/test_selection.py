@@ -120,33 +120,6 @@ def test_a_seed_alone_selects_nothing() -> None:
     assert not Selection(first=3).takes_all
 
 
-def test_what_is_written_tells_apart_whatever_selects_other_tests() -> None:
-    said = [
-        Selection(),
-        Selection(failing=frozenset()),
-        Selection(failing=frozenset({"a"})),
-        Selection(failing=frozenset({"b"})),
-        Selection(failing=frozenset({"a", "b"})),
-        Selection(sample=3),
-        Selection(sample=3, seed=1),
-        Selection(sample=4),
-        Selection(first=3),
-        Selection(first=0),
-        Selection(pattern="a"),
-        Selection(metadata=(("a", "1"),)),
-        Selection(providers="a"),
-        Selection(prompts="a"),
-    ]
-    written = [repr(selection.written) for selection in said]
-    assert len(set(written)) == len(said)
-    assert [selection.takes_all for selection in said] == [True] + [False] * (len(said) - 1)
-    assert Selection(seed=5).written == Selection().written == {}
-    assert Selection(failing=frozenset({"a"})).written == {
-        "--filter-failing": "ca978112ca1bbdca"
-    }  # stored with runs
-    assert Selection(failing=frozenset("abc")).written == Selection(failing=frozenset("cab")).written
-
-
 @pytest.mark.parametrize(
     ("one", "other", "are_alike"),
     [

@@ -17,7 +17,7 @@ from geval_cli.records import MetricSummary, Status
 from geval_cli.report.output import write_results_file
 from geval_cli.runs.evaluation import run_evaluation
 from geval_cli.runs.preparation import prepare
-from geval_cli.runs.requests import Resumption, RunRequest
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.resume import find_run, resume_run
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, SortOrder
@@ -58,7 +58,7 @@ def write_suite(folder: Path, **keys: Any) -> Path:
 def run(path: Path, **request: Any) -> str:
     prepared = prepare(RunRequest(path, {}, **request))
     with open_state(path.parent / ".geval", {}) as state:
-        resumed = resume_run(prepared, state.runs) if prepared.request.resume else None
+        resumed = resume_run(prepared, state.runs) if prepared.request.resumption else None
         report = asyncio.run(
             run_evaluation(prepared, state, listen=lambda event: None, stop=StopSignal(), resumed=resumed)
         )
@@ -173,7 +173,7 @@ def test_a_resumed_run_of_before_has_it_in_all_results(tmp_path: Path) -> None:
     run_id = run(path)
     without_default_metrics(tmp_path, keep=1)
 
-    assert run(path, resume=Resumption(run=run_id)) == run_id
+    assert run(path, resume_from=run_id) == run_id
 
     with RunStore.open_read_only(tmp_path / ".geval") as runs:
         report = load_report(runs, run_id)
@@ -186,7 +186,7 @@ def test_looking_at_a_run_of_before_changes_nothing_in_the_store(tmp_path: Path)
     run_id = run(path)
     without_default_metrics(tmp_path)
     before = stored_texts(tmp_path)
-    prepared = prepare(RunRequest(path, {}, resume=Resumption(run=run_id)))
+    prepared = prepare(RunRequest(path, {}, resume_from=run_id))
 
     with RunStore.open_read_only(tmp_path / ".geval") as runs:
         assert numbers(find_run(prepared, runs).kept.summary().metrics) == ALL
@@ -200,7 +200,7 @@ def test_a_metric_that_is_empty_in_a_test_stays_none(tmp_path: Path) -> None:
     tests = [{"vars": {"x": "one", "name": name}} for name in ("", "own")]
     path = write_suite(tmp_path, prompts=["{{ x }}"], defaultTest={"assert": checks}, tests=tests)
     run_id = run(path)
-    run(path, resume=Resumption(run=run_id))
+    run(path, resume_from=run_id)
 
     with RunStore.open_read_only(tmp_path / ".geval") as runs:
         assert [result.named_scores for result in load_report(runs, run_id).results()] == [{}, {"own": 0.8}]

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from geval_cli.runs.fingerprint import changes
+from geval_cli.runs.fingerprint import changes, deciding_options
+from geval_cli.runs.requests import RunRequest
 
 
 def said(before: Any, now: Any, **parts: Any) -> list[str]:
@@ -78,3 +80,66 @@ def test_parts_that_are_equal_are_not_told() -> None:
 def test_a_part_without_words_of_its_own_is_told_by_its_name() -> None:
     assert said({}, {}, suite=({"strict": "1"}, {"strict": "2"})) == ["strict"]
     assert said({}, {}, suite=({"vars": "1"}, {"vars": "2"})) == []
+
+
+def asked(**options: Any) -> RunRequest:
+    return RunRequest(Path("suite.yaml"), {}, **options)
+
+
+def test_options_tell_apart_whatever_selects_other_tests() -> None:
+    requests = [
+        asked(),
+        asked(failing=frozenset()),
+        asked(failing=frozenset({"a"})),
+        asked(failing=frozenset({"b"})),
+        asked(failing=frozenset({"a", "b"})),
+        asked(filter_sample=3),
+        asked(filter_sample=3, seed=1),
+        asked(filter_sample=4),
+        asked(filter_first=3),
+        asked(filter_first=0),
+        asked(filter_pattern="a"),
+        asked(filter_metadata=(("a", "1"),)),
+        asked(filter_providers="a"),
+        asked(filter_prompts="a"),
+    ]
+    written = [repr(deciding_options(request, {})) for request in requests]
+    assert len(set(written)) == len(requests)
+    assert [request.selection.takes_all for request in requests] == [True] + [False] * (len(requests) - 1)
+    assert deciding_options(asked(seed=5), {}) == deciding_options(asked(), {})
+    (first, second) = (asked(failing=frozenset(text)) for text in ("abc", "cab"))
+    assert deciding_options(first, {}) == deciding_options(second, {})
+
+
+def test_options_are_written_as_stored_runs_have_them() -> None:
+    always = {"--grader": None, "--scoring": None, "--samples": None, "--repeat": 1, "--dialect": "geval"}
+    found = {"repeats": 1, "dialect": "geval"}
+    assert list(deciding_options(asked(), found).items()) == list(always.items())
+    everything = asked(
+        grader="echo",
+        scoring="samples",
+        samples=3,
+        filter_providers="a",
+        filter_prompts="b",
+        filter_pattern="c",
+        filter_metadata=(("area", "billing"), ("x", "1=2")),
+        filter_failing="latest",
+        failing=frozenset("ab"),
+        filter_first=0,
+        filter_sample=2,
+    )
+    assert list(deciding_options(everything, found).items()) == [
+        ("--grader", "echo"),
+        ("--scoring", "samples"),
+        ("--samples", 3),
+        ("--repeat", 1),
+        ("--dialect", "geval"),
+        ("--filter-providers", "a"),
+        ("--filter-prompts", "b"),
+        ("--filter-pattern", "c"),
+        ("--filter-metadata", ["area=billing", "x=1=2"]),
+        ("--filter-failing", "7e18f737311b2dc3"),
+        ("--filter-first-n", 0),
+        ("--filter-sample", 2),
+        ("--seed", 0),
+    ]

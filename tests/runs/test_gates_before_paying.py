@@ -6,7 +6,6 @@ import pytest
 
 from geval_cli.assertions.registry import metric_name
 from geval_cli.cli.arguments import parse_share
-from geval_cli.engine.selection import Selection
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
@@ -101,7 +100,7 @@ def test_code_may_bring_metrics_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_a_filter_leaves_out_may_have_the_metric(tmp_path: Path) -> None:
-    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['ton.mean >= 0']\n", selection=Selection(first=1))
+    (found,) = problems_of(tmp_path, f"{SUITE}gates: ['ton.mean >= 0']\n", filter_first=1)
     assert found.severity is Severity.WARNING
 
 

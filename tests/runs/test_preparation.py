@@ -7,7 +7,7 @@ import pytest
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.runs.preparation import prepare
-from geval_cli.runs.requests import Resumption, RunRequest
+from geval_cli.runs.requests import RunRequest
 from geval_cli.store.state import CacheChoice
 
 SUITE = "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: hello}]}]\n"
@@ -31,7 +31,7 @@ def test_a_grader_that_nothing_uses_needs_no_key(suite: Path) -> None:
 
 
 def test_one_run_is_not_gone_on_with_under_several_configs(suite: Path) -> None:
-    requests = [RunRequest(suite, {}, resume=Resumption(run="latest"))] * 2
+    requests = [RunRequest(suite, {}, resume_from="latest")] * 2
     with pytest.raises(UsageError, match="names one run, and there are several configs"):
         run_configs(requests, RunDisplay(), home=suite.parent / "state", cache=CacheChoice())
     assert not (suite.parent / "state").exists()

@@ -55,7 +55,7 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def answered(record: type[Struct]) -> dict[str, Any]:
-    """Return the entry of `responses` for an answer that is one of `run_models.ANSWERS`."""
+    """Return the entry of `responses` for an answer that is one of `runs.ANSWERS`."""
     schema = {"$ref": f"#/components/schemas/{record.__name__}"}
     return {"description": record.__doc__, "content": {"application/json": {"schema": schema}}}
 

@@ -8,9 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
 from geval_cli.assertions.outcome import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.metric import DEFAULT_SAMPLES, Grade, JudgedCase, Metric
+from geval_cli.judge.metric import Grade, JudgedCase, Metric
 from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
@@ -163,7 +165,7 @@ def _case(asked: GEvalRequest) -> JudgedCase:
 
 
 def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str | None]:
-    """Return the yardstick, and what its criteria were derived from when none were sent."""
+    """Return the metric, and what its criteria were derived from when none were sent."""
     criteria, derived_from = asked.criteria or (), None
     if not criteria and not asked.evaluation_steps:
         what = " ".join(asked.name.replace("_", " ").split())
@@ -172,13 +174,12 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
         if asked.expected_output:
             criteria = (f"{criteria[0]} It should say the same as the expected output.",)
             derived_from = "name, expectedOutput"
-    scoring = settings.scoring or ("samples" if settings.samples else "auto")
-    metric = Metric(
-        name=asked.name,
+    # Texts of clients are no templates, so they are given as rendered ones and not as fields of the assertion.
+    metric = metric_from_spec(
+        GEvalFields(type="g-eval", metric=asked.name),
         criteria=criteria,
         evaluation_steps=asked.evaluation_steps,
-        scoring=scoring,
-        samples=settings.samples or DEFAULT_SAMPLES,
+        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, settings.samples),)),
     )
     return metric, derived_from
 

@@ -10,5 +10,5 @@ router = APIRouter(tags=["Server"])
 
 @router.get("/healthz", summary="Ask whether the server is there", operation_id="health")
 async def health() -> Response:
-    """`ok`, and the version. Needs no token and asks nothing else."""
+    """Answer `ok` and the version. Needs no token and asks nothing else."""
     return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")

@@ -15,7 +15,7 @@ _OPEN_OPERATIONS = frozenset({"health"})
 
 
 def describe_api(app: FastAPI, *, needs_token: bool, has_open_geval: bool = False) -> None:
-    """Have `app` describe itself, with how it says problems and, if there is one, the token."""
+    """Make `app` serve an OpenAPI document that includes its problem responses and the token, if there is one."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

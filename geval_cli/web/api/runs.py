@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import Struct
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model
 
 from geval_cli.records import SCHEMA_VERSION, CaseResult, JsonValue, RunRecord, RunSummary, to_json
 from geval_cli.report.json_file import json_document, json_text
+from geval_cli.runs.options import InApi, Option, RunOptions, declared_options, default_of
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import Scoring
+from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.web.api.described import answered, described
 from geval_cli.web.live_run import EventJson, run_json
-from geval_cli.web.live_runs import LiveRuns, RunChoices
+from geval_cli.web.live_runs import LiveRuns
 
 
 def _no_text(value: object) -> object:
@@ -26,14 +29,7 @@ def _no_text(value: object) -> object:
     return value
 
 
-_Number = BeforeValidator(_no_text)
-_UpToThousand = Annotated[int, Field(ge=1, le=1000), _Number]
-_UpToHundred = Annotated[int, Field(ge=1, le=100), _Number]
-
-
-class StartRequest(BaseModel):
-    """Which config to run, and what differs from it."""
-
+class _StartRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: str = Field(
@@ -42,14 +38,49 @@ class StartRequest(BaseModel):
         description="A config file, relative to the served folder.",
         examples=["gevalconfig.yaml"],
     )
-    grader: str | None = Field(None, min_length=1, description="Who judges, as `--grader`.")
-    scoring: Scoring | None = Field(None, description="How ratings become a score, as `--scoring`.")
-    samples: _UpToThousand | None = Field(None, description="Judge each output this many times.")
-    repeats: _UpToHundred = Field(1, description="Ask for each answer this many times.")
-    max_concurrency: _UpToThousand | None = Field(None, description="Most requests under way at once.")
-    reads_cache: StrictBool = Field(True, description="Whether answers of earlier runs may be used.")
-    fail_fast: StrictBool = Field(False, description="Stop at the first failure or error.")
-    variables: dict[str, str] = Field({}, description="Variables for every test, as `--var`.")
+
+    def options(self) -> RunOptions:
+        """Return how the run is to differ from what its config says."""
+        return RunOptions(**self.model_dump(exclude={"config"}))
+
+
+def start_request(options: type[RunOptions]) -> type[_StartRequest]:
+    """Return the body of a request for a run: a config, and the options that clients may set."""
+    types = get_type_hints(options, localns={"Scoring": Scoring, "Dialect": Dialect}, include_extras=True)
+    named: dict[str, Any] = {
+        field.name: _in_api(get_args(types[field.name])[0], default_of(field), option)
+        for field, option in declared_options(options)
+        if option.in_api is not None
+    }
+    return create_model(
+        "StartRequest",
+        __base__=_StartRequest,
+        __doc__="Which config to run, and what differs from it.",
+        **named,
+    )
+
+
+def _in_api(kind: Any, default: object, option: Option) -> tuple[Any, Any]:
+    """Return the type and the field of an option as a client sends it, with the limits of numbers and texts."""
+    said = option.in_api or InApi(option.help)
+    if said.default is not None:
+        kind, default = type(said.default), said.default
+    limits = Field(ge=option.minimum, le=said.maximum or option.maximum)
+    strict: dict[Any, Any] = {
+        int: Annotated[int, limits, BeforeValidator(_no_text)],
+        bool: StrictBool,
+        str: Annotated[str, Field(min_length=1)],
+    }
+    is_optional = NoneType in get_args(kind)
+    plain = get_args(kind)[0] if is_optional else kind
+    taken = strict.get(plain, plain)
+    return taken | None if is_optional else taken, Field(default, description=said.description)
+
+
+if TYPE_CHECKING:
+    StartRequest = _StartRequest
+else:
+    StartRequest = start_request(RunOptions)
 
 
 class StopRequest(BaseModel):
@@ -160,8 +191,7 @@ async def list_runs(
 )
 async def start_run(request: Request, asked: StartRequest) -> Response:
     """Check a config of the served folder and begin to run it. The answer comes when it runs, not when it is over."""
-    options = asked.model_dump(exclude={"config"})
-    run_id = await _live(request).start(asked.config, RunChoices(**options))
+    run_id = await _live(request).start(asked.config, asked.options())
     where = f"/api/runs/{run_id}"
     body = {"id": run_id, "url": where, "events": f"{where}/events", "results": f"{where}/results"}
     return Response(json_text(body), 201, {"location": where}, media_type="application/json")

@@ -35,7 +35,7 @@ def draft_problems(request: RunRequest, composed: ComposedSuite) -> list[Problem
 
 
 def problems_json(fields: Iterable[FieldProblem], problems: Iterable[Problem]) -> list[JsonValue]:
-    """Return problems for the page: those of fields whose text stands for nothing first, then those of the whole text.
+    """Return problems for the page: first those of fields that cannot be read, then those of the whole text.
 
     `list`, `index` and `field` say where the page shows it; lines of the first kind are those of the field.
     """

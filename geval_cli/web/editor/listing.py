@@ -41,7 +41,7 @@ class ListedSuite(Struct, frozen=True):
 
 
 def list_suites(folder: Path) -> list[ListedSuite]:
-    """The suites of a folder and the folders in it, by name; the first `LISTED_MAX`. Hidden folders are left out."""
+    """List the suites below a folder by name, at most `LISTED_MAX`. Hidden folders are left out."""
     found: list[ListedSuite] = []
     for path in _config_files(folder):
         suite = _listed(folder, path)
@@ -69,7 +69,7 @@ def _config_files(folder: Path) -> Iterator[Path]:
 
 
 def _has_address(path: Path) -> bool:
-    """Return whether a link can name it: on Linux names may be bytes that are no text."""
+    """Return whether a URL can name the file: on Linux a name may be bytes that are no text."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -87,7 +87,7 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         document, rules = read_with_rules(path, TRUSTED)
     except ConfigError:
         is_named = path.stem.startswith(("geval", "promptfooconfig")) and path.suffix != ".json"
-        return ListedSuite(name, "", 0, 0, None, "broken", details.st_mtime) if is_named else None
+        return _broken(name, details.st_mtime) if is_named else None
     except OSError:
         return None
     value = document.value
@@ -95,14 +95,18 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         return None
     described, tests = value.get("description"), value.get("tests")
     return ListedSuite(
-        name,
-        described if isinstance(described, str) else "",
-        _count(value.get("prompts")),
-        _count(value.get("providers")),
-        len(tests) if isinstance(tests, list) else None if tests else 0,
-        "ok" if rules.is_editable else str(rules.name),
-        details.st_mtime,
+        name=name,
+        description=described if isinstance(described, str) else "",
+        prompts=_count(value.get("prompts")),
+        providers=_count(value.get("providers")),
+        tests=len(tests) if isinstance(tests, list) else None if tests else 0,
+        state="ok" if rules.is_editable else str(rules.name),
+        modified_at=details.st_mtime,
     )
+
+
+def _broken(name: str, modified_at: float) -> ListedSuite:
+    return ListedSuite(name, "", prompts=0, providers=0, tests=None, state="broken", modified_at=modified_at)
 
 
 def _count(value: object) -> int:

@@ -186,7 +186,7 @@ def _changed(settings: ServerSettings, asked: CheckRequest) -> dict[str, Any]:
 
 
 def _base(settings: ServerSettings, asked: CheckRequest) -> SuiteFile | None:
-    """The file that a draft was made from; None when it is another by now and the draft does not bring it along."""
+    """Return the file that a draft was made from; None when it changed since and the draft does not hold it."""
     if asked.base is not None:
         return earlier_suite_file(settings.folder, asked.path, asked.base)
     if digest_on_disk(served_config(settings.folder, asked.path)) != asked.digest:

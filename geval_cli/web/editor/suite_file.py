@@ -39,7 +39,7 @@ class SuiteFile(Struct, frozen=True):
     has_mark: bool
 
     def written(self, text: str) -> bytes:
-        """Return the bytes that the file has with another text."""
+        """Return the bytes of the file with another text."""
         return (_BYTE_ORDER_MARK if self.has_mark else b"") + text.encode()
 
 
@@ -64,7 +64,7 @@ def open_suite_file(folder: Path, name: str) -> SuiteFile:
 
 
 def earlier_suite_file(folder: Path, name: str, text: str) -> SuiteFile:
-    """The suite `name` with the text that it had before somebody else changed it; `digest` is that of what is there.
+    """Return the suite `name` as it was before somebody else changed it; `digest` is that of the file now.
 
     Raises:
         RefusedError: what is there now is something else altogether, or `text` is no suite.
@@ -102,7 +102,7 @@ def digest_on_disk(path: Path) -> str:
 
 
 def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
-    """Replace a file's content by `content`, unless it is no longer what it was; the new digest.
+    """Replace a file's content by `content`, unless it changed meanwhile; return the new digest.
 
     The file's mode stays, and a reader sees the old content or the new one, nothing between.
 
@@ -125,7 +125,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
 
 
 def create_suite_file(folder: Path, name: str) -> str:
-    """Write a suite to begin with under a new name; the name with its suffix.
+    """Write a starter suite under a new name; return the name with its suffix.
 
     Raises:
         RefusedError: the name is taken or none, or the folder cannot be written to.

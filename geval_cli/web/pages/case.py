@@ -110,7 +110,7 @@ def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
 
 
 def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[str, float]]:
-    """Return the shares with those ratings of a short scale of whole numbers that got nothing."""
+    """Add the ratings with no share, where the scale is short and of whole numbers."""
     match bounds:
         case [int() | float() as low, int() | float() as high] if 0 < high - low < _SCALE_MAX:
             scale = {f"{low + step:g}": 0.0 for step in range(int(high - low) + 1)}
@@ -149,12 +149,12 @@ def chat_messages(rendered: str) -> list[Message]:
 
 
 def output_text(result: CaseResult) -> str:
-    """Return the output as it is read best: text as it came, anything else as JSON with line breaks."""
+    """Return the output for reading: text as it came, anything else as indented JSON."""
     return shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
 
 
 def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
-    """Return what was asked for on whose behalf, where anything was."""
+    """Return a row of usage for each role that asked for anything."""
     names = {"generation": "Model", "judge": "Judge"}
     return [(names[role.value], usage) for role, usage in result.usage.items() if usage.requests]
 

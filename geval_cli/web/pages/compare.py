@@ -50,7 +50,7 @@ class MetricPair(Struct, frozen=True):
 
 @router.get("/compare", response_class=HTMLResponse)
 def show_comparison(request: Request) -> Response:
-    """`?before=RUN&after=RUN`; with `?run=RUN&run=RUN` the one that began first is the earlier one."""
+    """Compare `?before=RUN&after=RUN`; of `?run=RUN&run=RUN` the one that began first is the earlier one."""
     runs = stored_runs(request)
     chosen = request.query_params.getlist("run")
     if chosen:

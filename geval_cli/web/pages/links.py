@@ -16,17 +16,17 @@ _PAGE_DIGITS_MAX = 9
 
 
 def run_link(run_id: str) -> str:
-    """Return where a run is shown."""
+    """Return the link to a run."""
     return f"/runs/{quote(run_id, safe='')}"
 
 
 def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
-    """Return where one case of a run is shown."""
+    """Return the link to one case of a run."""
     return f"{run_link(run_id)}/results/{case.test_index}/{case.repeat_index}/{case.column}"
 
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
-    """`path` with those values as its query that say something."""
+    """Return `path` with the given values as its query; empty ones are left out."""
     query = urlencode(
         {name: str(value) for name, value in values.items() if value not in (None, "")}, errors="replace"
     )

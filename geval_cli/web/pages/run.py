@@ -35,7 +35,7 @@ class Cell(Struct, frozen=True):
 
 @router.get("/runs")
 def go_to_runs() -> RedirectResponse:
-    """Return the list has a shorter address."""
+    """Redirect to the list of runs, which has a shorter address."""
     return RedirectResponse("/")
 
 
@@ -92,7 +92,7 @@ def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list
 
 
 def row_title(result: CaseResult) -> str:
-    """Return what a test is about: its description, else its variables in short, else its prompt."""
+    """Return the title of a test: its description, else its variables in short, else its prompt."""
     if result.description:
         return short_text(result.description, 160)
     return variables_line(result) or short_text(result.prompt.rendered, 160)

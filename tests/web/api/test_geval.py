@@ -12,6 +12,13 @@ from support.judge_server import STEPS, judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.web_server import KEY, HttpAnswer, RunningServer, judge_environ, running_server
 
+import geval_cli
+from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.specs.base import Scoring
+from geval_cli.web.api.geval import GEvalRequest, _metric
+from geval_cli.web.settings import ServerSettings
+
 NUMBERS = itertools.count(1)
 
 
@@ -360,3 +367,31 @@ class TestDocumentedCalls:
         assert set(answer) == {"score", "reason"}
         assert 0 <= answer["score"] <= 1
         assert isinstance(answer["reason"], str)
+
+
+@pytest.mark.parametrize("scoring", [None, "single", "samples"])
+@pytest.mark.parametrize("samples", [None, 3])
+def test_a_request_makes_the_metric_of_an_assertion(scoring: Scoring | None, samples: int | None) -> None:
+    settings = ServerSettings(folder=Path(), environ={}, scoring=scoring, samples=samples)
+    body = {
+        "name": "order",
+        "input": "q",
+        "actualOutput": "a",
+        "criteria": "as {{it}} is",
+        "evaluationSteps": ["x"],
+    }
+    metric, derived_from = _metric(GEvalRequest.model_validate(body), settings)
+    spec = GEvalFields(type="g-eval", metric="order", criteria="as {{it}} is", evaluation_steps=("x",))
+    choice = MetricDefaults(scoring=(ScoringChoice(scoring, samples),))
+    assert metric == metric_from_spec(spec, defaults=choice)
+    assert derived_from is None
+
+
+def test_one_function_makes_metrics() -> None:
+    package = Path(geval_cli.__file__).parent
+    makers = [
+        path.name
+        for path in package.rglob("*.py")
+        if re.search(r"(?<!class )\bMetric\(", path.read_text("utf-8"))
+    ]
+    assert makers == ["geval_metric.py"]

@@ -22,7 +22,8 @@ from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer
 from support.web_server import KEY, RunningServer, judge_environ, running_server
 
-from geval_cli.cli.serve import ServeOptions, serve
+from geval_cli.cli.options import ServeOptions
+from geval_cli.cli.serve import serve
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunStatus
 from geval_cli.store.runs import RunStore, StoredRun

@@ -1,0 +1,413 @@
+"""The options of a run, each declared once, with everything that anyone needs to know about it.
+
+A field of `RunOptions` is all there is to an option. From the fields the command line makes its parameters
+(`cli/options`) and the HTTP API its request model (`web/api/runs`); `runs/fingerprint` takes those that decide results.
+This module is loaded by `geval --help`, so it imports nothing that takes time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from geval_cli.specs.base import Scoring
+    from geval_cli.specs.dialect import Dialect
+
+
+class Group(StrEnum):
+    """The headings in `geval run --help`."""
+
+    RESULTS = "Results"
+    JUDGING = "Judging"
+    RUNNING = "Running"
+    CONFIG = "Config"
+    SELECTION = "Selection"
+    GATES = "Gates"
+    RESUMING = "Resuming"
+    BUDGET = "Budget"
+    CACHE = "Cache"
+    SAFETY = "Safety"
+    SERVER = "Server"
+
+
+@dataclass(frozen=True, slots=True)
+class InApi:
+    """How an option appears in the body of `POST /api/runs`, under the name of its field.
+
+    Attributes:
+        maximum: the largest number that a client may ask for, where that differs from the command line's.
+        default: what holds when a client leaves it out, where that differs from the field's default.
+    """
+
+    description: str
+    maximum: int | None = None
+    default: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known about an option beside its type and its default.
+
+    Attributes:
+        flags: how it is written on the command line, separated by a space; the long form stands last.
+        syntax: what its value looks like, as help shows it; it also chooses the parser (`cli/arguments.PARSERS`).
+        is_text: whether the command line takes a text that is parsed, rather than a value of the field's type.
+        is_negated: whether giving the flag makes the field false.
+        decides_results: whether it is part of a run's fingerprint, so that `--resume` refuses a changed one.
+        is_always_written: whether the fingerprint holds it when it is not given, as stored runs have it. Leave it false
+            for a new option: then the fingerprints of earlier runs stay what they are.
+        only_with: a field without which this one decides nothing.
+        in_api: how clients of the HTTP API set it; None when they cannot.
+    """
+
+    flags: str
+    help: str = ""
+    group: Group = Group.RUNNING
+    syntax: str | None = None
+    example: str | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    is_text: bool = False
+    is_negated: bool = False
+    is_hidden: bool = False
+    decides_results: bool = False
+    is_always_written: bool = False
+    only_with: str | None = None
+    in_api: InApi | None = None
+
+    @property
+    def name(self) -> str:
+        """The long form, `--max-cost`."""
+        return self.flags.split()[-1]
+
+
+GraderOption = Annotated[
+    str | None,
+    Option(
+        "--grader",
+        "Who judges, for example openai:gpt-4.1.",
+        Group.JUDGING,
+        syntax="PROVIDER",
+        decides_results=True,
+        is_always_written=True,
+        in_api=InApi("Who judges, as `--grader`."),
+    ),
+]
+ScoringOption = Annotated[
+    "Scoring | None",
+    Option(
+        "--scoring",
+        "auto, logprobs, samples or single.",
+        Group.JUDGING,
+        syntax="HOW",
+        is_text=True,
+        decides_results=True,
+        is_always_written=True,
+        in_api=InApi("How ratings become a score, as `--scoring`."),
+    ),
+]
+SamplesOption = Annotated[
+    int | None,
+    Option(
+        "--samples",
+        "Judge each output this many times.",
+        Group.JUDGING,
+        minimum=1,
+        maximum=1000,
+        decides_results=True,
+        is_always_written=True,
+        in_api=InApi("Judge each output this many times."),
+    ),
+]
+EnvFileOption = Annotated[
+    Path | None, Option("--env-file", "Read environment variables from this file.", Group.CONFIG)
+]
+HomeOption = Annotated[
+    Path | None,
+    Option(
+        "--home",
+        "Where runs and cache are kept. [default: $GEVAL_HOME or .geval]",
+        Group.CACHE,
+        syntax="FOLDER",
+    ),
+]
+"""These five are shared with `geval serve`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What somebody says about a run beside its config. Help and fingerprint keep the order of the fields."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write results: .json, .jsonl, .csv, .html, .md, .junit.xml; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    is_verbose: Annotated[
+        bool,
+        Option("-v --verbose", "Show passed assertions too, with the judge's steps.", Group.RESULTS),
+    ] = False
+    shows_progress: Annotated[
+        bool, Option("--no-progress", "No progress display.", Group.RESULTS, is_negated=True)
+    ] = True
+    log_file: Annotated[
+        Path | None,
+        Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
+    ] = None
+
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+
+    repeats: Annotated[
+        int | None,
+        Option(
+            "--repeat",
+            "Run every test this many times.",
+            minimum=1,
+            maximum=1000,
+            decides_results=True,
+            is_always_written=True,
+            in_api=InApi("Ask for each answer this many times.", maximum=100, default=1),
+        ),
+    ] = None
+    max_concurrency: Annotated[
+        int | None,
+        Option(
+            "-j --max-concurrency",
+            "Most requests under way at once.",
+            minimum=1,
+            in_api=InApi("Most requests under way at once.", maximum=1000),
+        ),
+    ] = None
+    fail_fast: Annotated[
+        bool,
+        Option(
+            "--fail-fast",
+            "Stop at the first failure or error.",
+            in_api=InApi("Stop at the first failure or error."),
+        ),
+    ] = False
+    plan: Annotated[bool, Option("--plan", "Say what a run would ask and cost; send nothing.")] = False
+    watch: Annotated[bool, Option("--watch", "Run again when a file in the config's folder changes.")] = False
+
+    dialect: Annotated[
+        "Dialect | None",
+        Option(
+            "--dialect",
+            "geval or promptfoo. [default: as the config says itself]",
+            Group.CONFIG,
+            syntax="DIALECT",
+            is_text=True,
+            decides_results=True,
+            is_always_written=True,
+        ),
+    ] = None
+    merge: Annotated[
+        bool, Option("--merge", "Join the configs into one suite, as promptfoo does.", Group.CONFIG)
+    ] = False
+    variables: Annotated[
+        Mapping[str, str],
+        Option(
+            "--var",
+            "Set a variable in every test.",
+            Group.CONFIG,
+            syntax="NAME=VALUE",
+            example="city=Paris",
+            is_text=True,
+            decides_results=True,
+            in_api=InApi("Variables for every test, as `--var`."),
+        ),
+    ] = field(default_factory=dict)
+    env_file: EnvFileOption = None
+
+    filter_providers: Annotated[
+        str | None,
+        Option(
+            "--filter-providers",
+            "Only providers with such an id or label.",
+            Group.SELECTION,
+            syntax="REGEX",
+            decides_results=True,
+        ),
+    ] = None
+    filter_prompts: Annotated[
+        str | None,
+        Option(
+            "--filter-prompts",
+            "Only prompts with such an id or label.",
+            Group.SELECTION,
+            syntax="REGEX",
+            decides_results=True,
+        ),
+    ] = None
+    filter_pattern: Annotated[
+        str | None,
+        Option(
+            "--filter-pattern",
+            "Only tests described like this.",
+            Group.SELECTION,
+            syntax="REGEX",
+            decides_results=True,
+        ),
+    ] = None
+    filter_metadata: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "--filter-metadata",
+            "Only tests with this metadata; repeatable.",
+            Group.SELECTION,
+            syntax="NAME=VALUE",
+            example="area=billing",
+            is_text=True,
+            decides_results=True,
+        ),
+    ] = ()
+    filter_failing: Annotated[
+        str | None,
+        Option(
+            "--filter-failing",
+            "Only tests that failed or errored in a run or file.",
+            Group.SELECTION,
+            syntax="RUN",
+            decides_results=True,
+        ),
+    ] = None
+    filter_first: Annotated[
+        int | None,
+        Option(
+            "--filter-first-n",
+            "Only the first tests.",
+            Group.SELECTION,
+            syntax="N",
+            minimum=0,
+            decides_results=True,
+        ),
+    ] = None
+    filter_sample: Annotated[
+        int | None,
+        Option(
+            "--filter-sample",
+            "Only this many tests, drawn at random.",
+            Group.SELECTION,
+            syntax="N",
+            minimum=0,
+            decides_results=True,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Option(
+            "--seed",
+            "Another seed draws another sample.",
+            Group.SELECTION,
+            decides_results=True,
+            is_always_written=True,
+            only_with="filter_sample",
+        ),
+    ] = 0
+    allows_empty: Annotated[
+        bool, Option("--allow-empty", "It is fine when no test is selected.", Group.SELECTION)
+    ] = False
+
+    fail_under: Annotated[
+        float | None,
+        Option(
+            "--fail-under",
+            "Pass when at least this share of all cases passes: 0.9 or 90%.",
+            Group.GATES,
+            syntax="SHARE",
+            is_text=True,
+        ),
+    ] = None
+    max_errors: Annotated[
+        int | None,
+        Option("--max-errors", "With gates: how many cases may error. [0]", Group.GATES, minimum=0),
+    ] = None
+
+    resume_latest: Annotated[
+        bool, Option("--resume", "Resume the latest unfinished run of this config.", Group.RESUMING)
+    ] = False
+    resume_from: Annotated[
+        str | None, Option("--resume-from", "Resume this run.", Group.RESUMING, syntax="RUN")
+    ] = None
+    retry_errors: Annotated[
+        bool, Option("--retry-errors", "Do the errored cases of the latest run again.", Group.RESUMING)
+    ] = False
+
+    max_cost: Annotated[
+        float | None,
+        Option("--max-cost", "Stop when this much is spent.", Group.BUDGET, syntax="USD", example="2.50"),
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after this many requests.", Group.BUDGET, minimum=0)
+    ] = None
+
+    reads_cache: Annotated[
+        bool,
+        Option(
+            "--no-cache",
+            "Use no answers from earlier runs.",
+            Group.CACHE,
+            is_negated=True,
+            in_api=InApi("Whether answers of earlier runs may be used."),
+        ),
+    ] = True
+    is_offline: Annotated[
+        bool,
+        Option("--offline", "Only the cache answers; nothing is sent, no key is needed.", Group.CACHE),
+    ] = False
+    cache_folder: Annotated[
+        Path | None,
+        Option("--cache-dir", "Where the cache is. [default: the home folder]", Group.CACHE, syntax="FOLDER"),
+    ] = None
+    cache_ttl: Annotated[
+        str | None,
+        Option(
+            "--cache-ttl", "Use answers up to this age: 12h, 30d, never. [14d]", Group.CACHE, syntax="AGE"
+        ),
+    ] = None
+    home: HomeOption = None
+
+    untrusted: Annotated[
+        bool,
+        Option(
+            "--untrusted",
+            "For a stranger's config: no code, no environment values, no files elsewhere, known vendors only."
+            " With =strict also refused where the kernel cannot confine it.",
+            Group.SAFETY,
+        ),
+    ] = False
+    # The parser of options knows no flag with an optional value; `cli/main` spells `--untrusted=strict` like this.
+    untrusted_strict: Annotated[bool, Option("--untrusted-strict", group=Group.SAFETY, is_hidden=True)] = (
+        False
+    )
+
+
+def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
+    """Yield the options that a record declares, in its order."""
+    for declared in fields(record):
+        found = next((item for item in metadata_of(declared.type) if isinstance(item, Option)), None)
+        if found is not None:
+            yield declared, found
+
+
+def metadata_of(annotation: Any) -> tuple[Any, ...]:
+    """Return what an annotation says beside the type. Types stay unevaluated: some are costly to import."""
+    return getattr(annotation, "__metadata__", ())
+
+
+def default_of(declared: Field[Any]) -> Any:
+    """Return the default of a field."""
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
+
+
+def values_of(options: RunOptions) -> dict[str, Any]:
+    """Return every option by the name of its field."""
+    return {declared.name: getattr(options, declared.name) for declared in fields(RunOptions)}

@@ -1,0 +1,162 @@
+"""An option of a run is declared once: everything that takes, shows or records options reads the declaration."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from geval_cli.cli.app import app
+from geval_cli.cli.options import GroupedCommand, declared
+from geval_cli.runs.fingerprint import deciding_options
+from geval_cli.runs.options import Group, InApi, Option, RunOptions, declared_options, default_of
+from geval_cli.runs.requests import RunRequest
+from geval_cli.web.api.runs import start_request
+
+DECLARED = list(declared_options(RunOptions))
+BY_FLAG = {option.name: field.name for field, option in DECLARED}
+DOCS = "\n".join(
+    path.read_text(encoding="utf-8")
+    for root in [Path(__file__).parents[2]]
+    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargerOptions(RunOptions):
+    """The options, and one more."""
+
+    temperature: Annotated[
+        int | None,
+        Option(
+            "-t --temperature",
+            "How warm it is.",
+            Group.JUDGING,
+            minimum=0,
+            maximum=5,
+            decides_results=True,
+            in_api=InApi("How warm it is, as a number.", maximum=3),
+        ),
+    ] = None
+
+
+def run_words(record: type[Any], *words: str) -> tuple[list[Any], str]:
+    """Give a command with the options of `record` some words; the records that it was called with, and its output."""
+    seen: list[Any] = []
+    command_app = typer.Typer(rich_markup_mode=None)
+
+    @command_app.command(cls=GroupedCommand)
+    @declared(record)
+    def command(given: Any) -> None:
+        seen.append(given)
+
+    done = CliRunner().invoke(command_app, list(words), catch_exceptions=False)
+    return seen, done.output
+
+
+def test_a_declared_field_is_all_that_a_new_option_needs() -> None:
+    [given], _ = run_words(LargerOptions, "-t", "4")
+    assert given == LargerOptions(temperature=4)
+    assert "Invalid value for '-t'" in run_words(LargerOptions, "--temperature", "6")[1]
+    _, shown = run_words(LargerOptions, "--help")
+    assert re.search(r"^Judging:\n  -t, --temperature .*How warm it is", shown, re.MULTILINE)
+
+    model = start_request(LargerOptions)
+    schema = model.model_json_schema()["properties"]["temperature"]
+    assert (schema["description"], schema["default"]) == ("How warm it is, as a number.", None)
+    assert schema["anyOf"][0] == {"type": "integer", "minimum": 0, "maximum": 3}
+
+    @dataclass(frozen=True)
+    class LargerRequest(RunRequest, LargerOptions):
+        pass
+
+    plain, warm = LargerRequest(Path(), {}), LargerRequest(Path(), {}, temperature=0)
+    earlier = deciding_options(RunRequest(Path(), {}), {})
+    assert deciding_options(plain, {}) == earlier
+    assert deciding_options(warm, {}) == {**earlier, "--temperature": 0}
+
+
+def other_values(name: str) -> Iterator[tuple[list[str], Any]]:
+    """Yield words that give an option, and what it then is."""
+    default = default_of(next(field for field, _ in DECLARED if field.name == name))
+    option = next(option for field, option in DECLARED if field.name == name)
+    texts: dict[str | None, tuple[str, Any]] = {
+        "FILE": ("a.json", Path("a.json")),
+        "FOLDER": ("here", Path("here")),
+        "HOW": ("single", "single"),
+        "DIALECT": ("promptfoo", "promptfoo"),
+        "SHARE": ("90%", 0.9),
+        "USD": ("2.5", 2.5),
+        "NAME=VALUE": ("a=b=c", ("a", "b=c")),
+        "REGEX": ("^a", "^a"),
+        "AGE": ("2d", "2d"),
+        "RUN": ("latest", "latest"),
+        "PROVIDER": ("echo", "echo"),
+    }
+    word, value = texts.get(option.syntax, ("3", 3))
+    if name == "env_file":
+        word, value = ".env", Path(".env")
+    if isinstance(default, dict):
+        value = {"a": "b=c"}
+    elif isinstance(default, tuple):
+        value = (value, value)
+    for flag in option.flags.split():
+        if isinstance(default, bool):
+            yield [flag], not default
+        else:
+            yield [flag, word] * (2 if isinstance(default, tuple) else 1), value
+
+
+@pytest.mark.parametrize("name", BY_FLAG.values())
+def test_every_option_reaches_the_record_of_a_run(name: str) -> None:
+    for words, value in other_values(name):
+        [given], _ = run_words(RunOptions, *words)
+        assert given == RunOptions(**{name: value})
+
+
+def test_every_option_is_in_help_once_under_its_heading() -> None:
+    shown = CliRunner().invoke(app, ["run", "--help"]).output
+    sections = re.split(r"^(\w+):\n", shown, flags=re.MULTILINE)
+    by_heading = dict(zip(sections[1::2], sections[2::2], strict=True))
+    assert len(by_heading) == len(sections) // 2, "a heading stands twice"
+    for _, option in DECLARED:
+        found = [
+            heading
+            for heading, text in by_heading.items()
+            if re.search(rf"^  (-\w, )?{option.name}\b(?!-)", text, re.M)
+        ]
+        assert found == ([] if option.is_hidden else [option.group]), option.name
+
+
+def test_every_option_is_in_the_docs() -> None:
+    shown = [option for _, option in DECLARED if not option.is_hidden]
+    assert [option.name for option in shown if not any(map(stands_in_docs, option.flags.split()))] == []
+
+
+def stands_in_docs(flag: str) -> bool:
+    return re.search(rf"(?<![\w-]){flag}(?![\w-])", DOCS) is not None
+
+
+def test_the_api_takes_the_options_that_are_marked_and_no_other() -> None:
+    marked = {field.name for field, option in DECLARED if option.in_api}
+    assert marked == start_request(RunOptions).model_fields.keys() - {"config"}
+    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    assert [name for name in marked if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("name", BY_FLAG.values())
+def test_a_fingerprint_changes_with_the_options_that_decide_results_and_no_other(name: str) -> None:
+    def written(**options: Any) -> Any:
+        # Without a sample a seed decides nothing.
+        request = RunRequest(Path(), {}, **{"filter_sample": 1, **options})
+        return deciding_options(request, {}), request.variables
+
+    option = next(option for field, option in DECLARED if field.name == name)
+    [(_, value), *_] = other_values(name)
+    looked_up: dict[str, Any] = {"failing": frozenset("a")} if name == "filter_failing" else {}
+    changes = written(**{name: value}, **looked_up) != written()
+    assert changes is option.decides_results
