@@ -46,7 +46,7 @@ check: $(STAMP)
 
 # The parts of pages and files that are made from the code.
 docs: $(STAMP)
-	@$(BIN)/python -m tests.support.generated
+	@$(BIN)/python -m pytest -q -n 0 tests/test_generated.py --update-expected
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks

@@ -41,7 +41,7 @@ class Assertion(Spec):
 
     Attributes:
         value_form: how `value` is read; None takes it as it stands.
-        value_may_be_null: null is a value of its own and not an policy.
+        value_may_be_null: null is a value of its own and not an oversight.
         threshold_is_score: `threshold` is the lowest score that passes; otherwise a limit on another scale.
         compares_outputs: all outputs of a test are judged together, by `judge_row`.
         needs_logprobs: the model under test is asked for the probabilities of its tokens.

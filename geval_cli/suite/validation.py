@@ -126,7 +126,7 @@ def read_fields(
         place: where.
         what: names the part in messages, with its article ("a test").
         reading: takes the problems.
-        nullable: fields for which null is a value and not an policy.
+        nullable: fields for which null is a value and not an oversight.
     """
     if not isinstance(value, dict):
         reading.report(f"{what} must be a mapping, found {describe_value(value)}", place.value())
