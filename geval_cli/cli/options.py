@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+_ENDINGS = ".json, .jsonl, .csv, .html, .md, .junit.xml"
+"""The keys of `report.output.FORMATS`, which nothing needs to import until a report is written; a test compares them."""
+
 Configs = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -55,7 +58,7 @@ ResultsFiles = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write results: .json, .jsonl, .csv, .html, .md, .junit.xml; repeatable.",
+        help=f"Write results: {_ENDINGS}; repeatable.",
     ),
 ]
 MaxConcurrency = Annotated[
@@ -185,7 +188,7 @@ ReportFiles = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write it to a file: .json, .jsonl, .csv, .html, .md, .junit.xml.",
+        help=f"Write it to a file: {_ENDINGS}.",
     ),
 ]
 ShowPassed = Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")]
