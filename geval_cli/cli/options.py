@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 _ENDINGS = ".json, .jsonl, .csv, .html, .md, .junit.xml"
-"""The keys of `report.output.FORMATS`, which nothing needs to import until a report is written; a test compares them."""
+"""The endings in `report.output.FORMATS`, which would take long to import here; a test compares them."""
 
 Configs = Annotated[
     list[Path] | None,

@@ -14,7 +14,7 @@ _LISTS = {
 
 
 def name_lists(text: str) -> str:
-    """Put names in the place of lists that are complete and in order; one with a gap stays, and shows as a difference."""
+    """Put names in the place of lists that are complete and in order; one with a gap stays and shows."""
     for name, items in _LISTS.items():
         text = re.sub(r",\s+".join(map(re.escape, items)) + r"(?![\w-])", name, text)
     return text
