@@ -5,13 +5,14 @@ A page holds such a part between `<!-- generated: NAME -->` and `<!-- end of NAM
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.providers.preset_table import PRESETS, Preset
 from geval_cli.suite.json_schema import config_json_schema
 
 ROOT = Path(__file__).parents[1]
@@ -23,8 +24,7 @@ def assertion_table() -> str:
     for name in ASSERTION_TYPES:
         classes.setdefault(ASSERTION_TYPES[name], []).append(name)
     rows = (
-        f"| {', '.join(f'`{name}`' for name in names)} | {summary_of(spec)} | {needs_of(spec)} |"
-        for spec, names in classes.items()
+        f"| {in_code(names)} | {summary_of(spec)} | {needs_of(spec)} |" for spec, names in classes.items()
     )
     return "\n".join(("| types | what is checked | needs |", "| --- | --- | --- |", *rows))
 
@@ -51,6 +51,30 @@ def needs_of(spec: type[Assertion]) -> str:
     return ", ".join(found)
 
 
+def vendor_table() -> str:
+    """Every preset: what an id looks like, where its key is looked up, and where requests go."""
+    rows = (
+        f"| `{name}:MODEL` | {preset.title}: `{preset.example}` | {key_of(preset)} | {address_of(preset)} |"
+        for name, preset in PRESETS.items()
+    )
+    return "\n".join(("| id | what it is | key | address |", "| --- | --- | --- | --- |", *rows))
+
+
+def key_of(preset: Preset) -> str:
+    names = in_code(preset.key_envs)
+    return names if preset.needs_key else f"none needed ({names})"
+
+
+def address_of(preset: Preset) -> str:
+    account = f"`account_id`, or {in_code(preset.account_envs)}; " if preset.account_url else ""
+    fixed = f"`{preset.base_url or 'base_url'}`"
+    return account + fixed + (f", or {in_code(preset.base_url_envs)}" if preset.base_url_envs else "")
+
+
+def in_code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def with_part(page: str, name: str, text: str) -> str:
     """Return the page with `text` between the marks of this name."""
     begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
@@ -60,6 +84,7 @@ def with_part(page: str, name: str, text: str) -> str:
 
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
+    "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"
     ),

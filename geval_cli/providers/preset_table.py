@@ -9,6 +9,28 @@ from msgspec import Struct
 WireFormat = Literal["openai", "azure", "anthropic", "google"]
 
 
+class WireRules(Struct, frozen=True):
+    """What tells the API of one vendor from that of another before a request is written.
+
+    Attributes:
+        module: the module of `providers.wire` whose `build` makes the provider.
+        key_header: the header that holds the key; `authorization` holds it as a bearer token.
+        path: where requests go, below `base_url`, with `{model}`; empty for OpenAI's APIs, which have several.
+    """
+
+    module: str
+    key_header: str = "authorization"
+    path: str = ""
+
+
+WIRE_FORMATS: Mapping[WireFormat, WireRules] = {
+    "openai": WireRules("openai"),
+    "azure": WireRules("openai", "api-key"),
+    "anthropic": WireRules("anthropic", "x-api-key", "/v1/messages"),
+    "google": WireRules("google", "x-goog-api-key", "/v1beta/models/{model}:generateContent"),
+}
+
+
 class Preset(Struct, frozen=True):
     """A model server that geval knows.
 
