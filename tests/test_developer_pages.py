@@ -61,8 +61,16 @@ def _exists(word: str) -> bool:
         if word.endswith("()") or re.fullmatch(r"[A-Z]\w*[a-z]\w*|[A-Z]+_[A-Z_]+", parts[0]):
             return set(parts) <= all_names() | NOT_OURS
     if re.fullmatch(r"[\w.-]+/[\w./-]*", word) and not NOT_FILES.search(word):
-        return any((folder / word).exists() for folder in (ROOT, PACKAGE))
+        return _is_file(word)
+    if re.fullmatch(r"\w+\.py", word):
+        return any(list((ROOT / folder).rglob(word)) for folder in ("geval_cli", "tests"))
     return True
+
+
+def _is_file(name: str) -> bool:
+    """Whether a path leads to something from the top, from the package, from the tests, or from a room."""
+    starts = (ROOT, PACKAGE, ROOT / "tests", *(path for path in PACKAGE.iterdir() if path.is_dir()))
+    return any((start / name).exists() for start in starts)
 
 
 def _is_in_a_room(parts: list[str]) -> bool:
