@@ -205,7 +205,7 @@ def test_a_missing_folder_is_an_output_error(tmp_path: Path) -> None:
 
 def test_an_unknown_ending_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="no results format"):
-        open_results_file(Path("results.txt"))
+        open_results_file(Path("results.unknown"))
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
