@@ -1,23 +1,36 @@
-# Everything a developer or CI runs. Needs only Python 3.11+ (with pip and venv), make and git.
-# `make test PYTHON=/path/to/python3.13` tries another Python, in an environment of its own.
+# Everything a developer or CI runs. Needs only Python 3.11+ with pip, make and git; what else is needed is installed
+# into .venv. `make test PYTHON=/path/to/python3.13` tries another Python, in an environment of its own.
 PYTHON ?= python3
 VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(VERSION))
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is installed: geval with its local model, which is all that the demo needs; and everything for development.
+RUNTIME := $(VENV)/.installed-runtime
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check docs bench soak clean
 .DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing geval and its development tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[local,server,js,text-metrics,xlsx,pdf,socks,compression]" --group dev
+# Debian's Python has `venv` but not what puts pip into one; its own pip does that as well.
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	&& $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check pip; }
+
+$(RUNTIME): pyproject.toml | $(BIN)/python
+	@echo "installing geval into $(VENV) ..."
+	@$(INSTALL) --editable ".[local]"
 	@touch $@
 
+$(STAMP): pyproject.toml | $(BIN)/python
+	@echo "installing geval and its development tools into $(VENV) ..."
+	@$(INSTALL) "pip>=25.1"
+	@$(INSTALL) --editable ".[local,server,js,text-metrics,xlsx,pdf,socks,compression]" --group dev
+	@touch $(RUNTIME) $@
+
 # A real run with a real model: exit code 0 or 1 (judged, good or bad) is a working geval; anything else is not.
-demo: $(STAMP)
+demo: $(RUNTIME)
 	@$(BIN)/geval models pull smollm2
 	@$(BIN)/geval run examples/configs/quickstart.yaml; code=$$?; \
 	echo "geval's exit code: $$code"; \
@@ -30,6 +43,10 @@ test: check
 check: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+
+# The parts of pages and files that are made from the code.
+docs: $(STAMP)
+	@$(BIN)/python -m pytest -q -n 0 tests/test_generated.py --update-expected
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks

@@ -15,33 +15,36 @@ PACKAGE = Path(__file__).parents[1] / "geval_cli"
 ROOMS = (
     {
         "version",
-        "errors",
-        "patterns",
-        "json_codec",
-        "records",
-        "record_reading",
-        "events",
-        "numbers",
-        "metrics",
-        "statistics",
+        "errors",  # exceptions, problems with their place, exit codes
+        "patterns",  # regular expressions, compiled at their first use
+        "json_codec",  # fast JSON text
+        "records",  # what is asked, answered and found
+        "record_reading",  # records from JSON
+        "events",  # what a run tells while it runs
+        "numbers",  # scores and money in words
+        "metrics",  # sums of scores by name
+        "statistics",  # intervals and quantiles
     },
-    {"source"},
-    {"specs"},
-    {"templating"},
-    {"scripting"},
-    {"providers"},
-    {"store"},
-    {"gateway"},
-    {"judge"},
-    {"assertions"},
-    {"suite"},
-    {"engine"},
-    {"report"},
-    {"runs"},
-    {"library", "web"},
-    {"cli"},
+    {"source"},  # documents with positions, files, secrets, access
+    {"specs"},  # a config's parts as models
+    {"templating"},  # Jinja2 in a sandbox
+    {"scripting"},  # code that a config names
+    {"providers"},  # from a request to an answer
+    {"store"},  # runs, results and answers in SQLite
+    {"gateway"},  # layers around every model call
+    {"judge"},  # G-Eval: prompts, replies, ratings
+    {"assertions"},  # one class a type
+    {"suite"},  # from a config file to the typed suite
+    {"engine"},  # a run in memory
+    {"report"},  # tables and files
+    {"runs"},  # use cases, and where the parts are put together
+    {"library", "web"},  # fronts, which do not know each other
+    {"cli"},  # the front that may start the others
 )
-"""Lowest first. A module may import its own room and lower ones; the package's `__init__` may import anything."""
+"""Lowest first. A module imports its own room and lower ones, those of the lowest floor each other too.
+
+The package's `__init__` may import anything. docs/architecture.md shows the same list.
+"""
 
 THIRD_PARTY_HOMES = {
     "typer": {"cli"},
@@ -62,6 +65,7 @@ THIRD_PARTY_HOMES = {
     "sqlglot": {"assertions"},
     "rapidfuzz": {"assertions"},
 }
+"""The rooms that may import a library; one that is not named here may stand anywhere."""
 
 HIDDEN_IMPORTS_ALLOWED = {"cli", "library", "__init__"}
 """Rooms that import own modules inside functions, for start-up time; registries anywhere may too."""

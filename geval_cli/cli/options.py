@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from geval_cli.runs.options import (
+    RESULTS_ENDINGS,
     EnvFileOption,
     GraderOption,
     Group,
@@ -65,7 +66,7 @@ ReportFiles = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write it to a file: .json, .jsonl, .csv, .html, .md, .junit.xml.",
+        help=f"Write it to a file: {RESULTS_ENDINGS}.",
     ),
 ]
 ShowPassed = Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")]

@@ -9,6 +9,28 @@ from msgspec import Struct
 WireFormat = Literal["openai", "azure", "anthropic", "google"]
 
 
+class WireRules(Struct, frozen=True):
+    """What tells the API of one vendor from that of another before a request is written.
+
+    Attributes:
+        module: the module of `providers.wire` whose `build` makes the provider.
+        key_header: the header that holds the key; `authorization` holds it as a bearer token.
+        path: where requests go, below `base_url`, with `{model}`; empty for OpenAI's APIs, which have several.
+    """
+
+    module: str
+    key_header: str = "authorization"
+    path: str = ""
+
+
+WIRE_FORMATS: Mapping[WireFormat, WireRules] = {
+    "openai": WireRules("openai"),
+    "azure": WireRules("openai", "api-key"),
+    "anthropic": WireRules("anthropic", "x-api-key", "/v1/messages"),
+    "google": WireRules("google", "x-goog-api-key", "/v1beta/models/{model}:generateContent"),
+}
+
+
 class Preset(Struct, frozen=True):
     """A model server that geval knows.
 
@@ -21,6 +43,7 @@ class Preset(Struct, frozen=True):
         needs_key: False where a key is sent only if there is one.
         account_url, account_envs: where the API of an `{account}` begins, for vendors that have an address for each,
             and the variables that may hold the account.
+        price_vendor: the vendor's name in the list prices of genai-prices; empty where it lists none.
     """
 
     title: str
@@ -32,6 +55,7 @@ class Preset(Struct, frozen=True):
     needs_key: bool = True
     account_url: str = ""
     account_envs: tuple[str, ...] = ()
+    price_vendor: str = ""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -41,6 +65,7 @@ PRESETS: Mapping[str, Preset] = {
         ("OPENAI_API_KEY",),
         "openai:gpt-4.1",
         ("OPENAI_BASE_URL", "OPENAI_API_BASE_URL"),
+        price_vendor="openai",
     ),
     "anthropic": Preset(
         "Anthropic",
@@ -49,6 +74,7 @@ PRESETS: Mapping[str, Preset] = {
         "anthropic:claude-sonnet-4-5",
         ("ANTHROPIC_BASE_URL",),
         "anthropic",
+        price_vendor="anthropic",
     ),
     "azure": Preset(
         "Azure OpenAI (the id names the deployment)",
@@ -75,29 +101,47 @@ PRESETS: Mapping[str, Preset] = {
         needs_key=False,
     ),
     "openrouter": Preset(
-        "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter:openai/gpt-4.1"
+        "OpenRouter",
+        "https://openrouter.ai/api/v1",
+        ("OPENROUTER_API_KEY",),
+        "openrouter:openai/gpt-4.1",
+        price_vendor="openrouter",
     ),
     "groq": Preset(
-        "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "groq:llama-3.3-70b-versatile"
+        "Groq",
+        "https://api.groq.com/openai/v1",
+        ("GROQ_API_KEY",),
+        "groq:llama-3.3-70b-versatile",
+        price_vendor="groq",
     ),
     "deepseek": Preset(
-        "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek:deepseek-chat"
+        "DeepSeek",
+        "https://api.deepseek.com/v1",
+        ("DEEPSEEK_API_KEY",),
+        "deepseek:deepseek-chat",
+        price_vendor="deepseek",
     ),
     "mistral": Preset(
-        "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral:mistral-large-latest"
+        "Mistral",
+        "https://api.mistral.ai/v1",
+        ("MISTRAL_API_KEY",),
+        "mistral:mistral-large-latest",
+        price_vendor="mistral",
     ),
-    "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4"),
+    "xai": Preset("xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai:grok-4", price_vendor="x-ai"),
     "together": Preset(
         "Together AI",
         "https://api.together.xyz/v1",
         ("TOGETHER_API_KEY",),
         "together:meta-llama/Llama-3.3-70B-Instruct-Turbo",
+        price_vendor="together",
     ),
     "fireworks": Preset(
         "Fireworks AI",
         "https://api.fireworks.ai/inference/v1",
         ("FIREWORKS_API_KEY",),
         "fireworks:accounts/fireworks/models/llama-v3p1-8b-instruct",
+        price_vendor="fireworks",
     ),
     "google": Preset(
         "Google's Gemini API",
@@ -106,18 +150,28 @@ PRESETS: Mapping[str, Preset] = {
         "google:gemini-2.5-flash",
         ("GOOGLE_API_BASE_URL",),
         "google",
+        price_vendor="google",
     ),
     "perplexity": Preset(
-        "Perplexity", "https://api.perplexity.ai", ("PERPLEXITY_API_KEY",), "perplexity:sonar"
+        "Perplexity",
+        "https://api.perplexity.ai",
+        ("PERPLEXITY_API_KEY",),
+        "perplexity:sonar",
+        price_vendor="perplexity",
     ),
     "cohere": Preset(
         "Cohere",
         "https://api.cohere.ai/compatibility/v1",
         ("COHERE_API_KEY",),
         "cohere:command-a-03-2025",
+        price_vendor="cohere",
     ),
     "cerebras": Preset(
-        "Cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), "cerebras:llama3.1-8b"
+        "Cerebras",
+        "https://api.cerebras.ai/v1",
+        ("CEREBRAS_API_KEY",),
+        "cerebras:llama3.1-8b",
+        price_vendor="cerebras",
     ),
     "github": Preset(
         "GitHub Models", "https://models.github.ai/inference", ("GITHUB_TOKEN",), "github:openai/gpt-4.1"

@@ -24,6 +24,7 @@ from geval_cli.providers.preset_table import (
     MEDIA_FAMILIES,
     OTHER_MODES,
     PRESETS,
+    WIRE_FORMATS,
     OtherMode,
     Preset,
 )
@@ -260,8 +261,7 @@ def _credentials(preset: Preset, settings: Mapping[str, Any], key: str | None) -
 
 
 def _key_header(preset: Preset) -> str:
-    headers = {"anthropic": "x-api-key", "azure": "api-key", "google": "x-goog-api-key"}
-    return headers.get(preset.wire_format, "authorization")
+    return WIRE_FORMATS[preset.wire_format].key_header
 
 
 def _own_headers(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -289,10 +289,11 @@ def _path_of(source: ProviderSource) -> str:
 
 
 def _request_url(preset: Preset, base_url: str, call: _Call) -> str:
-    if preset.wire_format == "anthropic":
-        return join_url(base_url, "/messages" if base_url.rstrip("/").endswith("/v1") else "/v1/messages")
-    if preset.wire_format == "google":
-        return join_url(base_url, f"/v1beta/models/{call.model}:generateContent")
+    path = WIRE_FORMATS[preset.wire_format].path.format(model=call.model)
+    if path.startswith("/v1/") and base_url.rstrip("/").endswith("/v1"):
+        path = path.removeprefix("/v1")
+    if path:
+        return join_url(base_url, path)
     if preset.wire_format == "openai" or urlsplit(base_url).path.rstrip("/").endswith("/openai/v1"):
         return join_url(base_url, call.path)
     if call.path == "/responses":

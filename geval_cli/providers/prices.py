@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.wire.token_usage import TokenUsage
 
 LIST_PRICE = "list"
@@ -19,20 +20,12 @@ _TOKENS_PER_PRICE = 1_000_000
 
 _AZURE = "azure"
 _VENDOR_OF_HOST = {
-    "api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-    "openrouter.ai": "openrouter",
-    "api.groq.com": "groq",
-    "api.deepseek.com": "deepseek",
-    "api.mistral.ai": "mistral",
-    "api.x.ai": "x-ai",
-    "api.together.xyz": "together",
     "api.together.ai": "together",
-    "api.fireworks.ai": "fireworks",
-    "generativelanguage.googleapis.com": "google",
-    "api.cerebras.ai": "cerebras",
-    "api.perplexity.ai": "perplexity",
-    "api.cohere.ai": "cohere",
+    **{
+        str(urlsplit(preset.base_url).hostname): preset.price_vendor
+        for preset in PRESETS.values()
+        if preset.price_vendor
+    },
 }
 _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 

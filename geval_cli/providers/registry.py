@@ -16,7 +16,7 @@ from msgspec import Struct
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import Provider
-from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
+from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
 from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
@@ -145,16 +145,12 @@ def _source(spec: ProviderSpec, env: Mapping[str, str], base_dir: Path, access: 
     return ProviderSource(spec, {**env, **own} if own else env, base_dir, access)
 
 
-_OWN_WIRE = {"anthropic": "anthropic", "google": "google"}
-"""The module of each API that is not OpenAI's."""
-
-
 def provider_kinds() -> dict[str, ProviderKind]:
     """Return all kinds by the word that an id begins with."""
     presets = {
         name: ProviderKind(
             f"{_HERE}.presets",
-            f"{_HERE}.wire.{_OWN_WIRE.get(preset.wire_format, 'openai')}",
+            f"{_HERE}.wire.{WIRE_FORMATS[preset.wire_format].module}",
             preset.title,
             preset.example,
             preset.key_envs[0] if preset.needs_key else "",

@@ -136,6 +136,10 @@ HomeOption = Annotated[
 """These five are shared with `geval serve`."""
 
 
+RESULTS_ENDINGS = ".json, .jsonl, .csv, .html, .md, .junit.xml"
+"""The endings in `report.output.FORMATS`, which would take long to import here; a test compares them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What somebody says about a run beside its config. Help and fingerprint keep the order of the fields."""
@@ -144,7 +148,7 @@ class RunOptions:
         tuple[Path, ...],
         Option(
             "-o --output",
-            "Write results: .json, .jsonl, .csv, .html, .md, .junit.xml; repeatable.",
+            f"Write results: {RESULTS_ENDINGS}; repeatable.",
             Group.RESULTS,
             syntax="FILE",
         ),

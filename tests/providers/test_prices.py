@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from genai_prices.data_snapshot import get_snapshot
 from support.calls import answer, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply
 
@@ -93,18 +94,18 @@ def test_a_price_of_ones_own_is_per_million_tokens(
     assert price.cost_usd(tokens) == (None if cost_usd is None else pytest.approx(cost_usd))
 
 
-UNLISTED = {"github", "huggingface", "nvidia", "helicone"}
-"""Gateways and hosts of others' models, of which no list price is known."""
+def test_every_vendor_whose_prices_are_listed_is_named() -> None:
+    listed = {vendor.id for vendor in get_snapshot().providers}
+    named = {preset.price_vendor for preset in PRESETS.values()} - {""}
+    assert named <= listed
+    # Azure and Databricks have an address for each user; the first is known by its domains.
+    assert listed & PRESETS.keys() - named == {"azure", "databricks"}
 
 
 @pytest.mark.parametrize(
     ("url", "vendor"),
     [
-        *(
-            (preset.base_url, name)
-            for name, preset in PRESETS.items()
-            if preset.needs_key and preset.base_url and name not in UNLISTED
-        ),
+        *((preset.base_url, preset.price_vendor) for preset in PRESETS.values() if preset.price_vendor),
         ("https://me.openai.azure.com/openai/deployments/d/chat/completions", "azure"),
         ("https://API.OpenAI.com:443/v1", "openai"),
     ],
@@ -112,7 +113,7 @@ UNLISTED = {"github", "huggingface", "nvidia", "helicone"}
 def test_the_host_says_who_sends_the_bill(url: str, vendor: str) -> None:
     price = price_of({}, url=url, model="m")
     assert isinstance(price, ListPrice)
-    assert price.vendor == {"xai": "x-ai"}.get(vendor, vendor)
+    assert price.vendor == vendor
     assert price.model == ("" if vendor == "azure" else "m")
 
 

@@ -1,9 +1,11 @@
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
 
+from geval_cli.cli import options
 from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunFinished, RunStarted
 from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
@@ -19,7 +22,7 @@ from geval_cli.records import (
     JsonValue,
 )
 from geval_cli.report.json_file import json_text
-from geval_cli.report.output import check_output_path, open_results_file, write_results_file
+from geval_cli.report.output import FORMATS, check_output_path, open_results_file, write_results_file
 from geval_cli.report.report import RunReport
 
 
@@ -202,7 +205,7 @@ def test_a_missing_folder_is_an_output_error(tmp_path: Path) -> None:
 
 def test_an_unknown_ending_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="no results format"):
-        open_results_file(Path("results.txt"))
+        open_results_file(Path("results.unknown"))
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
@@ -255,3 +258,11 @@ def test_any_text_and_number_gives_one_line_of_valid_json(text: str, number: flo
 
     assert b"\n" not in line
     assert case_result_from_json(json.loads(line)).test_index == 0
+
+
+def test_help_and_page_name_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\.[\w.]+)`", page, re.MULTILINE)) == set(FORMATS)
+    for option in (options.ResultsFiles, options.ReportFiles):
+        named = re.findall(r"\.\w+(?:\.\w+)?", get_args(option)[1].help)
+        assert set(named) == set(FORMATS)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.suites import load_suite
+from support.whole_lists import name_lists
 
 from geval_cli.errors import ConfigError
 from geval_cli.source.problems import render_problems
@@ -17,7 +18,7 @@ def problems_of(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         for _ in load_suite(path, env=ENV).tests:
             pass
-    return render_problems(caught.value.problems) + "\n"
+    return name_lists(render_problems(caught.value.problems)) + "\n"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import SampleCount, Scoring, Spec
 
 EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
@@ -23,7 +24,7 @@ class GEvalFields(ModelGradedAssertion):
 
     dimension: str | None = Field(
         None,
-        description="fluency, coherence, consistency, relevance, engagingness, groundedness or naturalness.",
+        description=" or ".join(", ".join(DIMENSIONS).rsplit(", ", 1)) + ".",
     )
     criteria: str | tuple[str, ...] | None = Field(
         None,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeParseError
+from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.judge.replies.context import (
     is_end_of_scale,
@@ -142,9 +143,8 @@ _OTHER_THINGS = compile_later(
     re.IGNORECASE,
 )
 _ASPECT = compile_later(
-    r"\b(?:fluency|coherence|consistency|relevance|engagingness|groundedness|naturalness|accuracy|grammar|"
-    r"style|clarity|"
-    r"tone|conciseness|completeness|correctness|informativeness|readability|factuality|faithfulness|"
+    rf"\b(?:{'|'.join(DIMENSIONS)}|accuracy|grammar|style|clarity|tone|"
+    r"conciseness|completeness|correctness|informativeness|readability|factuality|faithfulness|"
     r"understandability)\b",
     re.IGNORECASE,
 )

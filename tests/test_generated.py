@@ -1,0 +1,117 @@
+"""What pages and files repeat of the code is made from the code: `make docs` writes it, and here it is compared.
+
+A page holds such a part between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.providers.preset_table import PRESETS, Preset
+from geval_cli.suite.json_schema import config_json_schema
+
+ROOT = Path(__file__).parents[1]
+
+
+def assertion_table() -> str:
+    """Every class of assertion with its types, in the order of the registry."""
+    classes: dict[type[Assertion], list[str]] = {}
+    for name in ASSERTION_TYPES:
+        classes.setdefault(ASSERTION_TYPES[name], []).append(name)
+    rows = (
+        f"| {in_code(names)} | {summary_of(spec)} | {needs_of(spec)} |" for spec, names in classes.items()
+    )
+    return "\n".join(("| types | what is checked | needs |", "| --- | --- | --- |", *rows))
+
+
+def summary_of(spec: type[Assertion]) -> str:
+    """The first paragraph of a docstring, without the names of types before its colon."""
+    paragraph = " ".join((spec.__doc__ or "").split("\n\n")[0].split())
+    return (paragraph.partition(": ")[2] or paragraph).removesuffix(".").replace("|", "\\|")
+
+
+def needs_of(spec: type[Assertion]) -> str:
+    kinds = {
+        "text": "a judge",
+        "search": "a judge that searches the web",
+        "embedding": "embeddings",
+        "moderation": "a moderator",
+        "classification": "a classifier",
+    }
+    judges = spec.judge_kinds if issubclass(spec, ModelGradedAssertion) else ()
+    found = [kinds[kind] for kind in judges]
+    found += ["token probabilities"] * spec.needs_logprobs
+    found += ["code of yours"] * spec.runs_code + ["a server of yours"] * spec.calls_server
+    found += ["all outputs of a test"] * spec.compares_outputs
+    return ", ".join(found)
+
+
+def vendor_table() -> str:
+    """Every preset: what an id looks like, where its key is looked up, and where requests go."""
+    rows = (
+        f"| `{name}:MODEL` | {preset.title}: `{preset.example}` | {key_of(preset)} | {address_of(preset)} |"
+        for name, preset in PRESETS.items()
+    )
+    return "\n".join(("| id | what it is | key | address |", "| --- | --- | --- | --- |", *rows))
+
+
+def key_of(preset: Preset) -> str:
+    names = in_code(preset.key_envs)
+    return names if preset.needs_key else f"none needed ({names})"
+
+
+def address_of(preset: Preset) -> str:
+    account = f"`account_id`, or {in_code(preset.account_envs)}; " if preset.account_url else ""
+    fixed = f"`{preset.base_url or 'base_url'}`"
+    return account + fixed + (f", or {in_code(preset.base_url_envs)}" if preset.base_url_envs else "")
+
+
+def in_code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """Return the page with `text` between the marks of this name."""
+    begin, end = f"<!-- generated: {name} -->\n", f"\n<!-- end of {name} -->"
+    assert page.count(begin) == page.count(end) == 1, f"the page has no part that is named {name}"
+    return page[: page.index(begin) + len(begin)] + text + page[page.index(end) :]
+
+
+GENERATED: Mapping[str, Callable[[str], str]] = {
+    "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
+    "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
+    "examples/configs/gevalconfig.schema.json": lambda _: (
+        json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_what_is_generated_is_up_to_date(name: str, update_expected: bool) -> None:
+    path = ROOT / name
+    page = path.read_text(encoding="utf-8")
+    wanted = GENERATED[name](page)
+    if update_expected:
+        path.write_text(wanted, encoding="utf-8")
+        page = wanted
+    assert page == wanted, f"{name} is older than the code: run `make docs`"
+
+
+def test_every_generated_part_belongs_to_a_rule() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    marked = {
+        page.relative_to(ROOT).as_posix()
+        for page in pages
+        if re.search(r"^<!-- generated: ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert marked == {name for name in GENERATED if name.endswith(".md")}
+
+
+def test_a_part_is_replaced_and_nothing_else() -> None:
+    page = "a\n<!-- generated: x -->\nold\n<!-- end of x -->\nb\n"
+    assert with_part(page, "x", "new") == page.replace("old", "new")
