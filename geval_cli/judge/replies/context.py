@@ -125,7 +125,9 @@ _REPORTED = compile_later(
     r"demand\w*|instruct\w*|asks?|asked|asking|tells?|told|request\w*|wants?|wanted|pretend\w*|tr(?:y|ies|"
     r"ied|ying)|"
     r"attempt\w*|order(?:s|ed)|command\w*|inject\w*|declar\w*|announc\w*|boast\w*|proclaim\w*|self-\w+|"
-    r"example|e\.g\.|for instance|such as|quot\w+|according to|where|as if|as though)\b",
+    r"example|e\.g\.|for instance|such as|quot\w+|"
+    r"according to(?! (?:the|your|these|this) (?:\w+ ){0,2}"
+    r"(?:rubric|criteri|scale|instruction|guideline|standard|definition|form\b|steps))|where|as if|as though)\b",
     re.IGNORECASE,
 )
 _OTHERS = compile_later(
@@ -235,7 +237,7 @@ def is_of_another_thing(text: str, number_start: int, *, has_maximum: bool) -> b
         or _SCHOOL_GRADE.search(before)
     ):
         return True
-    counts = (_COUNTED, _COUNTED_LABEL, _PLACE_IN_A_ROW)
+    counts = (_COUNTED, _PLACE_IN_A_ROW, *(() if _WEIGHED.search(before) else (_COUNTED_LABEL,)))
     return has_maximum and (
         any(count.search(before) for count in counts)
         or _ARE.match(text, _behind_fraction(text, number_start)) is not None
@@ -249,19 +251,24 @@ def _behind_fraction(text: str, number_start: int) -> int:
 
 _FRACTION = compile_later(r"[\w.,]{1,9}[ \t]{0,3}(?:/|out of)[ \t]{0,3}(?:the )?[\w.]{1,9}")
 _ARE = compile_later(r"[ \t]{1,3}(?:are|were|have|had|pass|fail)\b")
+_WEIGHED = compile_later(
+    r"\b(?:scor\w+|rat(?:e|ed|ing)|based|considering|weighing|after|given|despite|for|with)\b", re.IGNORECASE
+)
 _PLACE_IN_A_ROW = compile_later(
     r"\b(?:pages?|items?|samples?|chapters?|parts?|rounds?|slides?|questions?|cases?|examples?|tests?|steps?|"
     r"sections?|evaluating|processing|number|date|deadline|due|progress|on|published)(?: is| on)?[ \t:#(]{0,3}\Z",
     re.IGNORECASE,
 )
 _ELSEWHERE = compile_later(
-    r"\W*(?:normally|usually|typically|generally|yesterday|last (?:time|week|month|year)|in the past|previously|"
-    r"formerly|according to (?:the|its|an?) (?!rubric|criteri|scale|instruction|guideline|standard|definition|form))\b",
+    r"\W*(?:normally|usually|typically|yesterday|last (?:time|week|month|year)|in the past|previously|"
+    r"formerly|"
+    r"according to (?:the|its|an?) (?!(?:\w+ ){0,2}"
+    r"(?:rubric|criteri|scale|instruction|guideline|standard|definition|form\b|steps)))\b",
     re.IGNORECASE,
 )
 _RATED_THING = compile_later(
     r"\b(?:films?|movies?|games?|books?|novels?|hotels?|restaurants?|albums?|songs?|match|IMDb)(?:['\u2019]s)?"
-    r"(?:[ \t](?:rating|score|review|has|had|is|was|gets?|got|earns?|received?|given|rated|scored?|holds?|of|at|"
+    r"(?:[ \t](?:rating|score|has|had|is|was|gets?|got|earns?|received?|given|rated|scored?|holds?|of|at|"
     r"an?)){1,4}[ \t:]{1,3}\W{0,3}\Z",
     re.IGNORECASE,
 )
