@@ -12,8 +12,9 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateRuntimeError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Of any text that a template makes; files of text are bounded by the same number."""
@@ -39,8 +40,11 @@ _STRETCHING = (
     "translate",
 )
 _STRETCHING_FILTERS = (
-    "batch", "center", "dump", "format", "indent", "join", "replace", "round", "slice", "tojson", "xmlattr"
+    "batch", "center", "dump", "format", "indent", "join", "replace", "round", "slice", "tojson", "xmlattr",
+    "urlize", "wordwrap",
 )  # fmt: skip
+_SLOW_FILTERS = ("urlize", "wordwrap")
+"""Their time grows faster than the text."""
 
 _STEPS: ContextVar[list[int] | None] = ContextVar("template_steps", default=None)
 
@@ -132,8 +136,44 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _check_stretching(name, (owner, *args), kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return `str.format` with a look at each field as it is made: its width may come from deep in a value."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        text, is_map = value.__self__, value.__name__ == "format_map"
+        formatter = (
+            _LimitedEscapeFormatter(self, escape=text.escape)
+            if isinstance(text, Markup)
+            else _LimitedFormatter(self)
+        )
+
+        @wraps(wrapped)
+        def limited(*arguments: Any, **named: Any) -> str:
+            if is_map:
+                (named,), arguments = arguments, ()
+            return type(text)(formatter.vformat(text, arguments, named))  # type: ignore[no-any-return]
+
+        return limited
+
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         return _LimitedNodes().visit(super()._parse(source, name, filename))  # type: ignore[no-any-return]
+
+
+class _LimitedFields:
+    """What a formatter does with one field, once the width is known."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        _check_field("format", format_spec)
+        return super().format_field(value, format_spec)  # type: ignore[misc]
+
+
+class _LimitedFormatter(_LimitedFields, SandboxedFormatter):
+    pass
+
+
+class _LimitedEscapeFormatter(_LimitedFields, SandboxedEscapeFormatter):
+    pass
 
 
 def environment_call(method: str, arguments: list[nodes.Expr], origin: nodes.Node) -> nodes.Call:
@@ -200,8 +240,10 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
     if not arguments:
         return
     value, *further = (*arguments, *named.values())
-    if name in {"format", "format_map"} and isinstance(value, str) and _WIDE_FIELD.search(value):
-        raise TemplateLimitError(f"`{name}` makes fields of more than {_MAX_WIDTH:,} characters")
+    if name in {"format", "format_map"} and isinstance(value, str):
+        _check_field(name, value)
+    if name in _SLOW_FILTERS and isinstance(value, str) and len(value) > _MAX_WIDTH:
+        raise TemplateLimitError(f"`{name}` gets more than {_MAX_WIDTH:,} characters")
     for number in further if name not in {"replace", "join"} else ():
         if _is_wide(number):
             raise TemplateLimitError(
@@ -216,6 +258,11 @@ def _check_stretching(name: str, arguments: tuple[Any, ...], named: Mapping[str,
         bounded(len(value) * len(further[0]))
     elif name == "indent" and isinstance(value, str) and further and isinstance(further[0], int):
         bounded(len(value) + value.count("\n") * further[0])
+
+
+def _check_field(name: str, fields: str) -> None:
+    if _WIDE_FIELD.search(fields):
+        raise TemplateLimitError(f"`{name}` makes fields of more than {_MAX_WIDTH:,} characters")
 
 
 def _is_wide(value: Any) -> bool:

@@ -95,7 +95,8 @@ class Templates:
             hint = "make the text outside the template, and put it in as a variable"
             raise TemplateError(f"the template is stopped: {error}", hint=hint) from error
         except (MemoryError, OverflowError) as error:
-            raise TemplateError(f"the template is stopped: {error}", hint="make it do less") from error
+            why = str(error) or "it needs more memory than there is"
+            raise TemplateError(f"the template is stopped: {why}", hint="make it do less") from error
         except _RENDER_FAILURES as error:
             raise TemplateError(f"the template cannot be rendered: {error}") from error
         finally:

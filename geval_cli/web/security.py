@@ -46,6 +46,8 @@ class HostAndOrigin:
 
     def _refusal(self, headers: Headers) -> str | None:
         host = headers.get("host", "").lower()
+        if len(headers.getlist("host")) > 1:
+            return "a request names one server in its Host header"
         if self._authorities is not None and host not in self._authorities:
             return "this server does not answer to the name in the Host header"
         origin = headers.get("origin")

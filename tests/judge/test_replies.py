@@ -47,7 +47,7 @@ def test_a_reply_gives_its_rating_or_an_error(group, reply, wanted):
 
 
 def value_of(spelling):
-    words = {"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "true": 1}
+    words = {"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "seven": 7, "eight": 8, "true": 1}
     spelling = spelling.strip("[]\"' ").lower().replace(",", ".").replace("\u2212", "-")
     return words[spelling] if spelling in words else float(spelling)
 
@@ -66,6 +66,21 @@ def test_a_polite_opening_and_other_line_ends_make_no_wrong_rating(group, reply,
     known = wanted if not isinstance(wanted, str) else None
     for variant in (f"Sure, I can help with that.\n\n{reply}", reply.replace("\n", "\r\n"), f"\n\n{reply}"):
         assert rating_or_none(variant, group) in (known, None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "wanted"),
+    [
+        ("I give it a 4. " * 4_000, None),
+        ("\n" * 60_000 + "Score: 4", 4),
+        ("<think>\n" + "Maybe a 3. " * 6_000 + "</think>\nScore: 4", 4),
+        ('{"score": 4}\n' + "It is good. " * 6_000, 4),
+        ("It is good. " * 6_000 + '\n{"score": 4}', 4),
+    ],
+    ids=["prose", "lines", "thoughts", "object first", "object last"],
+)
+def test_prose_without_end_is_no_verdict_and_what_stands_in_an_object_is_one(reply, wanted):
+    assert rating_or_none(reply, {"range": [1, 5]}) == wanted
 
 
 # -- generated --------------------------------------------------------------------------------------------------

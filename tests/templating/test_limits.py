@@ -29,6 +29,11 @@ _REPLACED_BY_FILTER = (
         "{{ '%*d' % (1000000000, 1) }}",
         "{{ '{:1000000000}'.format(1) }}",
         "{{ '{:{}}'.format(1, 1000000000) }}",
+        "{{ '{:{n[0]}}'.format(1, n=[1000000000]) }}",
+        "{{ '{:>{n[w]}}'.format_map({'': 1, 'n': {'w': 1000000000}}) }}",
+        "{{ '{:.1000000000f}'.format(1.5) }}",
+        "{{ ('a' * 10000000) | wordwrap(1) }}",
+        "{{ ('a ' * 5000000) | urlize }}",
         "{{ 'a'.ljust(1000000000) }}",
         "{{ ('a' * 4000000).join(range(99999) | map('string') | list) }}",
         "{{ range(99999) | join('a' * 4000000) }}",
@@ -83,6 +88,12 @@ def test_the_message_says_what_is_too_much_and_what_to_do() -> None:
         Templates().render("{{ 'a' * 1000000000 }}", {})
     assert caught.value.message == "the template is stopped: it makes a text of more than 16 MB"
     assert caught.value.hint == "make the text outside the template, and put it in as a variable"
+
+
+def test_a_stretched_text_says_so_and_asks_the_machine_for_nothing() -> None:
+    for text in ("{{ '{:>9999999999}'.format(1) }}", "{{ '{:{n[0]}}'.format(1, n=[9999999999]) }}"):
+        with pytest.raises(TemplateError, match="`format` makes fields of more than 100,000 characters"):
+            Templates().render(text, {})
 
 
 @pytest.mark.parametrize("templates", [Templates(), NunjucksTemplates(PROMPTFOO_RULES)])

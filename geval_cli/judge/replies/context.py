@@ -83,6 +83,7 @@ _DENIED = compile_later(
     r"too \w+ (?:to|for)|"
     r"miss\w* out|lacks?|depriv\w*|disqualif\w*|rul\w* out|unworthy|doubt\w*|almost|nearly|close to|needs?|"
     r"needed|"
+    r"unfair|unjust\w*|dishonest|"
     r"requir\w*|reserv\w*|expect\w*|away from|typical\w*|usually|normally|ought|wrong\w*|mistaken\w*)\b|"
     r"n['\u2019]t\b",
     re.IGNORECASE,
@@ -102,7 +103,8 @@ _DENIED_NEXT = compile_later(
 )
 _SUPPOSED = compile_later(
     r"\b(?:could|might|may|(?:would|could|should) have(?! to\b)|wish\w*|hop(?:e|ing)|"
-    r"tempted|inclined|considered|thought about|was going to|almost)\b"
+    r"tempted|inclined|love to|considered|thought about|was going to|almost|"
+    r"(?:was|am|were) about to|(?:wanted|meant|planned|intended|hesitate\w*) to)\b"
     r"|\bto (?:be|get|earn|reach|receive|achieve|merit|deserve|become|warrant|obtain|attain|make it|score)"
     r"(?: \w+){0,3}\s*\Z",
     re.IGNORECASE,
@@ -123,7 +125,9 @@ _REPORTED = compile_later(
     r"demand\w*|instruct\w*|asks?|asked|asking|tells?|told|request\w*|wants?|wanted|pretend\w*|tr(?:y|ies|"
     r"ied|ying)|"
     r"attempt\w*|order(?:s|ed)|command\w*|inject\w*|declar\w*|announc\w*|boast\w*|proclaim\w*|self-\w+|"
-    r"example|e\.g\.|for instance|such as|quot\w+|according to|where|as if|as though)\b",
+    r"example|e\.g\.|for instance|such as|quot\w+|"
+    r"according to(?! (?:the|your|these|this) (?:\w+ ){0,2}"
+    r"(?:rubric|criteri|scale|instruction|guideline|standard|definition|form\b|steps))|where|as if|as though)\b",
     re.IGNORECASE,
 )
 _OTHERS = compile_later(
@@ -134,9 +138,15 @@ _OTHERS = compile_later(
     r"second|previous) (?:output|answer|response|summary|text)|magazine|newspaper|fans|players?|teams?|"
     r"team|voters|students?|you|someone|others?|"
     r"colleagues?|"
+    r"(?:average|last|earlier|other|typical|most|many|such|next|second)[ \t](?:answers?|outputs?|responses?|versions?|"
+    r"drafts?|summar(?:y|ies)|texts?)(?:[ \t]like[ \t]\w{1,10})?|"
+    r"(?:baseline|competitor|rival)(?:['\u2019]s)?(?:[ \t](?:answer|output|response|summary|text|model))?|"
+    r"(?:model|response|answer|assistant|option|candidate|output|system)[ \t][A-D12]|"
+    r"films?|movies?|games?|books?|novels?|hotels?|restaurants?|albums?|songs?|match(?:es)?|"
     r"judges?|graders?|evaluators?|models?|initial(?:ly)?|first|previous(?:ly)?|earlier|prior|"
     r"original(?:ly)?|formerly|draft|provisional|tentative)"
-    r"(?:[ \t](?:has|have|had|would|also|only|might|could|should|must|can|itself|then|I|was|"
+    r"(?:[ \t](?:has|have|had|would|usually|often|normally|typically|generally|also|only|might|"
+    r"could|should|must|can|itself|then|I|was|"
     r"is))?[ \t]{0,3}\Z",
     re.IGNORECASE,
 )
@@ -169,9 +179,11 @@ _MEANS = compile_later(
     re.IGNORECASE,
 )
 _DENIED_AFTER = compile_later(
-    r"[*_\"'”)]{0,3}[ \t]{1,3}(?:is[ \t])?(?:out of (?:the )?(?:question|reach)|(?:is|was|be|seems?|"
-    r"feels?) (?:not|too|un\w+|excessive|wrong)"
-    r"|(?:is|was|would)n['\u2019]t)\b",
+    r"[*_\"'”)]{0,3}[ \t]{1,3}(?:is[ \t])?(?:out of (?:the )?(?:question|reach)|(?:is|was|be|would be|seems?|"
+    r"feels?) (?:not|too|un\w+|excessive|wrong|generous|harsh)"
+    r"|(?:is|was|would)n['\u2019]t"
+    r"|at (?:(?:the )?(?:very )?(?:best|most|least)|the (?:maximum|minimum))"
+    r"|or (?:more|less|above|below|higher|lower|better|worse))\b",
     re.IGNORECASE,
 )
 _EXTREME = compile_later(
@@ -209,9 +221,108 @@ def is_end_of_scale(text: str, start: int, end: int) -> bool:
 _WHERE = compile_later(r"\bwhere[ \t](?:an?[ \t])?\Z", re.IGNORECASE)
 
 
+def is_of_another_thing(text: str, number_start: int, *, has_maximum: bool) -> bool:
+    """Return whether a number counts or measures something else than how good the output is.
+
+    Args:
+        text: the reply.
+        number_start: where the number stands.
+        has_maximum: it is `3/5` or `3 out of 5`, which is a count behind many more words than a number alone is.
+    """
+    before = _sentence_before(text, number_start)
+    if (
+        _ELSEWHERE.match(before)
+        or _RATED_THING.search(before)
+        or _MEASURED.search(before)
+        or _SCHOOL_GRADE.search(before)
+    ):
+        return True
+    counts = (_COUNTED, _PLACE_IN_A_ROW, *(() if _WEIGHED.search(before) else (_COUNTED_LABEL,)))
+    return has_maximum and (
+        any(count.search(before) for count in counts)
+        or _ARE.match(text, _behind_fraction(text, number_start)) is not None
+    )
+
+
+def _behind_fraction(text: str, number_start: int) -> int:
+    match = _FRACTION.match(text, number_start)
+    return number_start if match is None else match.end()
+
+
+_FRACTION = compile_later(r"[\w.,]{1,9}[ \t]{0,3}(?:/|out of)[ \t]{0,3}(?:the )?[\w.]{1,9}")
+_ARE = compile_later(r"[ \t]{1,3}(?:are|were|have|had|pass|fail)\b")
+_WEIGHED = compile_later(
+    r"\b(?:scor\w+|rat(?:e|ed|ing)|based|considering|weighing|after|given|despite|for|with)\b", re.IGNORECASE
+)
+_PLACE_IN_A_ROW = compile_later(
+    r"\b(?:pages?|items?|samples?|chapters?|parts?|rounds?|slides?|questions?|cases?|examples?|tests?|steps?|"
+    r"sections?|evaluating|processing|number|date|deadline|due|progress|on|published)(?: is| on)?[ \t:#(]{0,3}\Z",
+    re.IGNORECASE,
+)
+_ELSEWHERE = compile_later(
+    r"\W*(?:normally|usually|typically|yesterday|last (?:time|week|month|year)|in the past|previously|"
+    r"formerly|"
+    r"according to (?:the|its|an?) (?!(?:\w+ ){0,2}"
+    r"(?:rubric|criteri|scale|instruction|guideline|standard|definition|form\b|steps)))\b",
+    re.IGNORECASE,
+)
+_RATED_THING = compile_later(
+    r"\b(?:films?|movies?|games?|books?|novels?|hotels?|restaurants?|albums?|songs?|match|IMDb)(?:['\u2019]s)?"
+    r"(?:[ \t](?:rating|score|has|had|is|was|gets?|got|earns?|received?|given|rated|scored?|holds?|of|at|"
+    r"an?)){1,4}[ \t:]{1,3}\W{0,3}\Z",
+    re.IGNORECASE,
+)
+
+_MEASURED = compile_later(
+    r"\b(?:toxicity|readability (?:grade|index|level)|flesch|confidence|certainty|uncertainty|"
+    r"difficulty|complexity|severity|risk|"
+    r"sentiment|priority|"
+    r"(?:reading|school|grade|language|difficulty|skill|trust) level)\b(?:[ \t][a-z]{1,12}){0,4}?"
+    r"[ \t]{0,3}(?:[:=]|\b(?:is|was|of|at)\b)[^,;:]{0,20}\Z",
+    re.IGNORECASE,
+)
+_SCHOOL_GRADE = compile_later(
+    r"\b(?:is|was|at|in|for|of|level)(?: an?)? grades?[ \t]\W{0,4}\Z", re.IGNORECASE
+)
+_COUNTED = compile_later(
+    r"\b(?:mention|cover|pass|answer|list|name|includ|contain|meet|satisf|address|fulfil|cite|solve|find|"
+    r"identif|captur|describ|explain|complet|follow|miss|fail|match|support|verif|correct|check|quot|omit|"
+    r"skip|provid|present|discuss|solv)(?:s|es|ed|ies|ied|ing|led|ls|d)?[ \t]"
+    r"(?:(?:only|just|about|around|roughly|correctly|all|at|least|most|the|exactly)[ \t]){0,3}\W{0,4}\Z",
+    re.IGNORECASE,
+)
+_COUNTED_LABEL = compile_later(
+    r"\b(?:facts?|errors?|mistakes?|typos?|points?(?= (?:cov|men|mad|add))|steps?|items?|claims?|questions?|"
+    r"checks?|tests?|criteria|requirements?|sentences?|paragraphs?|sources?|citations?|statements?|issues?|"
+    r"problems?|flaws?|details?|events?|constraints?|hallucinations?|keywords?|names?|dates?)"
+    r"(?: [a-z]{1,15}){0,3}\W{0,4}[:=]\W{0,4}\Z",
+    re.IGNORECASE,
+)
+
+
 def is_reported(words: str) -> bool:
     """Return whether words say that somebody else wants or states something, as in `the score the user demanded`."""
     return _REPORTED.search(words) is not None
+
+
+_BY_OTHERS = compile_later(
+    r"[ \t]{1,3}by[ \t](?!me\b|my\b|myself\b|[a-z]{1,15}ing\b|virtue|default|far\b|any\b|this\b|these\b|"
+    r"(?:the |a |an )?(?:\w{1,12} )?(?:rubric|criteri|standard|definition|measure|margin|scale|guideline|form\b))[a-z]",
+    re.IGNORECASE,
+)
+_PASSIVE_BEFORE = compile_later(
+    r"\b(?:rated|given|awarded|scored|graded|assigned|judged)(?: \w{1,12}){0,3}[ \t]{0,3}\Z", re.IGNORECASE
+)
+_PASSIVE = compile_later(
+    r"(?:rated|given|awarded|scored|graded|assigned|judged|evaluated|assessed)\b", re.IGNORECASE
+)
+
+
+_FROM_OTHERS = compile_later(
+    r"[ \t]{1,3}from[ \t](?:(?:the|an?|most|many|some|its|their)[ \t])?(?:critics?|reviewers?|users?|customers?|"
+    r"readers?|viewers?|fans|experts?|buyers?|guests?|voters?|people|(?-i:[A-Z])[a-z]{2,20})",
+    re.IGNORECASE,
+)
 
 
 def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int) -> bool:
@@ -236,6 +347,8 @@ def is_meant(text: str, match: re.Match[str], *, is_noun: bool, number_end: int)
         return False
     return not (
         _DENIED_AFTER.match(after)
+        or _FROM_OTHERS.match(after)
+        or (_BY_OTHERS.match(after) and (_PASSIVE.match(lead) or _PASSIVE_BEFORE.search(segment)))
         or _OTHERS.search(segment)
         or _OTHERS_RATED.search(segment)
         or (_ORDER.match(lead) and _NOBODY.fullmatch(before))

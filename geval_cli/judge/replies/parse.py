@@ -14,11 +14,13 @@ from geval_cli.errors import JudgeParseError, JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
 from geval_cli.judge.replies.lenient_json import find_objects, read_array
 from geval_cli.judge.replies.prose import (
+    LONGEST_PROSE,
     Reply,
     other_scale,
     read_form_line,
     read_sentences,
     read_verdict_lines,
+    takes_back,
 )
 from geval_cli.judge.replies.spelling import THOUGHTS, Stated, check_scale
 from geval_cli.judge.replies.structure import differing, one_line, texts_of, unescaped, verdict_of_objects
@@ -146,7 +148,9 @@ def _blanked(text: str, spans: list[tuple[int, int]]) -> str:
     parts: list[str] = []
     position = 0
     for start, end in spans:
-        parts += (text[position:start], _NOT_A_BREAK.sub(" ", text[start:end]))
+        blank = _NOT_A_BREAK.sub(" ", text[start:end])
+        # What follows begins a line.
+        parts += (text[position:start], f"{blank[:-1]}\n")
         position = end
     return "".join((*parts, text[position:]))
 
@@ -189,6 +193,11 @@ def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: b
     """Return the verdict of the first rank that has one; every text on the way has the reply's own offsets."""
     answer = unescaped(without_thoughts(text))
     from_object, prose = verdict_of_objects(answer, name=name, score_range=score_range, is_cut_off=is_cut_off)
+    if from_object is None and len(prose.strip()) > LONGEST_PROSE:
+        raise JudgeParseError(
+            f"the judge's reply holds no object, and is too long to be read as prose ({len(prose):,} characters)",
+            raw_text=text,
+        )
     reply = Reply.of(prose, score_range, name)
     reason = _prose_reason(answer)
     if from_object is not None:
@@ -201,6 +210,8 @@ def _read(text: str, score_range: ScoreRange, name: str | None, *, is_cut_off: b
         verdict = _Verdict(sentence, reason, "prose")
     else:
         raise JudgeParseError(why_unreadable(text, "score"), raw_text=text)
+    if takes_back(reply, verdict.rating):
+        raise JudgeParseError("the judge's reply takes its score back", raw_text=text)
     if is_cut_off:
         _check_end(verdict, text, score_range, is_form=name is not None)
     if verdict.rating.out_of is None and (most := other_scale(reply.text, score_range)) is not None:

@@ -18,6 +18,7 @@ from geval_cli.judge.replies.context import (
     is_end_of_scale,
     is_introduced_as_foreign,
     is_meant,
+    is_of_another_thing,
     is_reported,
     quoted_spans,
 )
@@ -35,6 +36,9 @@ from geval_cli.patterns import compile_later
 
 _MOST_STATEMENTS = 300
 """A reply that rates more often than this is not about one rating."""
+
+LONGEST_PROSE = 50_000
+"""Characters: no judge that was asked for a rating and a reason writes more, and reading it takes as long as it is."""
 
 _LONGEST_LINE = 60
 _FLAGS = re.IGNORECASE | re.MULTILINE
@@ -92,7 +96,7 @@ _LABEL = (
 _FILLER = (
     r"(?:(?:an?|about|only|just|therefore|thus|hence|then|probably|likely|still|at|as|is|around|"
     r"approximately|roughly|"
-    r"perhaps|solid|clear|ein|eine|un|une|una)[ \t]{1,3}|[~≈][ \t]?)"
+    r"perhaps|solid|clear|easy|strong|weak|perfect|decent|firm|generous|ein|eine|un|une|una)[ \t]{1,3}|[~≈][ \t]?)"
 )
 _BREAK = r"[ \t]{0,9}\r?\n\s{0,9}(?:[-*>][ \t])?"
 
@@ -117,7 +121,7 @@ _VAGUE = (
 _VERDICT_LINES = (_line(_LABEL, _ON_THE_LINE), _line(_LABEL, _BELOW_THE_LINE))
 _VAGUE_LINE = _line(_LABEL, _VAGUE)
 _TAGGED = compile_later(
-    r"<(?P<label>(?:final|overall)?[_-]?(?:score|rating|grade|mark|verdict|answer|result))>"
+    r"<(?P<label>(?:final|overall)?[_-]?(?:score|rating|grade|mark|verdict|answer|result))(?:[ \t][^<>\n]{1,60})?>"
     rf"\s{{0,9}}{MARKUP}{RATING}\s{{0,9}}</",
     re.IGNORECASE,
 )
@@ -125,6 +129,10 @@ _BOXED = compile_later(
     rf"\\boxed\s?\{{\s{{0,3}}(?:\\text\{{)?(?:score[:=]\s?)?{RATING}\s{{0,3}}\}}", re.IGNORECASE
 )
 _DOUBLE_BRACKETS = compile_later(rf"\[\[\s?{RATING}\s?\]\]", re.IGNORECASE)
+_RESULT_MARK = compile_later(
+    rf"\[(?P<label>result)\][:\s]{{0,5}}{MARKUP}{RATING}{_THEN_A_REMARK}", re.IGNORECASE
+)
+"""`[RESULT] 4`, with which judges of the Prometheus family end."""
 _LONE = (
     rf"[ \t]{{0,9}}(?:(?:[-*•>]|#{{1,6}})[ \t])?{MARKUP}{_FILLER}{{0,2}}{RATING}[.!]?{MARKUP}[ \t\r]{{0,9}}"
 )
@@ -156,7 +164,8 @@ _VERB = (
     r"ing)|grad(?:e|es|ed|ing)|"
     r"gets?|getting|got|receiv(?:e|es|ed|ing)|deserv(?:e|es|ed|ing)|earn(?:s|ed|ing)?|merit(?:s|ed|ing)?|"
     r"warrant(?:s|ed|ing)?|"
-    r"makes?|making|put|mark|marks|say|go(?:ing)? with|choose|pick|select|settl(?:e|ing) (?:on|for)|rank|"
+    r"makes?|making|put|mark|marks|say|go(?:ing)? (?:with|for)|lean(?:ing)? towards?|enough for|"
+    r"end(?:ing)? up (?:with|at)|manages|call|choose|pick|select|settl(?:e|ing) (?:on|for)|rank|"
     r"land(?:s|ing)? (?:on|at)|"
     r"judge|evaluat(?:e|es|ed)|assess(?:es|ed)?|lead(?:s|ing)? to|result(?:s|ing)? in|worth|bring(?:s|ing)?|"
     r"justif(?:y|ies|ying))"
@@ -179,6 +188,7 @@ _NOT_A_NOUN = (
     r"mainly|mostly|"
     r"primarily|only|it|this|the|i|also|too|within|where|were|until|requires?|needs?|seems?|feels?|isn|wasn|"
     r"will|"
+    r"imh?o|tbh|honestly|"
     r"out|of(?=[ \t]{1,3}[0-9])|per|claim\w*|stands?|denotes?|describes?|implies|overall)\b)[a-z])"
 )
 _LINK = (
@@ -191,8 +201,8 @@ _VERBAL = compile_later(
     re.IGNORECASE,
 )
 _EQUATED = compile_later(
-    r"\b(?P<label>it|this|that|summary|output|response|answer|text|reply|dialogue|(?<=so )|me)"
-    rf"(?:['\u2019]s|(?<=this)[ \t]would[ \t]be|[ \t](?:is|was)|"
+    r"\b(?P<label>it|this|that|(?<=this )one|summary|output|response|answer|text|reply|dialogue|(?<=so )|me)"
+    rf"(?:['\u2019]s|(?<=it)s(?=[ \t]an?[ \t])|(?<=this)[ \t]would[ \t]be|[ \t](?:is|was)|"
     rf":)[ \t]{{1,3}}{_FILLER}{{0,3}}{MARKUP}{RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
@@ -226,6 +236,7 @@ _OTHER_SCALE = compile_later(
 )
 
 
+_STRUCK_OUT = compile_later(r"~~[^~\n]{1,300}~~")
 _INNER_THOUGHTS = compile_later(rf"<({THOUGHTS})>[^<]{{0,5000}}</\1>", re.IGNORECASE)
 
 
@@ -241,6 +252,7 @@ class Reply(Struct):
     def of(cls, text: str, score_range: ScoreRange, name: str | None) -> "Reply":
         """Return a reply in which the scale that was asked for, where it is repeated, cannot be taken for a rating."""
         spoken = _INNER_THOUGHTS.sub(lambda match: " " * len(match[0]), text)
+        spoken = _STRUCK_OUT.sub(lambda match: " " * len(match[0]), spoken)
         masked = _own_scale(score_range).sub(lambda match: "\ue001" * len(match[0]), spoken)
         return cls(masked, score_range, name, quoted_spans(masked))
 
@@ -303,7 +315,7 @@ def read_verdict_lines(reply: Reply) -> list[Stated]:
             raise JudgeParseError("the judge's reply states more than one score", raw_text=reply.text)
     marked = (
         replace(stated(match), is_final=pattern is _BOXED)
-        for pattern in (_TAGGED, _BOXED, _DOUBLE_BRACKETS)
+        for pattern in (_TAGGED, _BOXED, _DOUBLE_BRACKETS, _RESULT_MARK)
         for match in pattern.finditer(reply.text)
         if not _is_another_s(reply, match)
     )
@@ -395,7 +407,7 @@ def read_sentences(reply: Reply) -> list[Stated]:
             raise JudgeParseError("the judge's reply speaks of too many scores", raw_text=reply.text)
         rating = stated(match)
         if _is_meant(reply, match, rating, is_noun=is_noun):
-            if reply.name is None and _RATES_SEVERAL.match(reply.text, match.end()):
+            if reply.name is None and any(more.match(reply.text, match.end()) for more in _RATES_SEVERAL):
                 raise JudgeParseError("the judge's reply rates more than one thing", raw_text=reply.text)
             is_final = match.groupdict().get("final") is not None
             known = meant.get(rating.start)
@@ -436,15 +448,41 @@ def _is_meant(reply: Reply, match: re.Match[str], rating: Stated, *, is_noun: bo
         or reply.is_about_another(about or (_FOR.match(behind) or [None])[0])
         or (_stands_first(text, match.start()) and is_introduced_as_foreign(text, match.start()))
         or (about is not None and is_reported(about))
+        or is_of_another_thing(
+            text, rating.start, has_maximum=rating.out_of is not None or behind.startswith(" out of")
+        )
+        or (reply.name is not None and reply.is_about_another(_subject_before(text, rating.start)))
         or not is_meant(text, match, is_noun=is_noun, number_end=match.end())
     )
 
 
-_RATES_SEVERAL = compile_later(
-    rf"[ \t]{{1,3}}(?:for|in|on)(?:{_WORD}){{1,3}}(?:,|[ \t](?:and|but|yet))[ \t]{{1,3}}{_FILLER}{{0,2}}{RATING}",
+_RATES_SEVERAL = tuple(
+    compile_later(rf"{between}[ \t]{{1,3}}{_FILLER}{{0,2}}{RATING}{_NOT_A_NOUN}", re.IGNORECASE)
+    for between in (
+        rf"[ \t]{{1,3}}(?:for|in|on)(?:{_WORD}){{1,3}}(?:,|[ \t](?:and|but|yet))",
+        rf",?[ \t]?(?:[ \t](?:and|but|yet|while))?[ \t](?:for|in|on|the|its)(?:{_WORD}){{1,3}}:?",
+    )
+)
+"""`5 for fluency but 2 for consistency`, `the first a 4 and the second a 2`:
+neither of the two is the one rating that was asked for."""
+
+
+_TAKEN_BACK = compile_later(
+    r"\b(?:sorry|wait|hold on|correction|scratch that|oops|apologies|I meant|make (?:that|it)|"
+    r"on (?:second thoughts?|(?:further |closer )?reflection)|let me (?:correct|revise|reconsider|change)|"
+    r"actually,? (?:it|I|this|an?|the (?:score|rating))\b|"
+    r"I(?: would|['\u2019]d)? (?:lower|raise|revise|correct|change))\b"
+    rf"[^.\n]{{0,60}}?(?<![\w.,]){RATING}{_NOT_A_NOUN}",
     re.IGNORECASE,
 )
-"""`5 for fluency but 2 for consistency`: neither of the two is the one rating that was asked for."""
+
+
+def takes_back(reply: Reply, rating: Stated) -> bool:
+    """Return whether another rating is led in, behind this one, as what the judge means instead."""
+    corrections = (stated(match) for match in _TAKEN_BACK.finditer(reply.text, rating.end))
+    return any(
+        other.value != rating.value and other.out_of in (None, reply.score_range[1]) for other in corrections
+    )
 
 
 def _stands_first(text: str, start: int) -> bool:
@@ -460,6 +498,17 @@ def _word_before(text: str, match: re.Match[str]) -> str | None:
     return None if word is None else word[0]
 
 
+def _subject_before(text: str, start: int) -> str | None:
+    """Return what a rating is said of by a verb before it: `its relevance is` before `4 out of 5`."""
+    match = _SUBJECT.search(text, max(0, start - 60), start)
+    return None if match is None else match["subject"]
+
+
+_SUBJECT = compile_later(
+    r"\b(?P<subject>[a-z]{4,20})[ \t]{1,3}(?:is|was|gets?|scores?|earns?|deserves?|receives?)[ \t]"
+    rf"{_FILLER}{{0,2}}{MARKUP}\Z",
+    re.IGNORECASE,
+)
 _WORD_BEFORE = compile_later(r"[a-z]{4,20}[ \t]{1,2}\Z", re.IGNORECASE)
 _IS = compile_later(r"[:=]|\bis\b")
 _FOR = compile_later(

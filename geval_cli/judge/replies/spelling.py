@@ -48,7 +48,7 @@ _AND_ANOTHER = (
 )
 _IN_A_SUM = (
     r"[ \t]{0,3}(?:[-=]>|→|[+\u00d7\u00f7½¼¾]|[=*][ \t]?[0-9]|\b(?:plus|minus|times|and a half)\b)"
-    r"|[ \t]{1,3}[0-9]|,[ \t]{0,2}[0-9]{1,2}(?!\w)|[ \t]?/(?!/)"
+    r"|[ \t]{0,3}(?:\u00b1|\+/-)|[ \t]{1,3}[0-9]|,[ \t]{0,2}[0-9]{1,2}(?!\w)|[ \t]?/(?!/)"
 )
 RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}|[+½¼¾]){OUT_OF}(?!{_AND_ANOTHER}|{_IN_A_SUM})"
 """A number or a number word, and the maximum behind it; the first of two numbers is no rating."""
@@ -56,7 +56,7 @@ RATING = rf"(?:{_NUMBER}|{_WORD})(?!{_AND_ANOTHER}|[+½¼¾]){OUT_OF}(?!{_AND_AN
 SPAN = rf"(?:{_DIGITS}|(?:{_WORDS})\b)(?:[ \t]{{0,3}}/[ \t]{{0,3}}[0-9]{{1,4}})?{_AND_ANOTHER}"
 _SPAN_BEFORE = compile_later(
     rf"(?:[0-9]|\b(?:{_WORDS}))[ \t]{{0,3}}(?:\b(?:to|and|or|through)\b|"
-    rf"[-\u2013\u2014~\u301c\uff5e])[ \t]{{0,3}}(?:(?:an?|maybe|even|perhaps)[ \t])?\Z",
+    rf"[-\u2013\u2014~\u301c\uff5e]|→|[-=]>)[ \t]{{0,3}}(?:(?:an?|maybe|even|perhaps)[ \t])?\Z",
     re.IGNORECASE,
 )
 

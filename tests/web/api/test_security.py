@@ -31,11 +31,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
         yield running
 
 
-def as_host(server: RunningServer, host: str, path: str = "/healthz") -> int:
-    """The status for a request whose Host header is `host`."""
+def as_host(server: RunningServer, *hosts: str, path: str = "/healthz") -> int:
+    """The status for a request whose Host headers are `hosts`."""
     connection = http.client.HTTPConnection("127.0.0.1", server.settings.port, timeout=60)
     connection.putrequest("GET", path, skip_host=True)
-    connection.putheader("Host", host)
+    for host in hosts:
+        connection.putheader("Host", host)
     connection.endheaders()
     status = connection.getresponse().status
     connection.close()
@@ -67,7 +68,11 @@ class TestHost:
     )
     @pytest.mark.parametrize("path", ["/healthz", "/api/runs", "/nowhere", "/static/style.css", "/"])
     def test_any_other_name_is_refused_everywhere(self, server: RunningServer, host: str, path: str) -> None:
-        assert as_host(server, host.format(port=server.settings.port), path) == 403
+        assert as_host(server, host.format(port=server.settings.port), path=path) == 403
+
+    def test_a_second_name_is_refused_whichever_comes_first(self, server: RunningServer) -> None:
+        names = [f"localhost:{server.settings.port}", "evil.example"]
+        assert as_host(server, *names) == as_host(server, *reversed(names)) == 403
 
     def test_further_names_can_be_allowed(self, tmp_path: Path) -> None:
         with running_server(tmp_path, allowed_hosts=("geval.example",)) as server:
