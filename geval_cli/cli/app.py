@@ -121,16 +121,15 @@ def validate(
     promptfoo: options.AsPromptfoo = False,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
-    from geval_cli.cli.arguments import config_groups, named_or_found
+    from geval_cli.cli.arguments import asked_dialect, config_groups, named_or_found
     from geval_cli.cli.configs import validate_configs
-    from geval_cli.specs.dialect import Dialect
 
     named = named_or_found(configs)
     wall, _ = _against_strangers(named, given, keeps_state=False)
     given = replace(
         given,
         untrusted=wall is not None,
-        dialect=Dialect.PROMPTFOO if promptfoo else given.dialect,
+        dialect=asked_dialect(given.dialect, as_promptfoo=promptfoo),
     )
     requests = _requests(config_groups(named, merge=given.merge), given)
     _exit(validate_configs(requests, wall, lists_differences=promptfoo))

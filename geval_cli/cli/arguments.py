@@ -227,3 +227,8 @@ def check_options(options: RunOptions) -> None:
     if options.resume_latest and options.resume_from is not None:
         hint = "--resume takes the latest unfinished run of the config, --resume-from the run that it names"
         raise UsageError("--resume and --resume-from name two runs", hint=hint)
+
+
+def asked_dialect(named: Dialect | None, *, as_promptfoo: bool) -> Dialect | None:
+    """Return the dialect that the command line asks for; `--promptfoo` wins over `--dialect`."""
+    return Dialect.PROMPTFOO if as_promptfoo else named

@@ -202,7 +202,14 @@ class _DryRun(Struct):
         each_usd = None if written is None else usd(read, written)
         most_usd = None if each_usd is None else most * each_usd
         return RequestCounts(
-            least, most, cached, least_read, most * read, most_written, usd(least_read, 0), most_usd
+            least=least,
+            most=most,
+            cached=cached,
+            input_least=least_read,
+            input_most=most * read,
+            output_most=most_written,
+            cost_least_usd=usd(least_read, 0),
+            cost_most_usd=most_usd,
         )
 
     async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult]) -> None:

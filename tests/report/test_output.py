@@ -24,6 +24,7 @@ from geval_cli.records import (
 from geval_cli.report.json_file import json_text
 from geval_cli.report.output import FORMATS, check_output_path, open_results_file, write_results_file
 from geval_cli.report.report import RunReport
+from geval_cli.runs.options import RunOptions, declared_options
 
 
 @contextmanager
@@ -263,6 +264,6 @@ def test_any_text_and_number_gives_one_line_of_valid_json(text: str, number: flo
 def test_help_and_page_name_every_format() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\.[\w.]+)`", page, re.MULTILINE)) == set(FORMATS)
-    for option in (options.ResultsFiles, options.ReportFiles):
-        named = re.findall(r"\.\w+(?:\.\w+)?", get_args(option)[1].help)
-        assert set(named) == set(FORMATS)
+    outputs = next(option for field, option in declared_options(RunOptions) if field.name == "outputs")
+    for text in (outputs.help, get_args(options.ReportFiles)[1].help):
+        assert set(re.findall(r"\.\w+(?:\.\w+)?", text)) == set(FORMATS)

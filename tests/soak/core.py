@@ -27,8 +27,11 @@ CORE: dict[str, tuple[str, ...]] = {
     ),
     "geval_cli/statistics/intervals.py": ("tests/statistics/test_intervals.py", "tests/engine/test_gates.py"),
     "geval_cli/statistics/quantiles.py": ("tests/engine/test_gates.py",),
-    "geval_cli/engine/flakiness.py": ("tests/engine/test_flakiness.py",),
-    "geval_cli/engine/aggregate.py": ("tests/engine/test_aggregate.py", "tests/engine/test_gates.py"),
+    "geval_cli/engine/aggregate.py": (
+        "tests/engine/test_aggregate.py",
+        "tests/engine/test_gates.py",
+        "tests/engine/test_flakiness.py",
+    ),
     "geval_cli/engine/selection.py": (
         "tests/engine/test_selection.py",
         "tests/engine/test_filters.py",
