@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a model is asked for, in the order in which a plan shows it."""
+    """Purposes of a request to a model, in the order in which a plan shows them."""
 
     ANSWER = "answers"
     STEPS = "steps"

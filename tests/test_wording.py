@@ -47,3 +47,15 @@ def test_pages_are_plain_english() -> None:
 def test_the_search_finds_what_it_looks_for() -> None:
     texts = [text for _, text in shown_texts('"""mend docstring"""\nhint = f"mend {x}"\n')]
     assert [bool(STRANGE.search(text)) for text in texts] == [True]
+
+
+def test_docstrings_say_what_a_thing_is_or_does_in_plain_words() -> None:
+    riddle = re.compile(r"(?:What|Whether) ")
+    found = [
+        f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
+        for path in sorted((ROOT / "geval_cli").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and riddle.match(ast.get_docstring(node) or "")
+    ]
+    assert found == []

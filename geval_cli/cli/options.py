@@ -1,4 +1,4 @@
-"""What the commands take: arguments as typer reads them off a signature, and options declared in records.
+"""Arguments of the commands, as typer reads them off a signature, and their options, declared in records.
 
 `declared` turns the fields of a record (`runs/options`) into parameters of a command, so no command lists them again.
 """
@@ -79,7 +79,7 @@ ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="For example smo
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """What the command line says about a server."""
+    """Options of `geval serve` and `geval view`."""
 
     folder: Path = Path()
     host: Annotated[

@@ -55,7 +55,7 @@ def _tell_nobody(_: Iterable[Path]) -> None:
 
 
 class RunDisplay(Struct, frozen=True):
-    """What becomes of the results, besides being stored: results files, a log of requests, how much is shown.
+    """Output of a run, besides the store: results files, a log of requests, how much is shown.
 
     `note_written` is told of every file and folder that is written to.
     """

@@ -1,4 +1,4 @@
-"""What the terminal shows of a run. It opens once the first requests have left: rich takes a while to import."""
+"""The terminal display of a run. It opens once the first requests have left: rich takes a while to import."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What goes into an evaluation and what comes out of it."""
+"""Input and result of an evaluation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

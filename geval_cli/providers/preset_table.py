@@ -10,7 +10,7 @@ WireFormat = Literal["openai", "azure", "anthropic", "google"]
 
 
 class WireRules(Struct, frozen=True):
-    """What tells the API of one vendor from that of another before a request is written.
+    """Differences between the API of one vendor and that of another before a request is written.
 
     Attributes:
         module: the module of `providers.wire` whose `build` makes the provider.

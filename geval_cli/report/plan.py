@@ -1,4 +1,4 @@
-"""What a run would ask for: counts by kind of request with tokens and price, as JSON and as a table for people."""
+"""The plan of a run: counts by kind of request with tokens and price, as JSON and as a table for people."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,7 @@ class RequestKind(Struct, frozen=True):
 
 
 class RunPlan(Struct, frozen=True):
-    """What a run of so many cases would ask for."""
+    """The plan of a run of so many cases."""
 
     cases: int
     counts: Mapping[RequestKind, RequestCounts]

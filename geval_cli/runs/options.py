@@ -48,7 +48,7 @@ class InApi:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known about an option beside its type and its default.
+    """Declaration of an option, beside its type and its default.
 
     Attributes:
         flags: how it is written on the command line, separated by a space; the long form stands last.
@@ -142,7 +142,7 @@ RESULTS_ENDINGS = ".json, .jsonl, .csv, .html, .md, .junit.xml"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What somebody says about a run beside its config. Help and fingerprint keep the order of the fields."""
+    """Options of a run, beside its config. Help and fingerprint keep the order of the fields."""
 
     outputs: Annotated[
         tuple[Path, ...],

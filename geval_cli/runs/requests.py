@@ -42,7 +42,7 @@ class Resumption(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunRequest(RunOptions):
-    """What to run, and how: the options, and what a front adds to them. `environ` is the process environment.
+    """A request for a run: config, options, and what a front adds to them. `environ` is the process environment.
 
     Attributes:
         joined: further configs that are one suite with it.

@@ -21,7 +21,7 @@ class Dialect(StrEnum):
 
 
 class DialectRules(Struct, frozen=True, eq=False):
-    """What a dialect does in its own way. The defaults are geval's; another dialect declares where it differs.
+    """Rules of a dialect, as flags. The defaults are geval's; another dialect declares where it differs.
 
     There is one record for each dialect, so that records are compared by identity.
     """

@@ -161,7 +161,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _LimitedFields:
-    """What a formatter does with one field, once the width is known."""
+    """Formatting of one field, once the width is known."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         _check_field("format", format_spec)

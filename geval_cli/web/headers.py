@@ -1,4 +1,4 @@
-"""What browsers are told with every answer."""
+"""Response headers that every answer has."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

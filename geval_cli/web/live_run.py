@@ -22,7 +22,7 @@ EventJson = dict[str, Any]
 
 
 class LiveRun:
-    """What is known of a run while it goes on. Belongs to one event loop.
+    """State of a run while it goes on. Belongs to one event loop.
 
     Its events are dicts with a `type`: `state` (always the first that a watcher gets), `case`, `notice`, `stopping`
     and, as the last one, `finished` or `broken`.
@@ -127,7 +127,7 @@ class LiveRun:
 
 
 class _Unread:
-    """What one watcher has not read yet. For one that is far behind, the state takes the place of all of it."""
+    """Events that one watcher has not read yet. A watcher that is far behind gets the state in their place."""
 
     def __init__(self, state: Callable[[], EventJson]) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""What a server refuses although the request is well-formed."""
+"""Refusals of well-formed requests."""
 
 from geval_cli.errors import ExitCode, GevalError
 

@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""Settings of the server."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What a server serves, to whom, and how much at a time. Times in seconds.
+    """Settings of one server: its folder, who may ask, and how much at a time. Times in seconds.
 
     Attributes:
         folder: the only folder that configs may be taken from; absolute, symbolic links resolved.

@@ -37,7 +37,7 @@ class RequestProblem(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """A problem (RFC 9457)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -26,7 +26,7 @@ class Field(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What may come back."""
+    """A response that may come back."""
 
     status: str
     text: str

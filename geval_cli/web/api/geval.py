@@ -46,7 +46,7 @@ _FilledTexts = Annotated[
 
 
 class GEvalRequest(BaseModel):
-    """What is to be judged. The optional fields that are sent are what the judge sees beside input and output."""
+    """An output to judge. The optional fields that are sent are what the judge sees beside input and output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a draft, and beside which field the editor says it."""
+"""The problems of a draft, each with the field beside which the editor shows it."""
 
 import difflib
 import re
