@@ -187,3 +187,31 @@ def test_results_that_a_bug_spoilt_are_counted_once(kind: str, bugs: int) -> Non
     tally.add(replace(case_result(ERROR, (judged, judged)), error=error))
     tally.add(case_result(PASSED))
     assert tally.bugs == bugs
+
+
+@pytest.mark.parametrize("changed", ["repeat", "column"])
+def test_one_case_beyond_the_first_of_its_test_makes_intervals_go_by_test(changed: str) -> None:
+    tally = Tally()
+    tally.add(scored(0, 0.5))
+    assert not tally.has_clusters
+    tally.add(scored(0, 0.5, **{changed: 1}))
+    assert tally.has_clusters
+    tally.add(scored(1, 0.5))
+    assert tally.has_clusters
+
+
+def test_errors_are_counted_for_each_metric_by_itself() -> None:
+    tally = Tally()
+    members = (
+        assertion_result(ERROR, None, metric="broken"),
+        assertion_result(ERROR, None, metric="broken"),
+        assertion_result(ERROR, None),
+        assertion_result(PASSED, 1.0, metric="fine"),
+    )
+    tally.add(replace(case_result(ERROR, members), named_scores={"fine": 1.0}))
+
+    metrics = tally.summary().metrics
+    assert {name: (metric.mean, metric.n, metric.errored) for name, metric in metrics.items()} == {
+        "broken": (None, 0, 2),
+        "fine": (1.0, 1, 0),
+    }

@@ -49,4 +49,4 @@ def test_only_so_many_are_named_but_all_are_counted() -> None:
     ]
     named, count = flaky_tests(results)
 
-    assert (len(named), count) == (FLAKY_MAX, FLAKY_MAX + 7)
+    assert (len(named), count, FLAKY_MAX) == (100, 107, 100)

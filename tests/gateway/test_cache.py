@@ -219,6 +219,41 @@ def test_what_cannot_be_written_once_is_not_written_again_in_this_run(world, cac
     assert len(world.notices) == 1
 
 
+def test_what_cannot_be_removed_from_the_disk_ends_no_run_and_is_told_once(world, cache, tmp_path):
+    def change(statement):
+        other = sqlite3.connect(tmp_path / "home" / "cache.db")
+        other.execute(statement)
+        other.commit()
+        other.close()
+
+    async def body():
+        gateway = world.gateway(cache=cache)
+        await gateway.complete(provider, ask("a"))
+        await gateway.complete(provider, ask("b"))
+        change("CREATE TRIGGER stuck BEFORE DELETE ON choices BEGIN SELECT RAISE(ABORT, 'no'); END")
+        await gateway.forget(provider, ask("a"))
+        change("DROP TRIGGER stuck")
+        await gateway.forget(provider, ask("b"))
+        return (await cache.stats()).entries
+
+    provider = FakeProvider()
+    assert world.time.run(body()) == 2
+    assert len(world.notices) == 1
+
+
+@pytest.mark.parametrize(("is_cacheable", "entries"), [(True, 0), (False, 1)])
+def test_only_a_provider_whose_answers_are_kept_on_disk_takes_them_away_there(
+    world, cache, is_cacheable, entries
+):
+    async def body():
+        gateway = world.gateway(cache=cache)
+        await gateway.complete(FakeProvider(), ask("a"))
+        await gateway.forget(FakeProvider(is_cacheable=is_cacheable), ask("a"))
+        return (await cache.stats()).entries
+
+    assert world.time.run(body()) == entries
+
+
 def test_memory_keeps_what_was_read_last():
     memory = Memory()
     memory.put({str(number): StoredChoice(Choice(str(number))) for number in range(10_000)})

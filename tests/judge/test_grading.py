@@ -315,6 +315,37 @@ def test_min_valid_can_be_set():
     assert run(replace(CORRECT, scoring="samples", samples=10, min_valid=0.4), judge).valid == 4
 
 
+def test_just_enough_readable_samples_are_not_bought_again_because_a_limit_cut_others_off():
+    cut = Choice("Let me think", finish_reason="length")
+    judge = says(ModelResponse((Choice("4"), Choice("4"), cut, cut)))
+
+    result = run(replace(COHERENT, scoring="samples", samples=4), judge, ARTICLE)
+
+    assert (result.valid, len(judge.ratings_asked)) == (2, 1)
+
+
+def test_one_readable_sample_is_needed_at_least_and_enough_when_no_share_is():
+    metric = replace(CORRECT, scoring="samples", samples=10, min_valid=0)
+
+    assert run(metric, says(reply(verdict(8), *["No."] * 9))).valid == 1
+    with pytest.raises(JudgeError, match="only 0 of 10 samples are valid"):
+        run(metric, says(reply(*["No."] * 10)))
+
+
+def test_in_words_equal_shares_go_by_rating_behind_larger_ones():
+    judge = says(weighed_reply("", {"4": 0.6, "5": 0.2, "3": 0.2}))
+
+    assert run(COHERENT, judge, ARTICLE).reason.endswith("4 60%, 3 20%, 5 20%)")
+
+
+def test_in_words_a_rating_has_two_decimals():
+    judge = says(reply("4", "4", "5"))
+
+    reason = run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE).reason
+
+    assert reason.startswith("Coherence: 4.33 on a scale")
+
+
 # -- unreadable replies -----------------------------------------------------------------------------------------
 
 

@@ -86,3 +86,7 @@ def test_matching_resumes_further_away_the_more_tokens_were_lost():
         ("8", 14, 15),
         ("}", 15, 16),
     ]
+
+
+def test_once_found_again_tokens_may_differ_in_white_space_as_before():
+    assert spans(["\ufffd", "ok ", "then", " 8"], "日 ok then\n8")[-2:] == [("then", 5, 9), (" 8", 9, 11)]

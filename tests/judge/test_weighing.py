@@ -500,3 +500,27 @@ def test_a_first_token_that_cannot_be_read_is_not_made_up_for_by_those_behind_it
     tokens = [token(" x: 1", 0.6, [(" x: 2", 0.4)]), token(".", 1), token("\n", 1)]
 
     assert weigh(tokens, "1", text="x: 1.\n").masses == {}
+
+
+def test_a_gap_right_behind_the_score_does_not_matter():
+    tokens = [token("8", 0.7, [("9", 0.3)]), token("\ufffd", 1), token("}", 1)]
+
+    assert weigh(tokens, "8", text="8日}").masses == pytest.approx({8: 0.7, 9: 0.3})
+
+
+def test_a_full_stop_behind_decimals_ends_the_number_and_a_second_point_with_digits_makes_it_none():
+    tokens = [token("3", 0.5, [("4.5.\n", 0.3), ("2.5.1", 0.1), ("1.0.", 0.1)]), token("\n", 1)]
+
+    found = weigh(tokens, "3", score_range=(1, 5), score_step=0.5)
+
+    assert found.masses == pytest.approx({3: 0.5, 4.5: 0.3})
+
+
+@pytest.mark.parametrize("shares", [(0.89, 0.34, 0.9), (0.54, 0.27, 0.79, 0.53), (0.27, 0.78, 0.4, 0.6)])
+def test_the_coverage_is_never_more_than_whole_by_float_dust(shares):
+    # Scaled down to a sum of 1, these add up to a hair more.
+    listed = [(str(rating), share) for rating, share in enumerate(shares, 2)]
+    found = weigh([token("2", shares[0], listed), token("}", 1)], "2")
+
+    assert len(found.masses) == len(shares)
+    assert found.coverage == 1

@@ -1,10 +1,21 @@
 """What of an earlier run stays: each case has a place of its own."""
 
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 from support.sample_run import make_case
 
-from geval_cli.records import CaseResult
-from geval_cli.runs.resume import DoneCases
+from geval_cli.engine.runner import StopSignal
+from geval_cli.errors import UsageError
+from geval_cli.records import CaseResult, Status
+from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.resume import DoneCases, find_run
+from geval_cli.store.state import open_state
 
 
 def case(test: int, repeat: int, column: int) -> CaseResult:
@@ -19,3 +30,47 @@ def test_every_case_has_a_place_and_cases_beyond_the_plan_have_none() -> None:
         assert done.add(case(*place))
     assert not any(done.add(case(2, 0, column)) for column in range(3))
     assert len(done) == len(places)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named", "end"), [(12, 12, 'w11: "a" -> "b"'), (13, 12, "and 1 more"), (15, 12, "and 3 more")]
+)
+def test_twelve_changes_are_named_and_the_others_counted(
+    tmp_path: Path, changed: int, named: int, end: str
+) -> None:
+    path = tmp_path / "suite.json"
+    suite = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [{"vars": {"x": "one"}}]}
+    path.write_text(json.dumps(suite), encoding="utf-8")
+    names = [f"w{number:02}" for number in range(changed)]
+    before = prepare(RunRequest(path, {}, variables=dict.fromkeys(names, "a")))
+    with open_state(tmp_path / ".geval", {}) as state:
+        stop = StopSignal()
+        report = asyncio.run(run_evaluation(before, state, listen=lambda event: None, stop=stop))
+        now = prepare(RunRequest(path, {}, variables=dict.fromkeys(names, "b"), resume_from=report.run.id))
+        with pytest.raises(UsageError) as caught:
+            find_run(now, state.runs)
+
+    lines = caught.value.message.splitlines()[1:]
+    assert sum(line.startswith("  - --var w") for line in lines) == named
+    assert lines[-1].endswith(end)
+    assert len(lines) == named + (changed > named)
+
+
+@pytest.mark.parametrize(("retries_errors", "done"), [(False, 2), (True, 1)])
+def test_cases_with_errors_are_done_again_only_when_that_is_asked_for(
+    tmp_path: Path, retries_errors: bool, done: int
+) -> None:
+    path = tmp_path / "suite.json"
+    tests = [{"vars": {"x": word}} for word in ("one", "two")]
+    path.write_text(json.dumps({"prompts": ["{{ x }}"], "providers": ["echo"], "tests": tests}))
+    with open_state(tmp_path / ".geval", {}) as state:
+        stop = StopSignal()
+        whole = run_evaluation(prepare(RunRequest(path, {})), state, listen=lambda event: None, stop=stop)
+        run_id = asyncio.run(whole).run.id
+        first, _ = state.runs.results(run_id)
+        state.runs.add(run_id, replace(first, status=Status.ERROR))
+        again = prepare(RunRequest(path, {}, resume_from=run_id, retry_errors=retries_errors))
+        found = find_run(again, state.runs)
+
+    assert len(found.done) == done
+    assert found.kept.counts[Status.ERROR] == (not retries_errors)

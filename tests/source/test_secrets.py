@@ -6,6 +6,7 @@ from geval_cli.source.secrets import (
     header_values,
     is_secret_name,
     is_secret_parameter,
+    mask_bare,
     mask_config,
     mask_text,
     secret_values,
@@ -307,3 +308,8 @@ def test_short_parts_of_a_secret_are_no_secrets() -> None:
 def test_short_values_of_headers_are_hidden_in_their_place_only() -> None:
     assert list(header_values({"X-Corp": "ab12c"})) == []
     assert list(header_values({"X-Corp": "ab12cd"})) == ["ab12cd"]
+
+
+def test_in_prose_only_what_has_the_form_of_a_key_is_hidden() -> None:
+    text = "password: hunter22, but sk-proj-abcdefgh12345 and sk-proj-zyxwvuts98765"
+    assert mask_bare(text) == "password: hunter22, but *** and ***"

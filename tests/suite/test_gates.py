@@ -2,7 +2,7 @@ import pytest
 
 from geval_cli.errors import Problem
 from geval_cli.source.source_map import SourcePath
-from geval_cli.suite.gates import Gate, Statistic, parse_gate
+from geval_cli.suite.gates import Comparison, Gate, Statistic, parse_gate
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,23 @@ def test_gates_that_cannot_be_read(text: str, message: str, hint: str) -> None:
     assert isinstance(problem, Problem)
     assert message in problem.message
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("comparison", "value", "limit", "holds"),
+    [
+        (">", 0.5000000003, 0.5, False),
+        (">", 0.500000002, 0.5, True),
+        ("<", 0.5, 0.5000000003, False),
+        ("<", 0.5, 0.500000002, True),
+        (">=", 0.5, 0.5000000003, True),
+        (">=", 0.5, 0.500000002, False),
+        ("<=", 0.5000000003, 0.5, True),
+        ("<=", 0.500000002, 0.5, False),
+    ],
+)
+def test_a_gate_compares_to_nine_decimals(
+    comparison: Comparison, value: float, limit: float, holds: bool
+) -> None:
+    gate = Gate("", Statistic.PASS_RATE, comparison, limit)
+    assert gate.holds(value) is holds
