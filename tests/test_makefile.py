@@ -37,4 +37,4 @@ def test_development_installs_everything_at_once(target: str) -> None:
 
 
 def test_a_full_environment_is_enough_for_the_demo() -> None:
-    assert "touch .venv/.installed-runtime .venv/.installed" in commands("test")
+    assert "touch .venv/.installed-runtime .venv/.installed" in commands("test", "PYTHON=python3")

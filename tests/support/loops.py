@@ -1,7 +1,8 @@
 """The event loops that geval runs in: `geval run` in uvloop's where there is one, the library in asyncio's."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,6 +12,9 @@ except ImportError:  # Windows
     uvloop = None  # type: ignore[assignment]
 
 
+Result = TypeVar("Result")
+
+
 @pytest.fixture(scope="module", autouse=True, params=["asyncio", "uvloop"])
 def event_loop_kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs every test of a module that imports this in both loops."""
@@ -18,5 +22,11 @@ def event_loop_kind(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "uvloop":
             if uvloop is None:
                 pytest.skip("there is no uvloop")
-            patch.setattr(asyncio, "run", uvloop.run)
+            patch.setattr(asyncio, "run", _run_in_uvloop)
         yield request.param
+
+
+def _run_in_uvloop(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run `main` as `uvloop.run` does, which from Python 3.12 on calls the `asyncio.run` that this stands for."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
