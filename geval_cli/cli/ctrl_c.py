@@ -8,7 +8,7 @@ INTERRUPTED = 130
 """`ExitCode.INTERRUPTED`, known before that is imported: Ctrl-C may come earlier."""
 
 INTERRUPTED_LINE = "interrupted by Ctrl-C\n"
-"""What is said where nothing was under way that says more; nobody is to wonder why a command ended."""
+"""The one line of a command that is interrupted before anything is under way."""
 
 _STDERR = 2
 

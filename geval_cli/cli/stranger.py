@@ -61,7 +61,7 @@ _HARMLESS_BEGINNINGS = ("LC_", "XDG_", "PYTHON", "GEVAL_", "OMP_")
 _DNS_PORT = 53
 
 STRICT = "strict"
-"""What `--untrusted` and GEVAL_UNTRUSTED take for a run that the kernel must confine."""
+"""The value of `--untrusted` and GEVAL_UNTRUSTED for a run that the kernel must confine."""
 
 
 class Wall(Struct):

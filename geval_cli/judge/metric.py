@@ -18,7 +18,7 @@ Estimator = Literal["logprobs", "samples", "single", "mixed"]
 """How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
 
 ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
-"""What a rating was read from: what was asked for, a line that states it, a sentence; of samples how many."""
+"""The part of a reply that gave the rating: form asked for, verdict line or sentence; counts for samples."""
 
 Explain = Literal["failed", "passed", "always", "never"]
 """When the dimension form buys a rationale. `passed` serves `not-g-eval`, whose failures are passes here."""

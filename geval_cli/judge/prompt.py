@@ -39,7 +39,7 @@ Render = Callable[[str, Mapping[str, JsonValue]], str]
 """Renders a template with variables; raises TemplateError. The caller passes the product's sandboxed one."""
 
 DIMENSION_PARAMS = ("Source", "Output")
-"""What the generated steps of a dimension relate to one another, the same for all tests."""
+"""The parts that the generated steps of a dimension relate to one another, the same for all tests."""
 
 _WORDINGS_KEPT = 256
 

@@ -17,7 +17,7 @@ from geval_cli.specs.base import ProviderSpec
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """By which yardstick, and by whom."""
+    """The criterion, and who judges by it."""
 
     metric: Metric
     judge: ProviderSpec | ClientModel | Judge

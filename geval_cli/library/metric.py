@@ -22,7 +22,7 @@ DEFAULT_CONCURRENCY = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GEval:
-    """A yardstick: a named `dimension`, or `criteria` and/or `evaluation_steps` of your own.
+    """A criterion: a named `dimension`, or `criteria` and/or `evaluation_steps` of your own.
 
     The judge's steps are asked for once and then belong to the metric; so do its connections, which are closed when
     nobody refers to the metric any more. A metric may be used from any number of threads and event loops.
@@ -131,7 +131,7 @@ def evaluate_batch(
     """Return the verdicts on `cases`, in order: for each a Result, or the error that `evaluate` would have raised.
 
     Args:
-        metric: the yardstick.
+        metric: the criterion.
         cases: what to judge.
         concurrency: how many cases are judged at a time, at least 1.
         model: who judges this once, as in the constructor.

@@ -80,7 +80,7 @@ class DialectRules(Struct, frozen=True, eq=False):
     # Judging.
 
     geval_threshold: float = 0.5
-    """What a g-eval must reach when it does not say."""
+    """The threshold of a g-eval that names none."""
     geval_takes_text_prompt: bool = True
     """Whether a `rubricPrompt` that is one text is for g-evals, too."""
     names_geval_by_criteria: bool = True
@@ -94,7 +94,7 @@ class DialectRules(Struct, frozen=True, eq=False):
     code_failures_fail: bool = False
     """Whether code that raises or gives no verdict fails the output, also under `not-`, or leaves it unjudged."""
     negates_scores: bool = True
-    """Whether `not-` turns round the scores of code and of tool calls, or the verdict alone."""
+    """Whether `not-` inverts the scores of code and of tool calls, or the verdict alone."""
     scoring_functions: bool = False
     """Whether a test's own function may make the verdict of what its assertions said."""
 
@@ -109,7 +109,7 @@ class DialectRules(Struct, frozen=True, eq=False):
 
 
 DEFAULT_RULES = DialectRules(Dialect.GEVAL)
-"""What holds where no config says otherwise: geval's own rules."""
+"""geval's own rules, which hold where no config says otherwise."""
 
 PROMPTFOO_RULES = DialectRules(
     Dialect.PROMPTFOO,

@@ -52,7 +52,7 @@ _WORDS = {
     "less_than_equal": "this must be {le} or less",
     "literal_error": "this must be one of {expected}",
 }
-"""What pydantic says in a programmer's words, by its kinds of error."""
+"""Plain words for pydantic's errors, by their kind."""
 
 _AGAIN_S = 10
 _FILLED_PATTERN = r"\S"

@@ -17,10 +17,10 @@ from geval_cli.web.problems_json import problem_response
 from geval_cli.web.settings import TOKEN_VARIABLE, ServerSettings
 
 OPEN_PATHS = frozenset({"/healthz"})
-"""What needs no token: it tells nobody anything but that the server is there."""
+"""Addresses that need no token: they tell nobody anything but that the server is there."""
 
 OPEN_OPERATIONS = frozenset({("POST", "/api/geval")})
-"""What needs none either on a server that only this machine reaches and that was given no token."""
+"""Addresses that need none either on a server that only this machine reaches and that was given no token."""
 
 _PARAMETER = "token"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

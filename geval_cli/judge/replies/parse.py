@@ -27,7 +27,7 @@ from geval_cli.judge.replies.structure import differing, one_line, texts_of, une
 from geval_cli.patterns import compile_later
 
 Rank = Literal["structure", "verdict_line", "prose"]
-"""What a rating was read from: the JSON object or form line asked for, a line that states it, or a sentence."""
+"""The part of a reply that gave the rating: the JSON or form line asked for, a verdict line, or a sentence."""
 
 _STEP_KEYS = ("steps", "evaluation_steps", "evaluation steps")
 
@@ -101,7 +101,7 @@ def parse_steps(text: str) -> tuple[str, ...]:
 
 
 _PLACEHOLDER = compile_later(r"<[^<>]*>")
-"""What stands in the prompt in the place of an answer; a judge that repeats it has not answered."""
+"""The placeholder for an answer in the prompt; a judge that repeats it has not answered."""
 
 
 def _steps_outside_objects(answer: str) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ class ResultsAnswer(Struct, frozen=True):
 
 
 ANSWERS: tuple[type[Struct], ...] = (RunAnswer, RunListAnswer, ResultsAnswer)
-"""What holds records; the OpenAPI document describes each, with the records in it, under its name."""
+"""Responses that hold records; the OpenAPI document describes each, with the records in it, under its name."""
 
 
 router = APIRouter(prefix="/api/runs", tags=["Runs"])
