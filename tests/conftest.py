@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 GROUPS = {
     "local_model": (
         "assertions/test_services_in_a_run",
+        "cli/test_first_hour",
         "library/test_session",
         "providers/test_local",
         "test_examples",

@@ -47,6 +47,7 @@ class Assertion(Spec):
         needs_logprobs: the model under test is asked for the probabilities of its tokens.
         runs_code: code of the config decides, which untrusted configs may not bring.
         calls_server: outputs are sent to a server that the config names.
+        libraries: modules that it needs and that only the `extra` of geval installs.
     """
 
     value_form: ClassVar[ValueForm | None] = None
@@ -56,6 +57,8 @@ class Assertion(Spec):
     needs_logprobs: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     calls_server: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = ""
 
     type: str = Field(description="What is checked. With `not-` before it, the verdict is inverted.")
     metric: str | None = Field(None, description="The name under which scores are summed up over all tests.")

@@ -5,6 +5,7 @@ A class is imported on its first use, since some bring libraries that take long 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
 from geval_cli.templating import Templates
+from geval_cli.version import install_hint
 
 _HERE = "geval_cli.assertions"
 
@@ -149,12 +151,21 @@ def advice_on(kind: str) -> str | None:
 
 def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
     """Return every problem of one assertion in one test, those of the members of a set too."""
-    problems = spec.check(context)
+    problems = [*_missing_libraries(spec), *spec.check(context)]
     if spec.metric is not None:
         context.render(spec.metric, spec.place.value("metric"), problems)
     for member in spec.members:
         problems.extend(check_assertion(member, context))
     return problems
+
+
+def _missing_libraries(spec: Assertion) -> Iterator[Problem]:
+    """Yield a problem where libraries of the type are not installed."""
+    if any(find_spec(name) is None for name in spec.libraries):
+        hint = f"install them {install_hint(spec.extra)}"
+        yield Problem(
+            f"{spec.base_type} needs libraries that are not installed", spec.place.value("type"), hint
+        )
 
 
 def wants_logprobs(specs: Iterable[Assertion]) -> bool:

@@ -1,7 +1,7 @@
 """The commands. Their bodies import what they need when they run, so that `--help` is quick."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ app = typer.Typer(
     help="Run prompts against models and have every answer checked, first of all by G-Eval.",
     epilog=f"{EXIT_CODES}\n\nWith --debug, any command shows the tracebacks of errors.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich costs 0.2 s of every start
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,10 +47,25 @@ def root(
 @declared(RunOptions)
 def run(given: RunOptions, configs: options.Configs = None) -> None:
     """Send prompts x providers x tests to models and check every answer. `geval eval -c CONFIG` is the same."""
-    from geval_cli.cli.arguments import cache_choice, check_options, config_groups, named_or_found
+    from geval_cli.cli.arguments import named_or_found
+
+    _run(named_or_found(configs), given)
+
+
+@app.command()
+@declared(RunOptions, "outputs", "shows_progress", "home")
+def demo(given: RunOptions) -> None:
+    """Run a tiny suite with a small model on this machine; it needs no config and no key."""
+    from geval_cli.cli.configs import demo_config
+
+    _run([demo_config()], given)
+
+
+def _run(named: Sequence[Path], given: RunOptions) -> None:
+    """Run configs and end with the exit code."""
+    from geval_cli.cli.arguments import cache_choice, check_options, config_groups
     from geval_cli.cli.run import RunDisplay, run_configs
 
-    named = named_or_found(configs)
     wall, home = _against_strangers(named, given)
     if wall is not None and given.watch:
         hint = "run it once; what changes in a stranger's folder is to be looked at first"

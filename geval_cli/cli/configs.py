@@ -1,4 +1,4 @@
-"""`geval validate`, `geval init`, `geval schema`, `geval export suite`, `geval import`."""
+"""`geval validate`, `geval init`, `geval demo`, `geval schema`, `geval export suite`, `geval import`."""
 
 import json
 import os
@@ -12,12 +12,13 @@ from geval_cli.cli.run import prepare_all
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.report.numbers import plural
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
-from geval_cli.runs.starting import choose_starter
+from geval_cli.runs.starting import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
 from geval_cli.store.home import make_private_file
 from geval_cli.suite.export import PortableSuite, read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.promptfoo.compat_report import Difference, differences
+from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
@@ -57,6 +58,24 @@ def write_starter(path: Path) -> None:
     except OSError as error:
         raise _cannot_write(path, error) from error
     sys.stdout.write(f"wrote {path}; try: geval run {path}\n{starter.why}\n")
+
+
+def demo_config() -> Path:
+    """Return the config of `geval demo`, once the model that it asks is on this machine.
+
+    Raises:
+        UsageError: what runs the model is not installed.
+        ModelFetchError: the model cannot be had.
+    """
+    if not has_local_models():
+        raise UsageError(
+            "the demo needs a model on this machine, and what runs one is not installed",
+            hint=install_hint("local"),
+        )
+    from geval_cli.cli.models import pull_model
+
+    pull_model(DEMO_MODEL)
+    return DEMO_CONFIG
 
 
 def write_schema(path: Path | None) -> None:

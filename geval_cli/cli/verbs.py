@@ -22,7 +22,9 @@ _INSTEAD = {
 
 
 def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """Return the words after `geval` with an alias written out: `eval -c FILE` is `run FILE`.
+    """Return the words after `geval` with an alias written out.
+
+    `eval -c FILE` is `run FILE`, and `help run` is `run --help`.
 
     Raises:
         UsageError: there is no such command.
@@ -30,6 +32,8 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     if not words or words[0].startswith("-") or words[0] in commands:
         return list(words)
     verb, *rest = words
+    if verb == "help":
+        return [*as_typed(rest, commands), "--help"]
     if verb in _ALIASES:
         return [_ALIASES[verb], *_without_config_option(rest)]
     from geval_cli.source.problems import did_you_mean

@@ -1,4 +1,4 @@
-"""Which starter config runs on this machine: by the keys that are set and by what is installed."""
+"""The first config of somebody who has none: one that runs on this machine, by its keys and what is installed."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from geval_cli import suite
 from geval_cli.errors import ConfigError
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.source.access import Access
@@ -16,7 +17,18 @@ from geval_cli.version import install_hint
 _VENDORS = ("openai", "anthropic", "google", "mistral", "xai", "groq", "deepseek", "openrouter", "together")
 """Whose keys are looked for, in this order."""
 
-_LOCAL = "local:smollm2"
+DEMO_MODEL = "smollm2"
+"""The local model of the demo, by the name that `geval models` shows."""
+
+DEMO_CONFIG = Path(suite.__file__).parent / "demo.yaml"
+"""The suite of `geval demo`."""
+
+_LOCAL = f"local:{DEMO_MODEL}"
+
+
+def has_local_models() -> bool:
+    """Return whether what runs local models is installed."""
+    return find_spec("xllamacpp") is not None
 
 
 class Starter(Struct, frozen=True):
@@ -37,7 +49,7 @@ def choose_starter(environ: Mapping[str, str], folder: Path, access: Access) -> 
         if variable is not None:
             model = PRESETS[name].example
             return Starter(starter_config(model), f"it asks {model}, since {variable} is set")
-    if find_spec("xllamacpp") is not None:
+    if has_local_models():
         return Starter(
             starter_config(_LOCAL), f"it asks {_LOCAL}, a small model on this machine: no key is set"
         )

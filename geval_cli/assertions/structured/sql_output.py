@@ -1,21 +1,19 @@
 """is-sql, contains-sql: SQL of a kind of database that can be parsed and uses nothing but what is allowed."""
 
 import asyncio
-import logging
 import re
-from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 import regex
-import sqlglot
 from pydantic import AliasChoices, Field
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from geval_cli.assertions.base import Assertion, ValueRules
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.assertions.patterns import is_whole
 from geval_cli.errors import Problem
 from geval_cli.source.problems import did_you_mean
+
+_PARSING = "geval_cli.assertions.structured.sql_statements"
+"""Loaded at the first SQL, since the parser may not be installed and is slow to load."""
 
 _DIALECTS = {
     "athena": "athena",
@@ -39,40 +37,8 @@ _DIALECTS = {
     "trino": "trino",
     "tsql": "tsql",
 }
-# What the parser cannot read it logs and passes on as a `Command`; that is no news for a terminal.
-logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 
 _FENCE = re.compile(r"```[ \t]*(?P<language>\w*)[ \t]*\n(?P<content>.*?)```", re.DOTALL)
-_STATEMENTS = (
-    exp.Query,
-    exp.DML,
-    exp.DDL,
-    exp.Alter,
-    exp.Analyze,
-    exp.Commit,
-    exp.Describe,
-    exp.Drop,
-    exp.Grant,
-    exp.Merge,
-    exp.Pragma,
-    exp.Rollback,
-    exp.Set,
-    exp.Show,
-    exp.Transaction,
-    exp.TruncateTable,
-    exp.Use,
-    exp.Values,
-)
-_ACTIONS = (
-    (exp.Insert, "insert"),
-    (exp.Update, "update"),
-    (exp.Delete, "delete"),
-    (exp.Create, "create"),
-    (exp.Drop, "drop"),
-    (exp.Alter, "alter"),
-    (exp.TruncateTable, "truncate"),
-)
-_EVERYTHING = "(.*)"
 
 
 class SqlRules(ValueRules):
@@ -99,6 +65,8 @@ class SqlAssertion(Assertion):
     """is-sql, contains-sql: SQL that can be parsed and uses nothing but what is allowed."""
 
     value_form = (SqlRules, "the rules of an SQL assertion")
+    libraries = ("sqlglot",)
+    extra = "sql"
 
     value: SqlRules | None = Field(None, description="Whose SQL it is, and what it may use.")
 
@@ -125,10 +93,12 @@ class SqlAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Parse the output, or for contains-sql the SQL in its code fences; the reason says what is wrong with it."""
         rules = self.value or SqlRules()
+        dialect = _DIALECTS[rules.database_type.lower()]
         texts = [subject.text]
         if self.base_type == "contains-sql":
             texts = _fenced(subject.text) or texts
-        problems = [await asyncio.to_thread(_problem, text, rules) for text in texts]
+        sql_problem = import_module(_PARSING).sql_problem
+        problems = [await asyncio.to_thread(sql_problem, text, dialect, rules) for text in texts]
         if "" in problems:
             does = "contains" if self.base_type == "contains-sql" else "is"
             return Outcome.of(True, f"the output {does} {rules.database_type} SQL")
@@ -138,90 +108,3 @@ class SqlAssertion(Assertion):
 def _fenced(text: str) -> list[str]:
     languages = {"", "sql", *_DIALECTS}
     return [match["content"] for match in _FENCE.finditer(text) if match["language"].lower() in languages]
-
-
-def _problem(text: str, rules: SqlRules) -> str:
-    """Return the problems of the SQL; empty when nothing is."""
-    what = f"the output is not {rules.database_type} SQL"
-    try:
-        statements = [
-            item for item in sqlglot.parse(text, dialect=_DIALECTS[rules.database_type.lower()]) if item
-        ]
-    except (SqlglotError, RecursionError) as error:
-        return f"{what}: {_first_line(error)}"
-    if not statements:
-        return f"{what}: there is no statement in it"
-    if not all(isinstance(statement, _STATEMENTS) and _is_whole(statement) for statement in statements):
-        return f"{what}: it is no statement"
-    if rules.allowed_tables is not None:
-        strays = _strays(_tables(statements), rules.allowed_tables)
-        if strays:
-            return f"the SQL uses tables that are not allowed: {', '.join(strays)}"
-    if rules.allowed_columns is not None:
-        strays = _strays(_columns(statements), rules.allowed_columns)
-        if strays:
-            return f"the SQL uses columns that are not allowed: {', '.join(strays)}"
-    return ""
-
-
-def _is_whole(statement: exp.Expr) -> bool:
-    """Return whether a statement is complete; the parser also accepts a lone `SELECT`, and `UPDATE your profile`."""
-    if isinstance(statement, exp.Select):
-        return bool(statement.expressions)
-    if isinstance(statement, exp.Update):
-        return bool(statement.expressions)
-    return True
-
-
-def _tables(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Yield every table that is used, as action::database::table."""
-    for statement in statements:
-        written = _target(statement)
-        own_names = {cte.alias.lower() for cte in statement.find_all(exp.CTE)}
-        for table in statement.find_all(exp.Table):
-            if table.name and table.name.lower() not in own_names:
-                action = _action(statement) if table is written else "select"
-                yield f"{action}::{table.db or 'null'}::{table.name}"
-
-
-def _columns(statements: Sequence[exp.Expr]) -> Iterator[str]:
-    """Yield every column that is used, as action::table::column; `*` is written (.*)."""
-    for statement in statements:
-        aliases = {table.alias: table.name for table in statement.find_all(exp.Table) if table.alias}
-        action = _action(statement)
-        for column in statement.find_all(exp.Column):
-            name = _EVERYTHING if isinstance(column.this, exp.Star) else column.name
-            yield f"{action}::{aliases.get(column.table, column.table) or 'null'}::{name}"
-        for star in statement.find_all(exp.Star):
-            if not isinstance(star.parent, exp.Column | exp.Count):
-                yield f"{action}::null::{_EVERYTHING}"
-        if isinstance(statement, exp.Insert) and isinstance(statement.this, exp.Schema):
-            yield from (
-                f"insert::{statement.this.this.name}::{item.name}" for item in statement.this.expressions
-            )
-
-
-def _action(statement: exp.Expr) -> str:
-    return next((name for kind, name in _ACTIONS if isinstance(statement, kind)), "select")
-
-
-def _target(statement: exp.Expr) -> exp.Expr | None:
-    """Return the table that a statement writes to."""
-    if _action(statement) == "select":
-        return None
-    return statement.find(exp.Table)
-
-
-def _strays(used: Iterator[str], allowed: Sequence[str]) -> list[str]:
-    """Return the names used without permission. A rule is a pattern, or for short only the last name."""
-    return [name for name in dict.fromkeys(used) if not any(_allows(rule, name) for rule in allowed)]
-
-
-def _allows(rule: str, name: str) -> bool:
-    found = name if "::" in rule else name.rpartition("::")[2]
-    return rule.lower() == found.lower() or is_whole(rule, found)
-
-
-def _first_line(error: Exception) -> str:
-    lines = re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,9 +1,9 @@
 """levenshtein: how many characters must be changed to get from the output to the expected text."""
 
 import asyncio
+from importlib import import_module
 
 from pydantic import Field
-from rapidfuzz.distance import Levenshtein
 
 from geval_cli.assertions.base import Amount, Assertion
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
@@ -16,6 +16,8 @@ class LevenshteinAssertion(Assertion):
 
     value_form = "text"
     threshold_is_score = False
+    libraries = ("rapidfuzz",)
+    extra = "text-metrics"
 
     value: str | int | float = Field(description="The text to compare with; a template.")
     threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
@@ -29,7 +31,8 @@ class LevenshteinAssertion(Assertion):
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
         expected = tools.templates.render(as_text(self.value), subject.test.variables)
-        distance = await asyncio.to_thread(Levenshtein.distance, subject.text, expected)
+        levenshtein = import_module("rapidfuzz.distance.Levenshtein")
+        distance = await asyncio.to_thread(levenshtein.distance, subject.text, expected)
         passed = distance <= self.threshold
         relation = "at most" if passed else "more than"
         reason = f"the edit distance is {distance}, {relation} {self.threshold:g}"

@@ -7,7 +7,6 @@ here, so that scores can be compared with those of other tools.
 import asyncio
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from threading import Lock
 from typing import Annotated, Any
 
@@ -19,12 +18,10 @@ from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
 from geval_cli.numbers import format_score_beside
 from geval_cli.specs.base import Score
-from geval_cli.version import install_hint
 
 _DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
 _LARGEST_NGRAM = 4
 _ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
-_LIBRARIES = ("nltk", "rouge_score")
 _ONE_AT_A_TIME = Lock()
 """Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
 
@@ -33,6 +30,8 @@ class TextMetricAssertion(Assertion):
     """rouge-n, bleu, gleu: how much of the output's wording is that of a reference."""
 
     value_form = "texts"
+    libraries = ("nltk", "rouge_score")
+    extra = "text-metrics"
 
     value: str | tuple[str, ...] = Field(
         description="The reference, a template, or several, of which the best counts."
@@ -42,15 +41,8 @@ class TextMetricAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems of the references, and the libraries if they are missing."""
+        """Return problems of the references."""
         problems: list[Problem] = []
-        if any(find_spec(name) is None for name in _LIBRARIES):
-            hint = f"install them {install_hint('text-metrics')}"
-            problems.append(
-                Problem(
-                    f"{self.base_type} needs libraries that are not installed", self.place.value("type"), hint
-                )
-            )
         if not self.value:
             message = f"{self.base_type} has no reference"
             problems.append(

@@ -1,0 +1,116 @@
+"""The first commands of somebody who has just installed geval: completion, the demo, and a base that is small."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from support.geval_command import run_geval
+
+from geval_cli.assertions.outcome import CheckContext
+from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
+from geval_cli.assertions.test_case import TestCase
+from geval_cli.cli.configs import demo_config
+from geval_cli.errors import UsageError
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.starting import DEMO_CONFIG
+from geval_cli.source.source_map import SourcePath
+from geval_cli.templating import Templates
+
+ROOT = Path(__file__).parents[2]
+
+MOST_PACKAGES = 50
+MOST_BYTES = 100_000_000
+
+
+def required(lines: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Requirement]:
+    """Yield the requirements that hold on this machine, those of `extras` among them."""
+    for needed in map(Requirement, lines):
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield needed
+
+
+def base_packages() -> dict[str, Distribution]:
+    """Return every distribution that the base install of this clone brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, Distribution] = {"geval-cli": distribution("geval-cli")}
+    waiting = list(required(project["dependencies"]))
+    while waiting:
+        needed = waiting.pop()
+        package = distribution(needed.name)
+        if package.name not in found or needed.extras:
+            found[package.name] = package
+            waiting.extend(required(package.requires or (), needed.extras))
+    return found
+
+
+def installed_bytes(package: Distribution) -> Iterator[int]:
+    for file in package.files or ():
+        path = Path(str(file.locate()))
+        if path.is_file():
+            yield path.stat().st_size
+
+
+def test_the_base_install_is_small() -> None:
+    packages = base_packages()
+    assert {"aiohttp", "openai", "typer"} <= {name.lower() for name in packages}
+    assert len(packages) <= MOST_PACKAGES, sorted(packages)
+    assert sum(size for package in packages.values() for size in installed_bytes(package)) <= MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("geval dem", "demo"), ("geval run --filter-fi", "--filter-first-n")]
+)
+def test_the_shell_completes_commands_and_options(words: str, offered: str, tmp_path: Path) -> None:
+    asked = {"_GEVAL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [str(Path(sys.executable).parent / "geval")]
+    done = subprocess.run(
+        command, env={**os.environ, **asked}, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert offered in done.stdout.split(), done
+
+
+def test_the_demo_is_a_valid_suite() -> None:
+    prepared = prepare(RunRequest(DEMO_CONFIG, {}), is_going_to_run=False)
+    assert (prepared.tests, prepared.total) == (2, 2)
+
+
+def test_the_demo_names_the_one_command_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what Python keeps for a module that is not there
+    with pytest.raises(UsageError, match="is not installed") as refused:
+        demo_config()
+    assert 'pip install ".[local]"' in refused.value.hint
+
+
+@pytest.mark.local_model
+def test_the_demo_is_a_real_run(tmp_path: Path) -> None:
+    done = run_geval("demo", "--no-progress", "-o", "demo.json", cwd=tmp_path, timeout_s=600)
+    assert done.code in {0, 1, 3}, done.stderr
+    assert "model      2 answers" in done.stdout
+    assert (tmp_path / "demo.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "value", "library", "extra"),
+    [
+        ("levenshtein", "x", "rapidfuzz", "text-metrics"),
+        ("bleu", "x", "nltk", "text-metrics"),
+        ("rouge-n", "x", "rouge_score", "text-metrics"),
+        ("is-sql", None, "sqlglot", "sql"),
+        ("contains-sql", None, "sqlglot", "sql"),
+    ],
+)
+def test_an_assertion_whose_library_is_missing_says_how_to_install_it(
+    type_name: str, value: str | None, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    spec = ASSERTION_TYPES[type_name](type=type_name, **({} if value is None else {"value": value}))
+    (problem,) = check_assertion(spec, CheckContext(TestCase(0, SourcePath.nowhere()), Templates(), "test 1"))
+    assert problem.message == f"{type_name} needs libraries that are not installed"
+    assert f'pip install ".[{extra}]"' in problem.hint
