@@ -81,6 +81,17 @@ class Problem:
     severity: Severity = Severity.ERROR
 
 
+class ProblemFormat(StrEnum):
+    """The formats that problems are written in: for people in full or in a line each, and for programs."""
+
+    FULL = "full"
+    CONCISE = "concise"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    SARIF = "sarif"
+    JSON = "json"
+
+
 class GevalError(Exception):
     """Base of all errors that geval raises on purpose. `hint` says what to do next."""
 

@@ -1,5 +1,6 @@
 """docs/ci.md and action.yml: the YAML is valid, every geval option in it exists, and the action's script runs."""
 
+import json
 import os
 import re
 import subprocess
@@ -49,9 +50,12 @@ def test_the_example_uses_inputs_that_the_action_has() -> None:
 
 
 def test_every_option_on_the_page_exists() -> None:
-    help_text = subprocess.run(
-        [sys.executable, "-m", "geval_cli", "run", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    help_text = "".join(
+        subprocess.run(
+            [sys.executable, "-m", "geval_cli", command, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        for command in ("run", "validate")
+    )
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
 
     assert named
@@ -95,6 +99,89 @@ def test_a_broken_config_keeps_its_exit_code_and_writes_no_summary(tmp_path: Pat
     assert done.returncode == 2
     assert "did you mean `prompts`" in done.stderr
     assert not (tmp_path / "step-summary.md").exists()
+
+
+def test_mistakes_in_a_config_show_on_its_lines_in_a_workflow(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text("promts: []\n")
+    for command in ("run", "validate"):
+        done = run_in_workflow(tmp_path, f"geval {command} evals.yaml")
+        assert done.returncode == 2
+        assert (
+            "::error file=evals.yaml,line=1,col=1,title=geval%3A config::unknown key `promts`" in done.stderr
+        )
+
+
+def run_in_workflow(folder: Path, script: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder,
+        env=environment(folder, GITHUB_WORKSPACE=str(folder), **inputs),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("promts", "code"), [("promts", 2), ("prompts", 0)])
+@pytest.mark.parametrize("form", ["concise", "github", "gitlab", "sarif", "json"])
+def test_validate_writes_problems_for_programs(form: str, promts: str, code: int, tmp_path: Path) -> None:
+    text = f"{promts}: [hello]\nproviders: [echo]\ntests: [{{assert: [{{type: equals, value: a}}]}}]\n"
+    (tmp_path / "evals.yaml").write_text(text)
+    done = run_in_workflow(tmp_path, f"geval validate evals.yaml --format {form} -o all.sarif")
+
+    assert (done.returncode, done.stderr) == (code, "")
+    assert ("unknown key `promts`" in done.stdout) is (code == 2)
+    results = json.loads((tmp_path / "all.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert bool(results) is (code == 2)
+
+
+def test_a_file_of_problems_needs_an_ending_that_names_a_format(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text("prompts: [hello]\nproviders: [echo]\ntests: []\n")
+    done = run_in_workflow(tmp_path, "geval validate evals.yaml -o problems.txt")
+
+    assert done.returncode == 2
+    assert "ends in one of: .codequality.json, .json, .sarif" in done.stderr
+
+
+def test_the_gitlab_component_runs(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(
+        "prompts: [hello]\nproviders: [echo]\ntests:\n  - assert: [{type: equals, value: bye}]\n"
+    )
+    head, body = yaml.safe_load_all((ROOT / "templates/evals.yml").read_text("utf-8"))
+    inputs = {"config": "evals.yaml", "args": "-j 2 --no-progress"}
+    (job,) = body.values()
+    written = re.findall(r"\$\[\[ inputs\.(\w+) ]]", yaml.dump(body))
+    assert set(written) == set(head["spec"]["inputs"])
+
+    install, run = job["script"]
+    assert install == 'pip install --quiet "$GEVAL_SOURCE"'
+    variables = {
+        name: re.sub(r"\$\[\[ inputs\.(\w+) ]]", lambda found: inputs.get(found[1], ""), value)
+        for name, value in job["variables"].items()
+    }
+    done = run_in_workflow(tmp_path, run, **variables)
+
+    assert done.returncode == 1, done.stderr
+    made = [*job["artifacts"]["paths"], *job["artifacts"]["reports"].values()]
+    assert all((tmp_path / name).is_file() for name in made)
+    (problem,) = json.loads((tmp_path / job["artifacts"]["reports"]["codequality"]).read_text("utf-8"))
+    assert problem["location"] == {"path": "evals.yaml", "lines": {"begin": 4}}
+
+
+def test_the_pre_commit_hook_takes_configs_and_stops_at_mistakes(tmp_path: Path) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    names = ["gevalconfig.yaml", "evals/gevalconfig.prod.yml", "promptfooconfig.yaml"]
+    assert all(re.search(hook["files"], name) for name in names)
+    assert not re.search(hook["files"], "docs/mygevalconfig.yaml.md")
+    assert f"id: {hook['id']}" in PAGE
+
+    (tmp_path / "gevalconfig.yaml").write_text(
+        "prompts: [hello]\nproviders: [echo]\ntests: [{assert: [{type: equals, value: hello}]}]\n"
+    )
+    (tmp_path / "promptfooconfig.yaml").write_text("prompts: [hello]\nproviders: 3\n")
+    done = run_in_workflow(tmp_path, f"{hook['entry']} gevalconfig.yaml promptfooconfig.yaml")
+    assert done.returncode == 2
+    assert run_in_workflow(tmp_path, f"{hook['entry']} gevalconfig.yaml").returncode == 0
 
 
 def test_inputs_reach_the_script_only_as_environment_values() -> None:

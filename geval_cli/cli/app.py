@@ -10,7 +10,7 @@ import typer
 
 from geval_cli.cli import options
 from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
-from geval_cli.errors import ExitCode, UsageError
+from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
 
@@ -133,6 +133,8 @@ def validate(
     given: RunOptions,
     configs: options.Configs = None,
     promptfoo: options.AsPromptfoo = False,
+    form: options.ProblemForm = ProblemFormat.FULL,
+    output: options.ProblemsFile = None,
 ) -> None:
     """Report every problem of a config; nothing is sent."""
     from geval_cli.cli.arguments import asked_dialect, config_groups, named_or_found
@@ -146,7 +148,7 @@ def validate(
         dialect=asked_dialect(given.dialect, as_promptfoo=promptfoo),
     )
     requests = _requests(config_groups(named, merge=given.merge), given)
-    _exit(validate_configs(requests, wall, lists_differences=promptfoo))
+    _exit(validate_configs(requests, wall, lists_differences=promptfoo, form=form, output=output))
 
 
 @app.command()

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geval_cli.cli.problems import print_problems
-from geval_cli.cli.run import prepare_all
-from geval_cli.errors import ExitCode, UsageError
+from geval_cli.cli.problems import print_annotations, print_problems
+from geval_cli.cli.run import check_all
+from geval_cli.errors import ConfigError, ExitCode, ProblemFormat, UsageError
 from geval_cli.report.numbers import plural
+from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest, is_untrusted
 from geval_cli.runs.starting import DEMO_CONFIG, DEMO_MODEL, choose_starter, has_local_models
 from geval_cli.source.access import TRUSTED, Access, access_of_stranger
@@ -25,20 +26,51 @@ if TYPE_CHECKING:
 
 
 def validate_configs(
-    requests: Sequence[RunRequest], wall: "Wall | None" = None, *, lists_differences: bool = False
+    requests: Sequence[RunRequest],
+    wall: "Wall | None" = None,
+    *,
+    lists_differences: bool = False,
+    form: ProblemFormat = ProblemFormat.FULL,
+    output: Path | None = None,
 ) -> ExitCode:
     """Print for each config that it is valid, the size of its run, and on request how promptfoo would differ.
 
+    With another `form` than FULL, stdout gets the problems and warnings in that format and nothing else; `output` is a
+    file that gets them, in the format of its ending.
+
     Raises:
         ConfigError: with every problem of every config.
+        UsageError: `output` has another ending, or cannot be written.
     """
+    file_format = None if output is None else _format_of(output)
     if wall is not None:
         wall.put_up(requests)
-    for prepared in prepare_all(requests, is_going_to_run=False):
-        sys.stdout.write(_described(prepared) + "\n")
+    prepared, problems = check_all(requests, is_going_to_run=False)
+    if output is not None and file_format is not None:
+        text = write_problems(problems, file_format, origin=Origin.CONFIG, workspace=Path())
+        _write(output, text, is_told=form is ProblemFormat.FULL)
+    if form is not ProblemFormat.FULL:
+        sys.stdout.write(write_problems(problems, form, origin=Origin.CONFIG, workspace=Path()))
+        return ExitCode.USAGE if len(prepared) < len(requests) else ExitCode.OK
+    if len(prepared) < len(requests):
+        raise ConfigError(problems)
+    print_problems(problems)
+    print_annotations(problems)
+    for run in prepared:
+        sys.stdout.write(_described(run) + "\n")
         if lists_differences:
-            sys.stdout.write(_listed(list(differences(prepared.suite))))
+            sys.stdout.write(_listed(list(differences(run.suite))))
     return ExitCode.OK
+
+
+def _format_of(path: Path) -> ProblemFormat:
+    found = next((form for ending, form in FILE_ENDINGS.items() if path.name.lower().endswith(ending)), None)
+    if found is None:
+        raise UsageError(
+            f"problems cannot be written to {path}: its ending names no format",
+            hint=f"use a name that ends in one of: {', '.join(sorted(FILE_ENDINGS))}",
+        )
+    return found
 
 
 def write_starter(path: Path) -> None:
@@ -135,12 +167,13 @@ def _write_portable(portable: PortableSuite, text: str, source: Path, output: Pa
     _write(output, text)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, is_told: bool = True) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _cannot_write(path, error) from error
-    sys.stdout.write(f"wrote {path}\n")
+    if is_told:
+        sys.stdout.write(f"wrote {path}\n")
 
 
 def _cannot_write(path: Path, error: OSError) -> UsageError:

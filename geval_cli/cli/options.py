@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
+from geval_cli.errors import ProblemFormat
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
     EnvFileOption,
@@ -43,6 +44,16 @@ Version = Annotated[bool, typer.Option("--version", "-V", help="Show the version
 AsPromptfoo = Annotated[
     bool,
     typer.Option("--promptfoo", help="Read it as promptfoo's, and say what would differ from promptfoo."),
+]
+ProblemForm = Annotated[ProblemFormat, typer.Option("--format", help="How problems are written.")]
+ProblemsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write problems to a file too: .sarif, .codequality.json, .json.",
+    ),
 ]
 StarterFile = Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]
 SchemaFile = Annotated[

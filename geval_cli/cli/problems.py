@@ -1,5 +1,6 @@
 """Errors and config problems on stderr, in one form."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,15 @@ def print_problems(problems: Sequence[Problem]) -> None:
         sys.stderr.write(render_problems(problems).rstrip("\n") + "\n")
 
 
+def print_annotations(problems: Sequence[Problem]) -> None:
+    """Show problems on the lines of the config in a pull request, where a GitHub workflow reads the output."""
+    if "GITHUB_ACTIONS" in os.environ:
+        from geval_cli.report.problem_formats import Origin
+        from geval_cli.report.run_problems import annotations
+
+        sys.stderr.write(annotations(problems, os.environ, origin=Origin.CONFIG))
+
+
 def print_warnings(texts: Sequence[str]) -> None:
     """Print each text as a warning."""
     print_problems([Problem(text, severity=Severity.WARNING) for text in texts])
@@ -22,6 +32,7 @@ def print_error(error: GevalError) -> None:
     """Print an error that ends the command."""
     if isinstance(error, ConfigError):
         print_problems(error.problems)
+        print_annotations(error.problems)
         count = sum(1 for problem in error.problems if problem.severity == "error")
         sys.stderr.write(f"\n{count} problem{'' if count == 1 else 's'}; nothing was sent\n")
     else:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from msgspec import Struct
 
 from geval_cli.cli.ctrl_c import raise_again
@@ -145,18 +144,33 @@ def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
 
 
 def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True) -> list[PreparedRun]:
-    """Check several configs and report the problems of all of them together."""
+    """Check several configs and print their warnings.
+
+    Raises:
+        ConfigError: with the problems of all of them together.
+    """
+    prepared, problems = check_all(requests, is_going_to_run=is_going_to_run)
+    if len(prepared) < len(requests):
+        raise ConfigError(problems)
+    print_problems(problems)
+    return prepared
+
+
+def check_all(
+    requests: Sequence[RunRequest], *, is_going_to_run: bool
+) -> tuple[list[PreparedRun], list[Problem]]:
+    """Check several configs; return those that are valid, and the problems and warnings of all."""
     prepared: list[PreparedRun] = []
     problems: list[Problem] = []
     for request in requests:
         try:
-            prepared.append(prepare(request, is_going_to_run=is_going_to_run))
+            run = prepare(request, is_going_to_run=is_going_to_run)
         except ConfigError as error:
             problems.extend(error.problems)
-    if problems:
-        raise ConfigError(problems)
-    print_problems([problem for run in prepared for problem in run.warnings])
-    return prepared
+        else:
+            prepared.append(run)
+            problems.extend(run.warnings)
+    return prepared, problems
 
 
 def _check_outputs(outputs: Sequence[Path], configs: Sequence[Path]) -> None:
@@ -241,11 +255,10 @@ def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bo
 
 
 def _print_annotations(report: RunReport) -> None:
-    from geval_cli.report.annotations import annotation_lines, wants_annotations
+    from geval_cli.report.problem_formats import Origin
+    from geval_cli.report.run_problems import annotations, run_problems
 
-    if wants_annotations(os.environ):
-        for line in annotation_lines(report, workspace=Path(os.environ.get("GITHUB_WORKSPACE") or ".")):
-            typer.echo(line)
+    sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
 
 
 async def _run_with_display(

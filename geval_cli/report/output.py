@@ -32,6 +32,8 @@ class ResultsFile(Protocol):
 
 FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        ".codequality.json": ("run_problems", "RunProblemsFile"),
+        ".sarif": ("run_problems", "RunProblemsFile"),
         ".json": ("json_file", "JsonFile"),
         ".jsonl": ("json_file", "JsonlFile"),
         ".csv": ("csv_file", "CsvFile"),
@@ -40,7 +42,8 @@ FORMATS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ".junit.xml": ("junit_file", "JunitFile"),
     }
 )
-"""Each file name ending that `-o` knows, and the module and class of this room that write it."""
+"""Each file name ending that `-o` knows, and the module and class of this room that write it.
+The first that fits counts."""
 
 
 def check_output_path(path: Path) -> Problem | None:

@@ -4,14 +4,19 @@ import pytest
 from support.sample_run import make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Column, ErrorInfo, Status
-from geval_cli.report.annotations import ANNOTATIONS_MAX, annotation_lines, wants_annotations
+from geval_cli.report.problem_formats import ANNOTATIONS_MAX, Origin
+from geval_cli.report.run_problems import annotations, run_problems
 
 WORKSPACE = Path.cwd()
 
 
-def lines_of(*cases: CaseResult, workspace: Path = WORKSPACE) -> list[str]:
-    report = make_report(results=lambda: iter(cases)) if cases else make_report()
-    return list(annotation_lines(report, workspace=workspace))
+def lines_of(
+    *cases: CaseResult, workspace: Path = WORKSPACE, columns: tuple[Column, ...] | None = None
+) -> list[str]:
+    changes = {"results": lambda: iter(cases)} if cases else {}
+    report = make_report(**changes) if columns is None else make_report(columns, **changes)
+    environ = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(workspace)}
+    return annotations(run_problems(report), environ, origin=Origin.RUN).splitlines()
 
 
 def test_failures_are_errors_and_what_was_not_judged_is_a_warning() -> None:
@@ -20,8 +25,8 @@ def test_failures_are_errors_and_what_was_not_judged_is_a_warning() -> None:
     assert [line.split(",title")[0] for line in lines] == [
         "::error file=examples/configs/vacation.yaml,line=18,col=9",
         "::error file=examples/configs/vacation.yaml,line=24,col=9",
+        "::warning file=examples/configs/vacation.yaml,line=1,col=1",
         "::warning file=examples/configs/vacation.yaml,line=18,col=9",
-        "::warning file=examples/configs/vacation.yaml",
     ]
     where = "%0Ain 1 of 2 columns: short | openai:gpt-4o"
     assert lines[0].endswith(f"%0Ain 1 case: #2 states the number of days without inventing a rule{where}")
@@ -37,7 +42,7 @@ def test_a_test_is_named_once_and_its_columns_beside_it() -> None:
             for test in range(tests)
             for column in columns[:failing]
         ]
-        (line,) = annotation_lines(make_report(columns, results=lambda: iter(cases)), workspace=WORKSPACE)
+        (line,) = lines_of(*cases, columns=columns)
         return line
 
     named = ", ".join(f"p%25 | m:{index}" for index in range(5))
@@ -58,7 +63,10 @@ def test_one_annotation_for_a_line_that_many_tests_fail_on() -> None:
 
     (line,) = lines_of(*cases)
 
-    assert "g-eval consistency: r0%0Ain 9 cases: #1 v=0, #2 v=1, #3 v=2, #4 v=3, #5 v=4 and 4 more" in line
+    assert (
+        "g-eval consistency 0.10 < 0.50: r0%0Ain 9 cases: #1 v=0, #2 v=1, #3 v=2, #4 v=3, #5 v=4 and 4 more"
+        in line
+    )
 
 
 def test_as_many_as_github_shows_and_a_last_one_that_counts_the_rest() -> None:
@@ -84,7 +92,7 @@ def test_no_text_of_a_model_becomes_a_command(text: str) -> None:
 
     assert line.count("\n") == 0
     assert line.startswith(
-        "::error file=a%2Cb%3Ac.yaml,line=3,col=1,title=geval%3A failed::g-eval consistency: "
+        "::error file=a%2Cb%3Ac.yaml,line=3,col=1,title=geval%3A failed::g-eval consistency 0.10 < 0.50: "
     )
 
 
@@ -108,5 +116,4 @@ def test_errors_of_different_kinds_stay_apart() -> None:
 
 
 def test_only_in_a_workflow() -> None:
-    assert wants_annotations({"GITHUB_ACTIONS": "true"})
-    assert not wants_annotations({"CI": "true"})
+    assert annotations(run_problems(make_report()), {"CI": "true"}, origin=Origin.RUN) == ""

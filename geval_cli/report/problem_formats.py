@@ -1,0 +1,254 @@
+"""Problems in the formats that editors, code hosts and scripts read; for people: `source.problems`.
+
+One record, `Problem`, says what is wrong with a config and what failed in a run; each function here writes a list of
+them in one format.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from geval_cli.errors import Location, Problem, ProblemFormat, Severity
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import sanitize
+from geval_cli.source.problems import render_problems, sort_problems
+from geval_cli.version import __version__
+
+ANNOTATIONS_MAX = 10
+"""As many of each severity as GitHub shows for one step."""
+
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_TEXT_WIDTH = 2_000
+
+
+class Rule(Struct, frozen=True):
+    """A kind of problem as code hosts list it: `id` for programs, `title` and `meaning` for people."""
+
+    id: str
+    title: str
+    meaning: str
+
+
+class Origin(StrEnum):
+    """Where problems come from, which decides what an error and a warning are called."""
+
+    CONFIG = "config"
+    RUN = "run"
+
+
+_RULES: Mapping[tuple[Origin, Severity], Rule] = MappingProxyType(
+    {
+        (Origin.CONFIG, Severity.ERROR): Rule(
+            "config-error", "geval: config", "The config cannot be run like this."
+        ),
+        (Origin.CONFIG, Severity.WARNING): Rule(
+            "config-warning", "geval: config", "The config runs, and may not do what it is meant to."
+        ),
+        (Origin.RUN, Severity.ERROR): Rule("failed", "geval: failed", "An output was judged and fell short."),
+        (Origin.RUN, Severity.WARNING): Rule(
+            "not-judged", "geval: could not be judged", "An output could not be had, or could not be judged."
+        ),
+    }
+)
+
+
+FILE_ENDINGS: Mapping[str, ProblemFormat] = MappingProxyType(
+    {
+        ".codequality.json": ProblemFormat.GITLAB,
+        ".sarif": ProblemFormat.SARIF,
+        ".json": ProblemFormat.JSON,
+    }
+)
+"""The format of a file of problems by the ending of its name; the first that fits counts."""
+
+
+def write_problems(
+    problems: Iterable[Problem], form: ProblemFormat, *, origin: Origin, workspace: Path
+) -> str:
+    """Return problems as text in a format, with a line break at its end unless there is nothing to say.
+
+    Args:
+        problems: in any order; equal ones count once.
+        form: the format.
+        origin: where they come from.
+        workspace: the folder of the repository; paths within it are given relative to it.
+    """
+    return _WRITERS[form]([_Placed(item, origin, workspace) for item in sort_problems(problems)])
+
+
+class _Placed:
+    """A problem with what the formats say of it."""
+
+    def __init__(self, problem: Problem, origin: Origin, workspace: Path) -> None:
+        self.problem = problem
+        self.rule = _RULES[origin, problem.severity]
+        self.place = problem.location
+        self.path = "" if self.place is None else _relative(self.place.file, workspace)
+
+    @property
+    def text(self) -> str:
+        """The message with its hint and notes, a line each; without what could act in a terminal or a log."""
+        lines = (self.problem.message, self.problem.hint, *self.problem.notes)
+        return "\n".join(sanitize(line)[:_TEXT_WIDTH] for line in lines if line)
+
+    @property
+    def head(self) -> str:
+        """The message up to its first colon: it stays when the reason of a judge is another."""
+        return self.problem.message.partition(":")[0]
+
+
+def _relative(file: str, workspace: Path) -> str:
+    path, root = Path(file).resolve(), workspace.resolve()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
+
+
+def _full(items: Sequence[_Placed]) -> str:
+    return _ended(render_problems(item.problem for item in items))
+
+
+def _concise(items: Sequence[_Placed]) -> str:
+    return _ended("\n".join(map(_concise_line, items)))
+
+
+def _concise_line(item: _Placed) -> str:
+    where = "" if item.place is None else f"{item.path}:{item.place.line}:{item.place.column}: "
+    hint = f" ({item.problem.hint})" if item.problem.hint else ""
+    return sanitize(" ".join(f"{where}{item.problem.severity}: {item.problem.message}{hint}".split()))
+
+
+def _github(items: Sequence[_Placed]) -> str:
+    """Workflow commands, a line each, at most ten of a severity: GitHub shows no more, so the last counts the rest."""
+    return _ended("\n".join(_github_lines(items)))
+
+
+def _github_lines(items: Sequence[_Placed]) -> Iterator[str]:
+    for severity in Severity:
+        of_kind = [item for item in items if item.problem.severity is severity]
+        shown = of_kind if len(of_kind) <= ANNOTATIONS_MAX else of_kind[: ANNOTATIONS_MAX - 1]
+        for item in shown:
+            properties = {**_github_place(item), "title": item.rule.title}
+            listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+            yield f"::{severity} {listed}::{_message(item.text)}"
+        if len(of_kind) > len(shown):
+            text = f"{plural(len(of_kind) - len(shown), 'more place')} with the same trouble, see the log"
+            yield f"::{severity} title={_property(of_kind[0].rule.title)}::{_message(text)}"
+
+
+def _github_place(item: _Placed) -> dict[str, object]:
+    if item.place is None:
+        return {}
+    return {"file": item.path, "line": item.place.line, "col": item.place.column}
+
+
+def _message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _gitlab(items: Sequence[_Placed]) -> str:
+    """Return a report of GitLab's Code Quality, which takes only problems that have a place in a file."""
+    severities = {Severity.ERROR: "major", Severity.WARNING: "minor"}
+    found = [
+        {
+            "description": item.text,
+            "check_name": f"geval/{item.rule.id}",
+            "fingerprint": fingerprint,
+            "severity": severities[item.problem.severity],
+            "location": {"path": item.path, "lines": {"begin": item.place.line}},
+        }
+        for item, fingerprint in zip(items, _fingerprints(items), strict=True)
+        if item.place is not None
+    ]
+    return _json(found)
+
+
+def _fingerprints(items: Sequence[_Placed]) -> Iterator[str]:
+    """Yield what tells problems apart from one run to the next: not lines, which move, nor reasons, which vary."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for item in items:
+        key = (item.rule.id, item.path, "" if item.place is None else item.place.key_path, item.head)
+        seen[key] += 1
+        yield hashlib.sha256(json.dumps([*key, seen[key]]).encode()).hexdigest()
+
+
+def _sarif(items: Sequence[_Placed]) -> str:
+    """Return a log of SARIF 2.1.0, which code hosts and editors read."""
+    rules = {item.rule.id: item.rule for item in items}
+    driver = {
+        "name": "geval",
+        "version": __version__,
+        "rules": [
+            {"id": rule.id, "name": rule.title, "shortDescription": {"text": rule.meaning}}
+            for rule in rules.values()
+        ],
+    }
+    results = [
+        {
+            "ruleId": item.rule.id,
+            "level": item.problem.severity.value,
+            "message": {"text": item.text},
+            "locations": [] if item.place is None else [_sarif_place(item.path, item.place)],
+            "partialFingerprints": {"geval/v1": fingerprint},
+        }
+        for item, fingerprint in zip(items, _fingerprints(items), strict=True)
+    ]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return _json({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _sarif_place(path: str, place: Location) -> dict[str, Any]:
+    region = {"startLine": place.line, "startColumn": place.column}
+    if place.length:
+        region["endColumn"] = place.column + place.length
+    address = Path(path).as_uri() if Path(path).is_absolute() else quote(path)
+    return {"physicalLocation": {"artifactLocation": {"uri": address}, "region": region}}
+
+
+def _plain_json(items: Sequence[_Placed]) -> str:
+    found = [
+        {
+            "severity": item.problem.severity.value,
+            "rule": item.rule.id,
+            "message": item.problem.message,
+            "hint": item.problem.hint,
+            "notes": list(item.problem.notes),
+            "file": item.path or None,
+            "line": None if item.place is None else item.place.line,
+            "column": None if item.place is None else item.place.column,
+            "length": None if item.place is None else item.place.length,
+            "key_path": None if item.place is None else item.place.key_path,
+        }
+        for item in items
+    ]
+    return _json({"schema_version": 1, "kind": "problems", "problems": found})
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _ended(text: str) -> str:
+    return f"{text}\n" if text else ""
+
+
+_WRITERS: Mapping[ProblemFormat, Callable[[Sequence[_Placed]], str]] = MappingProxyType(
+    {
+        ProblemFormat.FULL: _full,
+        ProblemFormat.CONCISE: _concise,
+        ProblemFormat.GITHUB: _github,
+        ProblemFormat.GITLAB: _gitlab,
+        ProblemFormat.SARIF: _sarif,
+        ProblemFormat.JSON: _plain_json,
+    }
+)
