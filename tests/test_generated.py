@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.config_page import with_config_tables
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.registry import ASSERTION_TYPES
@@ -84,6 +85,7 @@ def with_part(page: str, name: str, text: str) -> str:
 
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "docs/assertions.md": lambda page: with_part(page, "types of assertions", assertion_table()),
+    "docs/config.md": with_config_tables,
     "docs/providers.md": lambda page: with_part(page, "vendors", vendor_table()),
     "examples/configs/gevalconfig.schema.json": lambda _: (
         json.dumps(config_json_schema(), indent=2, ensure_ascii=False) + "\n"
