@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
-from geval_cli.gateway.pauses import Pauses
+from geval_cli.gateway.retry import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
 from geval_cli.records import ModelRequest, ModelResponse
 
