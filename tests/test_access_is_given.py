@@ -130,7 +130,7 @@ ALLOWED: dict[str, str] = {
     "providers/local/models.py": "the folder of local models; for other files providers/trust.py asks the access",
     "providers/network/connections.py": "knows no configs: it connects for what providers ask",
     "providers/network/transport.py": "sends what a provider or webhook asks, which were asked of the access",
-    "providers/network/unpacking.py": "imports libraries by their fixed names",
+    "providers/network/client.py": "imports libraries by their fixed names",
     "providers/prices.py": "imports a library by its fixed name",
     "providers/programs/exec.py": "built by `build_provider`, which asks the access first",
     "providers/programs/javascript.py": "built by `build_provider`, which asks the access first",

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from geval_cli.providers.network.failures import InvalidAddressError, UnsendableRequestError
+from geval_cli.providers.network.messages import InvalidAddressError, UnsendableRequestError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SOCKS_PORT = 1080

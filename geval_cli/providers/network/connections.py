@@ -19,7 +19,7 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
 from geval_cli.providers.network.addresses import Address
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
     CertificateError,
     CutOffAnswerError,
     HttpFailure,

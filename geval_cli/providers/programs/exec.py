@@ -20,7 +20,7 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import (
     LIMIT_KEYS,
     Others,
@@ -31,7 +31,6 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.scripting.command import DEFAULT_PARALLEL, kill_child

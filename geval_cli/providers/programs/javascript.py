@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError, ProviderTimeoutError
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import message_list, request_text
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import (
     LIMIT_KEYS,
     Others,
@@ -20,8 +19,7 @@ from geval_cli.providers.options import (
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.content_filter import reported_finish_reason
+from geval_cli.providers.wire.chat import message_list, reported_finish_reason, request_text
 from geval_cli.records import Choice, ModelRequest, ModelResponse
 from geval_cli.scripting.code import FILE_PREFIX, Code, CodeError, Language, find_code
 from geval_cli.scripting.command import DEFAULT_PARALLEL

@@ -12,8 +12,7 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import message_list, request_text
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import (
     LIMIT_KEYS,
     Others,
@@ -25,8 +24,7 @@ from geval_cli.providers.options import (
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_program_reply, split_target
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.content_filter import reported_finish_reason
+from geval_cli.providers.wire.chat import message_list, reported_finish_reason, request_text
 from geval_cli.records import Choice, ModelRequest, ModelResponse
 from geval_cli.scripting.command import DEFAULT_PARALLEL
 from geval_cli.scripting.python_process import PythonPool

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.prices import Price
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.chat_reply import content_text
-from geval_cli.providers.wire.content_filter import FILTERED
+from geval_cli.providers.wire.chat import FILTERED, content_text
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count

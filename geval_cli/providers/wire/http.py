@@ -9,8 +9,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
 from geval_cli.providers.network.transport import Transport, response_error
@@ -26,9 +25,20 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.http_templates import HttpTemplates, is_template, names_in, problems_of
-from geval_cli.providers.wire.placeholders import Places, has_place, variables_in
+from geval_cli.providers.wire.placeholders import (
+    RESPONSE_KEYS,
+    HttpTemplates,
+    PathStep,
+    Places,
+    follow_path,
+    has_place,
+    is_path,
+    is_template,
+    names_in,
+    parse_path,
+    problems_of,
+    variables_in,
+)
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
