@@ -19,8 +19,7 @@ from geval_cli.providers.prices import FREE
 from geval_cli.providers.wire.chat import whole_text
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
-from geval_cli.source.access import Access, OutsideError
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import Access, OutsideError, open_regular
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 

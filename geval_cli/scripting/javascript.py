@@ -25,14 +25,15 @@ from msgspec import Struct, field
 
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import Code, CodeError
-from geval_cli.scripting.javascript_worker import Limits, evaluate
-from geval_cli.scripting.script_errors import (
+from geval_cli.scripting.code import (
+    Code,
+    CodeError,
     ScriptCrashError,
     ScriptError,
     ScriptLimitError,
     ScriptTimeoutError,
 )
+from geval_cli.scripting.javascript_worker import Limits, evaluate
 from geval_cli.version import install_hint
 
 _WORKER = Path(__file__).with_name("javascript_worker.py")

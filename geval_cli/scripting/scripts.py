@@ -7,7 +7,7 @@ from pathlib import Path
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, Language
 from geval_cli.scripting.javascript import JavaScriptEngine
-from geval_cli.scripting.python_process import PythonPool
+from geval_cli.scripting.processes import PythonPool
 from geval_cli.source.access import Access
 
 PYTHON_LIMIT_S = 60.0

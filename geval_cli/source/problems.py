@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from geval_cli.errors import Location, Problem
 from geval_cli.patterns import compile_later
-from geval_cli.source.access import TRUSTED
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.secrets import MASK, header_line_spans, secret_spans
 from geval_cli.source.source_map import split_lines
 

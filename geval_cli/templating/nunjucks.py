@@ -18,6 +18,7 @@ from jinja2.sandbox import MAX_RANGE
 from geval_cli.errors import TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
+from geval_cli.templating.js_members import js_member
 from geval_cli.templating.js_values import (
     UNDEFINED,
     JsArray,
@@ -26,7 +27,6 @@ from geval_cli.templating.js_values import (
     as_js,
     js_calculate,
     js_compare,
-    js_member,
     js_number_of,
     js_object,
     js_primitive_text,

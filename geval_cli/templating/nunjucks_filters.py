@@ -12,6 +12,7 @@ from urllib.parse import quote
 from jinja2 import Undefined
 
 from geval_cli.patterns import compile_later
+from geval_cli.templating.js_members import js_member
 from geval_cli.templating.js_text import js_json
 from geval_cli.templating.js_values import (
     JS_SPACE,
@@ -23,7 +24,6 @@ from geval_cli.templating.js_values import (
     js_calculate,
     js_compare,
     js_length,
-    js_member,
     js_number_of,
     js_object,
     js_part,

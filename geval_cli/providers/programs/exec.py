@@ -33,7 +33,7 @@ from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
-from geval_cli.scripting.command import DEFAULT_PARALLEL, kill_child
+from geval_cli.scripting.processes import DEFAULT_PARALLEL, kill_child
 from geval_cli.templating.js_text import js_json
 
 _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

@@ -21,8 +21,16 @@ from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_prog
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import message_list, reported_finish_reason, request_text
 from geval_cli.records import Choice, ModelRequest, ModelResponse
-from geval_cli.scripting.code import FILE_PREFIX, Code, CodeError, Language, find_code
-from geval_cli.scripting.command import DEFAULT_PARALLEL
+from geval_cli.scripting.code import (
+    FILE_PREFIX,
+    Code,
+    CodeError,
+    Language,
+    ScriptError,
+    ScriptLimitError,
+    ScriptTimeoutError,
+    find_code,
+)
 from geval_cli.scripting.javascript import (
     INSTALL_HINT,
     Entry,
@@ -31,7 +39,7 @@ from geval_cli.scripting.javascript import (
     check_javascript,
     is_installed,
 )
-from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
+from geval_cli.scripting.processes import DEFAULT_PARALLEL
 
 _ELSEWHERE = "let Node run it (`exec: node FILE.js`), let it answer over HTTP, or write it in Python"
 

@@ -26,9 +26,8 @@ from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_prog
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import message_list, reported_finish_reason, request_text
 from geval_cli.records import Choice, ModelRequest, ModelResponse
-from geval_cli.scripting.command import DEFAULT_PARALLEL
-from geval_cli.scripting.python_process import PythonPool
-from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.scripting.code import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.scripting.processes import DEFAULT_PARALLEL, PythonPool
 
 DEFAULT_FUNCTION = "call_api"
 

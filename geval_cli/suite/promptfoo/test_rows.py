@@ -12,9 +12,8 @@ from msgspec import Struct
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import Access
+from geval_cli.source.access import Access, open_regular
 from geval_cli.source.files import MAX_TEXT_BYTES, open_problem
-from geval_cli.source.safe_open import open_regular
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import (
