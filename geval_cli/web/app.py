@@ -20,16 +20,14 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
+from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.api.openapi import describe_api
 from geval_cli.web.api.routes import router as api_router
-from geval_cli.web.body_guard import BodyGuard
 from geval_cli.web.editor import router as editor_router
-from geval_cli.web.evaluations import Evaluations
-from geval_cli.web.headers import SecurityHeaders
 from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages import router as pages_router
-from geval_cli.web.problems_json import add_problem_handlers
-from geval_cli.web.security import HostAndOrigin, TokenCheck
+from geval_cli.web.problems_json import SecurityHeaders, add_problem_handlers
+from geval_cli.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.web.settings import ServerSettings
 
 _log = logging.getLogger("geval_cli")

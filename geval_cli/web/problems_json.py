@@ -1,4 +1,4 @@
-"""Every refusal and every failure as `application/problem+json` (RFC 9457)."""
+"""Responses: the headers that all have, and every refusal and failure as `application/problem+json` (RFC 9457)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +8,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from geval_cli.errors import (
     ConfigError,
+    ExitCode,
     GevalError,
     JudgeError,
     Problem,
@@ -21,9 +25,48 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.report.json_file import json_text
-from geval_cli.web.headers import SECURITY_HEADERS
-from geval_cli.web.refusals import RefusedError
-from geval_cli.web.routing import allowed_methods
+
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class SecurityHeaders:
+    """Adds to every answer what browsers should know."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                kept = "no-cache" if scope["path"].startswith("/static/") else "no-store"
+                headers.setdefault("cache-control", kept)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class RefusedError(GevalError):
+    """The server will not do this. `status` is the HTTP status; `retry_after_s` says when to come again, if ever."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, status: int, hint: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
 
 PROBLEM_TYPE = "application/problem+json"
 
@@ -186,3 +229,16 @@ async def _bug(request: Request, error: Exception) -> Response:
     """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "please report it with the traceback that the server wrote"
     return problem_response(500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
+
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def allowed_methods(scope: Scope) -> list[str]:
+    """Return the methods that the application of `scope` has at its path; each route by itself knows only its own."""
+    return [method for method in _METHODS if has_route({**scope, "method": method})]
+
+
+def has_route(scope: Mapping[str, Any]) -> bool:
+    """Return whether anything answers to the method and the path of `scope`."""
+    return any(route.matches(dict(scope))[0] is Match.FULL for route in scope["app"].router.routes)

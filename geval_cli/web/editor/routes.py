@@ -16,17 +16,18 @@ from geval_cli.runs.requests import RunRequest
 from geval_cli.source.edit.yaml_edit import EditableText
 from geval_cli.suite.draft import ComposedSuite, ItemDraft, SuiteDraft, compose_suite, suite_form
 from geval_cli.web.editor.checking import difference, draft_problems, has_errors, problems_json
-from geval_cli.web.editor.listing import LISTED_MAX, list_suites
 from geval_cli.web.editor.suite_file import (
+    LISTED_MAX,
     SuiteFile,
     create_suite_file,
     digest_on_disk,
     earlier_suite_file,
+    list_suites,
     open_suite_file,
     save_suite_file,
 )
 from geval_cli.web.html import error_page, render_page
-from geval_cli.web.refusals import RefusedError
+from geval_cli.web.problems_json import RefusedError
 from geval_cli.web.served_folder import served_config
 from geval_cli.web.settings import ServerSettings
 
