@@ -59,6 +59,7 @@ def _sample_key(question: "hashlib._Hash", sample_index: int) -> str:
 
 _MEMORY_WEIGHT = 400_000  # about 64 MB: a token probability takes 150 bytes, and a reply may have thousands
 _MEMORY_BESIDE_A_STORE = 40_000
+# Its key, its records and its place in the dict: 40 times the 150 bytes of one token probability.
 _ENTRY_WEIGHT = 40
 _CHARACTERS_PER_WEIGHT = 150
 

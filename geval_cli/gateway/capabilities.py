@@ -61,6 +61,7 @@ LOGPROBS = "logprobs"
 RESPONSE_FORMAT = "response_format"
 JSON_SCHEMA = "json_schema"
 
+# OpenAI's reasoning models refuse the old name; most other servers know no other.
 _REPLACED_BY = {"max_tokens": "max_completion_tokens"}
 _ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is the fan-out's business
 

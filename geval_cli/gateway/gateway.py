@@ -22,6 +22,7 @@ from geval_cli.providers.base import Provider
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.store.cache import ResponseCache
 
+# Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
 _MOST_REPEATED = 64
 
 

@@ -123,6 +123,7 @@ _SET_BY_GEVAL = {
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
 """How much of a connection is one message: the HTTP client alone can say so."""
 
+# A stranger's config could lead the request, and the key in it, to another server behind the same proxy.
 _ROUTING_HEADERS = frozenset(
     {"host", "forwarded", "via", "connection", "x-host", "x-real-ip", "x-rewrite-url"}
 )

@@ -35,6 +35,7 @@ class ScriptLimitError(ScriptError):
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".cjs", ".mjs"})
+# Named apart so that the message can say what to do: the engine reads JavaScript only.
 _TYPESCRIPT = frozenset({".ts", ".mts", ".cts", ".tsx", ".jsx"})
 PYTHON_SUFFIXES = frozenset({".py"})
 

@@ -21,8 +21,10 @@ _LAST_BYTES_S = 1.0
 _SHOWN = 2_000  # characters of what a program complains about
 
 _WORKER = Path(__file__).with_name("python_worker.py")
+# An answer is one line; asyncio's own bound of 64 kB would refuse long ones.
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 _STDERR_LINES = 20
+# A process that closed its output may still be about to end, and its traceback about to arrive.
 _LAST_WORDS_S = 0.5
 _SHOWN_BYTES = 500
 

@@ -14,6 +14,7 @@ PYTHON_LIMIT_S = 60.0
 """How long one call of Python code may take."""
 
 _SNIPPETS = Path(__file__).with_name("python_snippets.py")
+# For each Python file: assertions are short, and every process imports what the file imports.
 _PROCESSES = 2
 
 

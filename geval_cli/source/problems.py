@@ -130,8 +130,10 @@ _CONTROL = compile_later("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 # Larger files (they can only be tests) are reported without their lines, to keep memory flat.
 _MAX_SHOWN_FILE = 64 * 1024 * 1024
 
+# Letters up to which one mistake is tolerated, then two; in longer words three (`_tolerance`).
 _SHORT_WORD = 5
 _MEDIUM_WORD = 9
+# An abbreviation of one or two letters says too little to suggest a key.
 _MIN_PREFIX = 3
 _MIN_GUTTER = 3
 

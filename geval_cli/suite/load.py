@@ -77,6 +77,7 @@ def read_with_rules(
         hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
         raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
     document = read_document(path, access)
+    # Comments are no part of the document, and an editor's schema comment says whose rules it follows.
     with open_regular(path, access) as stream:
         first_line = stream.readline().decode("utf-8-sig", "replace")
     return document, rules_of(path, document, first_line, asked)

@@ -21,6 +21,7 @@ JS_SPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".jo
 MAX_SAFE_INTEGER = 2**53
 """Beyond it a number of JavaScript, which is a float, skips whole numbers, so nothing here is an int any more."""
 
+# ECMAScript: keys that are array indexes come first in an object, in the order of numbers; 2**32 - 2 is the last.
 _LAST_INDEX, _INDEX_DIGITS = 2**32 - 1, 10
 _BASED_NUMBER = compile_later(r"0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+")
 _DECIMAL_NUMBER = compile_later(r"[+-]?(Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)

@@ -66,6 +66,7 @@ class NunjucksTemplates(Templates):
         self.rules = rules
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
+            # A prompt is no HTML; promptfoo switches nunjucks' escaping off, too.
             autoescape=False,
             optimized=False,  # its optimizer writes NaN and Infinity into the code, where they are unknown names
             keep_trailing_newline=True,
@@ -95,6 +96,7 @@ class NunjucksTemplates(Templates):
             return text
         if _UNFINISHED.search(text) and not _HAS_RAW.search(text):
             return text
+        # Jinja2's lexer makes every line break `\n`; nunjucks leaves them as they are.
         if "\r" in text:
             return (
                 super()

@@ -47,6 +47,7 @@ class LiveRun:
         self._stop = stop
         self._tally = Tally()
         self._notices: list[str] = []
+        # For watchers who join late; all of them are in the store, and a run may have a million.
         self._problems: deque[EventJson] = deque(maxlen=_PROBLEMS_KEPT)
         self._watchers: set[_Unread] = set()
         self._last: EventJson | None = None

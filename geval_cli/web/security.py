@@ -136,9 +136,11 @@ def _challenge(path: str) -> str:
 def _given_token(authorization: str) -> bytes:
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
+        # Starlette reads headers as latin-1, whatever they are: this gives back the bytes that were sent.
         return value.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:
+            # The user's name does not matter: browsers ask for one, and people leave it empty.
             return base64.b64decode(value, validate=True).partition(b":")[2]
         except ValueError:
             return b""

@@ -82,6 +82,7 @@ _LINE_START = (
     r"[ \t]{0,12}(?:(?:[-*•+|\u2013]|"
     r"#{1,6})[ \t]{0,4}){0,2}(?:[0-9]{1,2}[.)][ \t]{1,4})?[*_`'\"“]{0,4}[ \t]{0,2}"
 )
+# These scripts put no space between a word and what follows it.
 _CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _QUALIFIED = rf"(?:(?:{_QUALIFIERS})(?:[ \t_-]{{1,3}}|(?=[{_CJK}]))){{0,4}}"
 _LABEL = (
@@ -162,6 +163,7 @@ _OTHER_SCALE = compile_later(
 )
 
 
+# What a judge crossed out, or thought in passing, is not what it says.
 _STRUCK_OUT = compile_later(r"~~[^~\n]{1,300}~~")
 _INNER_THOUGHTS = compile_later(rf"<({THOUGHTS})>[^<]{{0,5000}}</\1>", re.IGNORECASE)
 

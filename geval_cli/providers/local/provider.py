@@ -46,11 +46,15 @@ from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, R
 _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
 
+# llama.cpp's words for two failures that its status and code do not tell from others.
 _CONTEXT_FULL = "Context size has been exceeded"
 _TEXT_TOO_LONG = "too large to process"
 _EMBEDDED_TOKENS = 2048
+# Fewer than the four of English: other languages have shorter tokens, and too low an estimate fails.
 _BYTES_PER_TOKEN = 3
+# The marks that a chat template puts around the messages.
 _TEMPLATE_TOKENS = 64
+# Without a limit, or with a generous one: room for all would mean one answer at a time.
 _LIKELY_ANSWER_TOKENS = 1024
 
 # Models live in the process, not in a run: whoever names the same file shares the one copy in memory.

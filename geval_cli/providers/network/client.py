@@ -30,11 +30,15 @@ from geval_cli.providers.network.messages import (
 )
 from geval_cli.providers.network.tls import ClientCertificate, tls_context
 
+# zlib's own code for `wbits`: 16 more means gzip's header and trailer, a negative number none at all.
 _GZIP = 16 + zlib.MAX_WBITS
 _ZLIB = zlib.MAX_WBITS
 _RAW = -zlib.MAX_WBITS
+# RFC 1950: the low half of the first byte is the method, and 8 is the only one that there ever was.
 _ZLIB_METHOD = 8
+# Packed more often than this it is a bomb: each round can be a thousand times larger than the one before.
 _MOST_ENCODINGS = 3
+# gzip files may be several, one behind the other. Each costs a new unpacker, whatever little it holds.
 _MOST_MEMBERS = 1024
 _PIECE = 64 * 1024
 """Unpacked at a time: what follows the end of a member is copied."""
@@ -163,10 +167,12 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+# Sent at once, a picture or a long document would keep all other requests of the event loop waiting.
 _LONG_BODY_BYTES = 1024 * 1024
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# aiohttp fills these in by itself. A config decides what is sent, and `accept-encoding` says what we unpack.
 _ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
 _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
 

@@ -149,6 +149,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """A longer answer is refused; it is counted after decompression."""
 
 _OWN_HEADERS = {"user-agent": f"geval-cli/{__version__}", "accept": "*/*"}
+# Only within one origin (`/v1` to `/v1/`), so more steps than these go round in a circle.
 _MOST_REDIRECTS = 3
 _SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 # For anything but a GET these have come to mean: as a GET, without the body.

@@ -53,6 +53,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
         payload["system"] = system
     payload.update(endpoint.wire)
     payload.update(request.params)
+    # This API demands a limit, and knows it by one name only.
     limit = payload.pop("max_completion_tokens", None)
     if payload.get("max_tokens") is None:
         payload["max_tokens"] = limit or DEFAULT_MAX_TOKENS

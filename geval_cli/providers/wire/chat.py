@@ -58,6 +58,7 @@ IMPOSSIBLE_LOGPROB = -9999.0
 WITHOUT_TEXT = frozenset({"length", "max_tokens", *STOPPED_BY_FILTER})
 """Finish reasons of answers that may have no text: a limit or a filter came before the first word."""
 
+# With these a message's content may be null and still be an answer.
 _ANSWERS_BESIDE_CONTENT = ("tool_calls", "function_call", "refusal")
 
 

@@ -24,6 +24,7 @@ from geval_cli.providers.unsupported import error_message, error_words, find_uns
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+# Some servers name the moment, others the wait. As a wait the first number would be thirty years.
 _EPOCH_SECONDS_FROM = 1e9
 _EPOCH_MILLISECONDS_FROM = 1e12
 

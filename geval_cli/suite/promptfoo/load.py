@@ -88,6 +88,7 @@ _ELSEWHERE = {
 }
 _SEE_HELP = "see `geval run --help` for options"
 _MOST = 10_000
+# A day. Larger numbers are slips (microseconds, say), and a timer may not take them.
 _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
@@ -148,6 +149,7 @@ def _is_count(value: JsonValue) -> bool:
 
 
 _NO_EXPANSION = "PROMPTFOO_DISABLE_VAR_EXPANSION"
+# The words that promptfoo itself takes for yes in the environment.
 _TRUE = frozenset({"1", "true", "yes", "yup", "yeppers"})
 
 

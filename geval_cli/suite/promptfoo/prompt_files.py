@@ -15,6 +15,7 @@ from geval_cli.source.json_source import read_json
 from geval_cli.templating.js_text import js_json
 
 _SEPARATOR = "---"
+# Files may name files. Deeper than this it is a circle.
 _MAX_NESTED = 10
 
 PromptTexts = Iterator[tuple[str, str]]

@@ -40,6 +40,7 @@ def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter
     Raises:
         ConfigError: the file cannot be read or is no UTF-8 text, or a row has more or fewer cells than the header.
     """
+    # Python's own bound is 128 kB a cell: documents in variables are longer.
     csv.field_size_limit(MAX_TEXT_BYTES)
     try:
         with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:

@@ -112,6 +112,7 @@ def save_suite_file(path: Path, content: bytes, expected_digest: str) -> str:
     if digest_on_disk(path) != expected_digest:
         hint = "reload it, or keep your version and overwrite what is there now"
         raise RefusedError(f"{path.name} changed on disk since it was opened", status=_CONFLICT, hint=hint)
+    # The mode too: for root, `access` says that everything can be written.
     if not path.stat().st_mode & _WRITABLE or not os.access(path, os.W_OK):
         hint = "make it writable (chmod u+w), then save again"
         raise RefusedError(f"{path.name} is read-only", status=_FORBIDDEN, hint=hint)
@@ -145,6 +146,7 @@ def create_suite_file(folder: Path, name: str) -> str:
     if not path.parent.resolve().is_relative_to(base):
         raise RefusedError(f"{name} lies outside the served folder", status=_FORBIDDEN, hint=hint)
     try:
+        # `x`, and no look beforehand: two who choose the same name at once must not both get it.
         with path.open("x", encoding="utf-8", newline="\n") as file:
             file.write(choose_starter(os.environ, folder, TRUSTED).text)
     except FileExistsError as error:
