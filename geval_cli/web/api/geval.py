@@ -20,8 +20,7 @@ from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import Judges
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.web.api.described import described
-from geval_cli.web.problems_json import RefusedError, upstream_problem
+from geval_cli.web.problems_json import RefusedError, described, upstream_problem
 from geval_cli.web.settings import ServerSettings
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from msgspec import Struct
 
-from geval_cli.web.api.described import ProblemDocument
 from geval_cli.web.api.runs import ANSWERS
 from geval_cli.web.html import render_page
+from geval_cli.web.problems_json import ProblemDocument
 
 _REFERENCE = "#/components/schemas/{model}"
 _OPEN_OPERATIONS = frozenset({"health"})
