@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from geval_cli.errors import Problem
 from geval_cli.records import CaseResult, RunSummary
-from geval_cli.suite.derived_metrics import DerivedMetric
+from geval_cli.suite.gates import DerivedMetric
 
 COUNT = "__count"
 _LARGEST_POWER = 1000.0

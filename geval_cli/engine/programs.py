@@ -15,9 +15,8 @@ from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import CodeError, Language, find_code
-from geval_cli.scripting.command import run_command
-from geval_cli.scripting.script_errors import ScriptError
+from geval_cli.scripting.code import CodeError, Language, ScriptError, find_code
+from geval_cli.scripting.processes import run_command
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import Access
 from geval_cli.specs.base import PromptSpec

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import ConfigError, TemplateError
 from geval_cli.patterns import compile_later
-from geval_cli.providers.conversation import message_list
+from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import PromptSpec

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from geval_cli.errors import ProviderAuthError, ProviderError, ProviderRequestError, UnsupportedParameterError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey
-from geval_cli.gateway.discovery import Discovery
-from geval_cli.gateway.responses import join
+from geval_cli.gateway.call import Handler, ModelCall, Notice, ServerKey, join
+from geval_cli.gateway.capabilities import Discovery
 from geval_cli.records import ModelResponse
 
 _FEATURE = "n"

@@ -9,24 +9,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
-from geval_cli.events import ModelCalled, Noticed, RunEvent
+from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
-from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline
-from geval_cli.gateway.call import Layer, ModelCall, Notice, Runtime, ServerKey, compose
+from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
+from geval_cli.gateway.call import Handler, Layer, ModelCall, Notice, Runtime, ServerKey, align, compose
 from geval_cli.gateway.capabilities import CapabilityLayer
-from geval_cli.gateway.circuit import Circuit
 from geval_cli.gateway.fan_out import FanOut
-from geval_cli.gateway.identity import choice_keys
 from geval_cli.gateway.limits import Limits
-from geval_cli.gateway.pauses import Pauses
-from geval_cli.gateway.request_log import RequestTrace
-from geval_cli.gateway.responses import align
-from geval_cli.gateway.retry import Retry
+from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.store.cache import ResponseCache
 
+# Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
 _MOST_REPEATED = 64
 
 
@@ -234,3 +230,59 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
     keys = choice_keys(identity, request) if is_shared else ()
     server = ServerKey(identity.kind, identity.endpoint, identity.model)
     return ModelCall(provider, request, server, keys, outlives_run=provider.is_cacheable, number=number)
+
+
+class RequestTrace:
+    """A layer that sends a `RequestEnded` for each request, without prompt, answer or key.
+
+    `now` is seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        on_event: Callable[[RequestEnded], None],
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._on_event = on_event
+        self._now = now
+
+    async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        started_at, started = self._now(), time.perf_counter()
+        try:
+            response = await send_next(call)
+        except ProviderError as error:
+            info = ErrorInfo(type(error).__name__, error.message, error.hint)
+            self._tell(
+                call, started_at, started, status=error.status, error=info, request_id=error.request_id
+            )
+            raise
+        self._tell(
+            call,
+            started_at,
+            started,
+            request_id=response.request_id,
+            usage=response.usage,
+            finish_reasons=tuple(choice.finish_reason for choice in response.choices),
+        )
+        return response
+
+    def _tell(
+        self,
+        call: ModelCall,
+        started_at: float,
+        started: float,
+        **outcome: int | str | Usage | ErrorInfo | tuple[str | None, ...] | None,
+    ) -> None:
+        self._on_event(
+            RequestEnded(
+                call=call.number,
+                attempt=call.attempt,
+                role=call.request.role,
+                provider_id=call.provider.id,
+                answers=len(call.request.sample_indexes),
+                started_at=started_at,
+                latency_ms=(time.perf_counter() - started) * 1000,
+                **outcome,  # type: ignore[arg-type]  # each under the name of its field
+            )
+        )

@@ -12,16 +12,18 @@ from msgspec import Struct, field
 
 from geval_cli.errors import ProviderError, ProviderRateLimitError, ProviderUnavailableError
 from geval_cli.gateway.call import Handler, ModelCall, Runtime, ServerKey
-from geval_cli.gateway.pauses import Pauses
+from geval_cli.gateway.retry import Pauses
 from geval_cli.providers.base import Provider, ProviderLimits
 from geval_cli.records import ModelRequest, ModelResponse
 
 _MINUTE_S = 60.0
 _MINUTE_MS = 60_000.0
+# The usual rule of thumb for English; what the first answers really took corrects it.
 _CHARACTERS_PER_TOKEN = 4
 _ON_THE_WAY_S = 1.0  # a new connection takes that long where names and certificates are far away
 # Long waits are cut into pieces, so that a provider that was stopped meanwhile is noticed.
 _LONGEST_SLEEP_S = 1.0
+# Until the first answer says what a request weighs, the others ask again after this time.
 _LOOK_AGAIN_S = 0.05
 _OVERLOADED = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529 is Anthropic's own, and has no name
 _GROWTH = 0.05  # of the cap, with each round of clean answers: back at it ten rounds after it was halved

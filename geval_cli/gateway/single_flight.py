@@ -5,8 +5,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from geval_cli.gateway.call import Handler, ModelCall
-from geval_cli.gateway.responses import without_cost
+from geval_cli.gateway.call import Handler, ModelCall, without_cost
 from geval_cli.records import ModelResponse
 
 _Task = asyncio.Task[ModelResponse]

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from geval_cli.gateway.discovery import Discovery
+from geval_cli.gateway.capabilities import Discovery
 from geval_cli.judge.metric import Judge
 from geval_cli.records import ModelResponse
 

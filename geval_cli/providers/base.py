@@ -1,11 +1,18 @@
-"""Define the provider that the gateway calls: one request out, one answer back, errors classified."""
+"""The interface of a provider, and the part of a config that describes one."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
+from geval_cli.errors import Problem, Severity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.secrets import is_secret_name, secret_values
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.dialect import DialectRules
 
 
 class ProviderLimits(Struct, frozen=True):
@@ -29,7 +36,7 @@ class ProviderIdentity(Struct, frozen=True):
     kind: str
     model: str
     endpoint: str
-    params: Mapping[str, JsonValue] = field(default_factory=dict)
+    params: Mapping[str, JsonValue] = {}  # msgspec copies it
     variables: tuple[str, ...] = ()
 
 
@@ -70,3 +77,70 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Release connections, processes and models. Safe to call twice."""
         ...
+
+
+_MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSource:
+    """One provider of a config. The config and `env` may hold keys, so `repr` leaves them out."""
+
+    spec: ProviderSpec = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    base_dir: Path
+    access: Access = TRUSTED
+
+    @property
+    def kind(self) -> str:
+        """Return the part of the id before the first colon, in lower case: "openai" of "openai:gpt-4.1"."""
+        return self.spec.id.partition(":")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """Return the part of the id after the first colon: a model, a path, a command."""
+        return self.spec.id.partition(":")[2]
+
+    @property
+    def rules(self) -> DialectRules:
+        """Return the rules of the config that names the provider."""
+        return self.spec.rules
+
+    @property
+    def id(self) -> str:
+        """The id as people may see it."""
+        return self.spec.public_id
+
+    @property
+    def label(self) -> str:
+        return self.spec.title
+
+    @property
+    def secret_values(self) -> list[str]:
+        """Return the values to hide: secrets of the id, the config and the environment, which programs see."""
+        inherited = {
+            name: value
+            for name, value in self.env.items()
+            if is_secret_name(name) and len(value) >= _MIN_INHERITED_CHARS
+        }
+        return secret_values([self.spec.id, dict(self.spec.config), inherited])
+
+    def key_problem(
+        self, message: str, *, key: str, hint: str = "", severity: Severity = Severity.ERROR
+    ) -> Problem:
+        """Return a problem with a key of the config itself, not with its value."""
+        return Problem(message, self.spec.place.key("config", key), hint, severity=severity)
+
+    def problem(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        hint: str = "",
+        notes: tuple[str, ...] = (),
+        severity: Severity = Severity.ERROR,
+    ) -> Problem:
+        """Return a problem with this provider, pointing at `key` of its config, or else at the provider itself."""
+        place = self.spec.place
+        location = place.value("id") if key is None else place.value("config", key)
+        return Problem(message, location, hint, notes, severity)

@@ -1,11 +1,10 @@
 """`echo`: answers with the prompt's own text. Free, instant, and the same every time."""
 
 from geval_cli.errors import Problem
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import last_user_text
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
-from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.chat import last_user_text
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 

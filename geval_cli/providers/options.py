@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from geval_cli.errors import Problem, Severity
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import ProviderLimits
-from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.base import ProviderLimits, ProviderSource
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.provider_settings import WIRE_SETTINGS
 from geval_cli.specs.type_messages import describe_value
@@ -124,6 +123,7 @@ _SET_BY_GEVAL = {
 _FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding", "te", "trailer", "upgrade"})
 """How much of a connection is one message: the HTTP client alone can say so."""
 
+# A stranger's config could lead the request, and the key in it, to another server behind the same proxy.
 _ROUTING_HEADERS = frozenset(
     {"host", "forwarded", "via", "connection", "x-host", "x-real-ip", "x-rewrite-url"}
 )

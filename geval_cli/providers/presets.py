@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from msgspec import Struct
 
 from geval_cli.errors import Problem
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import CLASSIFICATION, EMBEDDING, MODERATION, TEXT, kind_of
 from geval_cli.providers.network.tls import certificate_of, check_certificate
 from geval_cli.providers.options import (
@@ -30,7 +31,6 @@ from geval_cli.providers.preset_table import (
 )
 from geval_cli.providers.prices import FREE, LIST_PRICE, Price, price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.source.secrets import secret_values
 

@@ -16,6 +16,7 @@ from geval_cli.providers.wire.token_usage import TokenUsage
 LIST_PRICE = "list"
 """As `price` of a provider: what the vendor lists, also where a gateway or a test server is before it."""
 
+# Vendors list US dollars for a million tokens.
 _TOKENS_PER_PRICE = 1_000_000
 
 _AZURE = "azure"

@@ -88,6 +88,7 @@ def _hash(value: str) -> str:
 
 def _spellings(value: str) -> Iterable[str]:
     """As it is, as URLs and JSON write it, and as Basic authentication sends the user and password of a URL."""
+    # `[1:-1]`: JSON's spelling without the quotes, since the value may be a part of a longer text.
     plain = unquote(value)
     yield from (value, plain, quote(plain, safe=""), quote_plus(plain), json.dumps(value)[1:-1])
     if ":" in plain:

@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, WIRE_FORMATS
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.providers.wire.vertex import VERTEX

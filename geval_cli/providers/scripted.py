@@ -12,16 +12,14 @@ from typing import Any
 from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, ProviderRequestError
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import whole_text
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.network.messages import HttpResponse
 from geval_cli.providers.options import LIMIT_KEYS, check_settings, limits_of, own_settings
 from geval_cli.providers.prices import FREE
-from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.chat import whole_text
 from geval_cli.providers.wire.refusals import CallContext, refusal_error
 from geval_cli.records import Choice, ModelRequest, ModelResponse, TokenAlternative, TokenLogprob, Usage
-from geval_cli.source.access import Access, OutsideError
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import Access, OutsideError, open_regular
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.source.yaml_source import read_yaml
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from geval_cli.errors import Problem
-from geval_cli.providers.json_path import has_response_code
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.local.models import MODELS_DIR_VARIABLE, model_name
 from geval_cli.providers.options import CERTIFICATE_KEYS, ENDPOINT_KEYS, is_routing_header, own_settings
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, Preset
 from geval_cli.providers.presets import CLASSIFIERS_URL, endpoint_of
-from geval_cli.providers.source import ProviderSource
+from geval_cli.providers.wire.placeholders import has_response_code
 from geval_cli.providers.wire.vertex import (
     DEFAULT_REGION,
     PROJECT_VARIABLES,

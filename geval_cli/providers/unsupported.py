@@ -27,9 +27,11 @@ _REFUSAL_CODES = frozenset(
 _CODE_KEYS = ("code", "type", "status")
 _SENTENCE_KEYS = ("message", "detail")
 _NEVER_OPTIONAL = frozenset({"model", "messages"})
+# Parameters that are words of any sentence: they count where they are named as such or stand in quotes.
 _ENGLISH_WORDS = frozenset(
     {"n", "stop", "seed", "user", "tools", "store", "stream", "metadata", "modalities"}
 )
+# Some servers name the feature that they lack, and not the parameter that asks for it.
 _ALIASES = {"json_schema": "response_format", "structured outputs": "response_format"}
 _N_NAMED = compile_later(
     r"\b(?:parameter|param|field|argument)s?:?\s+n\b|\bn\s*(?:>|!=|==?|must|is\b|should)"

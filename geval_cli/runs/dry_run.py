@@ -23,8 +23,7 @@ from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
 from geval_cli.errors import GevalError, StoreError
-from geval_cli.gateway.cache import recalled
-from geval_cli.gateway.identity import choice_keys
+from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message

@@ -15,7 +15,7 @@ from geval_cli.gateway.gateway import Gateway
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
-from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits
+from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
     NONE_PROVIDER,
@@ -24,7 +24,6 @@ from geval_cli.providers.registry import (
     check_provider,
     check_ready,
 )
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access

@@ -11,7 +11,16 @@ from msgspec import Struct
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import FILE_PREFIX, PYTHON_SUFFIXES, Code, CodeError, Language, find_code
+from geval_cli.scripting.code import (
+    FILE_PREFIX,
+    PYTHON_SUFFIXES,
+    Code,
+    CodeError,
+    Language,
+    ScriptError,
+    ScriptLimitError,
+    find_code,
+)
 from geval_cli.scripting.javascript import (
     INSTALL_HINT,
     Entry,
@@ -19,8 +28,7 @@ from geval_cli.scripting.javascript import (
     check_javascript,
     is_installed,
 )
-from geval_cli.scripting.python_process import PythonProcess
-from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError
+from geval_cli.scripting.processes import PythonProcess
 from geval_cli.source.access import Access
 from geval_cli.specs.promptfoo import TemplateFilter
 from geval_cli.suite.suite import Suite
@@ -43,7 +51,7 @@ class LoadScripts:
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
     ) -> JsonValue:
-        """See `geval_cli.source.scripts.ScriptCaller`."""
+        """See `geval_cli.suite.validation.ScriptCaller`."""
         try:
             self.access.require_code(path.name)
         except CodeFailedError as error:

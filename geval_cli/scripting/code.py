@@ -9,12 +9,33 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.source.access import Access, OutsideError
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import Access, OutsideError, open_regular
+
+
+class ScriptError(Exception):
+    """The user's code raised, or gave back what is no JSON. `detail` is its traceback."""
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class ScriptCrashError(ScriptError):
+    """The process ended instead of answering. `detail` is the end of what it wrote to stderr."""
+
+
+class ScriptTimeoutError(ScriptError):
+    """The call took longer than it may, and was stopped."""
+
+
+class ScriptLimitError(ScriptError):
+    """The code wants what it cannot have: more memory, a module, the network, the environment."""
+
 
 FILE_PREFIX = "file://"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 JAVASCRIPT_SUFFIXES = frozenset({".js", ".cjs", ".mjs"})
+# Named apart so that the message can say what to do: the engine reads JavaScript only.
 _TYPESCRIPT = frozenset({".ts", ".mts", ".cts", ".tsx", ".jsx"})
 PYTHON_SUFFIXES = frozenset({".py"})
 

@@ -25,17 +25,19 @@ from msgspec import Struct, field
 
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import Code, CodeError
-from geval_cli.scripting.javascript_worker import Limits, evaluate
-from geval_cli.scripting.script_errors import (
+from geval_cli.scripting.code import (
+    Code,
+    CodeError,
     ScriptCrashError,
     ScriptError,
     ScriptLimitError,
     ScriptTimeoutError,
 )
+from geval_cli.scripting.javascript_worker import Limits, evaluate
 from geval_cli.version import install_hint
 
 _WORKER = Path(__file__).with_name("javascript_worker.py")
+# How a process ends whose timer (`_die_after` in the worker) has run out; Windows has no such signal.
 _OUT_OF_TIME = -getattr(signal, "SIGPROF", 0)
 
 
@@ -119,6 +121,7 @@ def _end(child: "subprocess.Popen[bytes]") -> int:
 INSTALL_HINT = f"install it {install_hint('js')}"
 
 _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
+# A text that speaks of `require(...)` asks for nothing, so what is quoted does not count.
 _STRINGS_AND_COMMENTS = compile_later(
     r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
 )

@@ -72,6 +72,7 @@ async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
     result = function(*arguments)
     if inspect.isawaitable(result):
         result = await result
+    # What is no JSON fails here, as an error of the call, and not in the middle of writing the answer.
     json.dumps(result)
     return result
 

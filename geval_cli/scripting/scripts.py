@@ -7,13 +7,14 @@ from pathlib import Path
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import Code, Language
 from geval_cli.scripting.javascript import JavaScriptEngine
-from geval_cli.scripting.python_process import PythonPool
+from geval_cli.scripting.processes import PythonPool
 from geval_cli.source.access import Access
 
 PYTHON_LIMIT_S = 60.0
 """How long one call of Python code may take."""
 
 _SNIPPETS = Path(__file__).with_name("python_snippets.py")
+# For each Python file: assertions are short, and every process imports what the file imports.
 _PROCESSES = 2
 
 

@@ -11,6 +11,7 @@ from geval_cli.source.access import Access
 from geval_cli.source.files import FILE_PREFIX, SourceFiles, hash_file, is_file_reference
 from geval_cli.source.secrets import mask_config
 
+# Any word of an id may be a file's name. Scripts and replies are small; a model of gigabytes is not read.
 _MAX_PROVIDER_FILE = 16 * 1024 * 1024
 _KEPT_HASHES = 1024
 _PROVIDER_KEYS = ("providers", "provider")

@@ -31,6 +31,7 @@ _EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
+# Values that went into the config are hidden in messages. A short one (`1`, `true`) is in every message.
 _MIN_HIDDEN = 6
 
 

@@ -13,10 +13,9 @@ from typing import TypeGuard
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
-from geval_cli.source.access import Access, OutsideError
+from geval_cli.source.access import Access, OutsideError, SpecialFileError, open_regular
 from geval_cli.source.json_source import read_json
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.safe_open import SpecialFileError, open_regular
 from geval_cli.source.source_map import Document
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.version import install_hint

@@ -16,6 +16,7 @@ from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Document, KeySpan, 
 _SPACE = compile_later(r"[ \t\r\n]*")
 _NUMBER = compile_later(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+# Python refuses to read whole numbers of more than 4,300 digits, since that takes quadratic time.
 _MAX_DIGITS = 4000
 _DECODER = json.JSONDecoder()
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from geval_cli.errors import Location, Problem
 from geval_cli.patterns import compile_later
-from geval_cli.source.access import TRUSTED
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.secrets import MASK, header_line_spans, secret_spans
 from geval_cli.source.source_map import split_lines
 
@@ -131,8 +130,10 @@ _CONTROL = compile_later("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 # Larger files (they can only be tests) are reported without their lines, to keep memory flat.
 _MAX_SHOWN_FILE = 64 * 1024 * 1024
 
+# Letters up to which one mistake is tolerated, then two; in longer words three (`_tolerance`).
 _SHORT_WORD = 5
 _MEDIUM_WORD = 9
+# An abbreviation of one or two letters says too little to suggest a key.
 _MIN_PREFIX = 3
 _MIN_GUTTER = 3
 

@@ -62,6 +62,7 @@ class SourcePath(Struct, frozen=True):
 # Every test asks anew where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 
+# Only these three: `str.splitlines` breaks at form feeds and U+2028, too, where editors and YAML do not.
 _LINE_BREAK = re.compile(r"\r\n|\n|\r")
 _PLAIN_KEY = re.compile(r"[\w$-]+")
 

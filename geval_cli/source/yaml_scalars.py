@@ -14,6 +14,7 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NUMBER_STARTS = frozenset("0123456789+-.")
+# Python refuses to read whole numbers of more than 4,300 digits, since that takes quadratic time.
 _MAX_DIGITS = 4000
 
 TAG_PREFIX = "tag:yaml.org,2002:"

@@ -86,6 +86,8 @@ Loader = type[yaml.SafeLoader]
 FAST_LOADER: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser in C where PyYAML was built with it."""
 
+# "Billion laughs": ten lines of lists of aliases of lists make a value that fills the memory. A long file
+# with many honest aliases gets room by its length.
 _MAX_ALIASED = 100_000
 _ALIASED_PER_NODE = 100
 # Written as what it is, not as what it is not: that takes twenty-five times as long to compile.

@@ -11,8 +11,8 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import JsonValue
 from geval_cli.source.edit.yaml_changes import TargetValue, Written
 from geval_cli.source.edit.yaml_edit import EditableText
+from geval_cli.source.edit.yaml_layout import read_tree
 from geval_cli.source.edit.yaml_style import same, write_yaml
-from geval_cli.source.edit.yaml_tree import read_tree
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.json_source import read_json
 from geval_cli.source.yaml_source import read_yaml

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.access import TRUSTED, Access, open_regular
 from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import (
@@ -22,15 +22,12 @@ from geval_cli.source.files import (
     read_document,
 )
 from geval_cli.source.problems import sort_problems
-from geval_cli.source.safe_open import open_regular
-from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
-from geval_cli.suite.gates import read_gates
+from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
@@ -38,7 +35,7 @@ from geval_cli.suite.schema import SuiteSpec, TestSpec
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
-from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
+from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
 
 JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
 _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
@@ -80,6 +77,7 @@ def read_with_rules(
         hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
         raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
     document = read_document(path, access)
+    # Comments are no part of the document, and an editor's schema comment says whose rules it follows.
     with open_regular(path, access) as stream:
         first_line = stream.readline().decode("utf-8-sig", "replace")
     return document, rules_of(path, document, first_line, asked)

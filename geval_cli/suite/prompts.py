@@ -4,7 +4,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ChatMessageSpec, PromptSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.assertion_values import read_json_schema
+from geval_cli.suite.assertions import read_json_schema
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 NO_PROMPT = PromptSpec(id="none", label="", raw="")

@@ -14,8 +14,7 @@ from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
-from geval_cli.suite.derived_metrics import DerivedMetric
-from geval_cli.suite.gates import Gate
+from geval_cli.suite.gates import DerivedMetric, Gate
 
 
 class TestSource(Protocol):

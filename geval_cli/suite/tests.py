@@ -11,14 +11,13 @@ import msgspec
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import ConfigError, Location
 from geval_cli.records import JsonValue
+from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, is_file_reference, open_problem
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.problems import sort_problems
-from geval_cli.source.safe_open import open_regular
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, SourcePath
 from geval_cli.specs.base import TestOptionsSpec
-from geval_cli.suite.assertion_values import read_json_schema
-from geval_cli.suite.assertions import read_assertions, read_test_options
+from geval_cli.suite.assertions import read_assertions, read_json_schema, read_test_options
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.schema import TestSpec
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 from pydantic import ValidationError
@@ -15,7 +16,6 @@ from geval_cli.records import JsonValue
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_bare_path, is_file_reference
 from geval_cli.source.problems import did_you_mean
-from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ProviderSpec, Spec, TestOptionsSpec, spellings
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -27,6 +27,27 @@ from geval_cli.specs.type_messages import (
     tuple_fields,
 )
 from geval_cli.suite.schema import SuiteSpec, TestSpec
+
+
+class ScriptCaller(Protocol):
+    """Calls a function of a user's file while a config is read. Equal calls are made once."""
+
+    def __call__(
+        self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
+    ) -> JsonValue:
+        """Call the function and return its result.
+
+        Args:
+            path: of the Python file.
+            function: its name.
+            arguments: of which the function gets as many as it takes.
+            asked_at: where the config names the file.
+
+        Raises:
+            ConfigError: one problem, placed at `asked_at`: the function failed, or took too long.
+        """
+        ...
+
 
 SpecT = TypeVar("SpecT", bound=Spec)
 

@@ -25,6 +25,7 @@ MAX_STEPS = 1_000_000
 _MAX_WIDTH = 100_000
 _MAX_BITS = 1_000_000
 _CHARACTERS_A_STEP = 1_000
+# A macro's call makes a scope and a text of its own, so it takes more than a round of a loop.
 _CALL_STEPS = 10
 _WIDE_FIELD = re.compile(r"\d{6,}")
 _STRETCHING = (

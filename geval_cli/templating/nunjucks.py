@@ -18,6 +18,7 @@ from jinja2.sandbox import MAX_RANGE
 from geval_cli.errors import TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
+from geval_cli.templating.js_members import js_member
 from geval_cli.templating.js_values import (
     UNDEFINED,
     JsArray,
@@ -26,7 +27,6 @@ from geval_cli.templating.js_values import (
     as_js,
     js_calculate,
     js_compare,
-    js_member,
     js_number_of,
     js_object,
     js_primitive_text,
@@ -66,6 +66,7 @@ class NunjucksTemplates(Templates):
         self.rules = rules
         environment = _NunjucksEnvironment(
             undefined=JsUndefined,
+            # A prompt is no HTML; promptfoo switches nunjucks' escaping off, too.
             autoescape=False,
             optimized=False,  # its optimizer writes NaN and Infinity into the code, where they are unknown names
             keep_trailing_newline=True,
@@ -95,6 +96,7 @@ class NunjucksTemplates(Templates):
             return text
         if _UNFINISHED.search(text) and not _HAS_RAW.search(text):
             return text
+        # Jinja2's lexer makes every line break `\n`; nunjucks leaves them as they are.
         if "\r" in text:
             return (
                 super()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from jinja2 import Undefined
 
 from geval_cli.patterns import compile_later
+from geval_cli.templating.js_members import js_member
 from geval_cli.templating.js_text import js_json
 from geval_cli.templating.js_values import (
     JS_SPACE,
@@ -23,7 +24,6 @@ from geval_cli.templating.js_values import (
     js_calculate,
     js_compare,
     js_length,
-    js_member,
     js_number_of,
     js_object,
     js_part,
@@ -138,7 +138,7 @@ def _list(value: Any) -> JsArray:
 def _reverse(value: Any) -> Any:
     if isinstance(value, str):
         return value[::-1]
-    return JsArray(reversed([] if isinstance(value, Mapping) else _items(value)))
+    return JsArray(reversed(_entries(value)))
 
 
 def _round(value: Any, places: Any = 0, method: Any = None) -> float:
@@ -166,7 +166,7 @@ def _sort(value: Any, reverse: Any = False, case_sensitive: Any = False, attribu
         above = js_compare(first, "gt", second) - js_compare(first, "lt", second)
         return -above if reverse else above
 
-    items = [] if isinstance(value, Mapping) else _items(value)
+    items = _entries(value)
     there = [item for item in items if not isinstance(item, Undefined)]
     return JsArray(sorted(there, key=cmp_to_key(order)) + [UNDEFINED] * (len(items) - len(there)))
 
@@ -185,18 +185,15 @@ def _dictsort(value: Any, case_sensitive: Any = False, by: Any = "key") -> JsArr
 
 
 def _sum(value: Any, attribute: Any = None, start: Any = 0) -> Any:
-    items = [] if isinstance(value, Mapping) else _items(value)
-    if attribute:
-        items = [js_member(item, attribute) for item in items]
     total: Any = 0
-    for item in items:
-        total = js_add(total, item)
+    for item in _entries(value):
+        total = js_add(total, js_member(item, attribute) if attribute else item)
     return js_add(start, total)
 
 
 def _groupby(value: Any, attribute: Any) -> JsObject:
     groups: dict[str, JsArray] = {}
-    for item in () if isinstance(value, Mapping) else _items(value):
+    for item in _entries(value):
         found = item
         for name in js_text(attribute).split("."):
             found = js_member(found, name)
@@ -205,7 +202,7 @@ def _groupby(value: Any, attribute: Any) -> JsObject:
 
 
 def _batch(value: Any, count: Any, fill: Any = None) -> JsArray:
-    items = [] if isinstance(value, Mapping) else _items(value)
+    items = _entries(value)
     size = max(1, _whole(count, 1))
     rows = [JsArray(items[start : start + size]) for start in range(0, len(items), size)]
     if rows and fill:
@@ -315,14 +312,13 @@ def _select(value: Any, keep: bool, test: Any = "truthy", argument: Any = None) 
     check = TESTS.get(js_text(test), TESTS["truthy"])
     return JsArray(
         item
-        for item in ([] if isinstance(value, Mapping) else _items(value))
+        for item in _entries(value)
         if bool(check(item) if argument is None else check(item, argument)) is keep
     )
 
 
 def _select_by(value: Any, attribute: Any, keep: bool) -> JsArray:
-    items = [] if isinstance(value, Mapping) else _items(value)
-    return JsArray(item for item in items if bool(js_member(item, attribute)) is keep)
+    return JsArray(item for item in _entries(value) if bool(js_member(item, attribute)) is keep)
 
 
 def _urlize(value: Any, length: Any = UNDEFINED, no_follow: Any = False) -> str:
@@ -345,6 +341,11 @@ def _linked(word: str, shown: int, rel: str) -> str:
     if _COMMON_DOMAIN.search(address):
         return f'<a href="http://{address}"{rel}>{address[:shown]}</a>'
     return word
+
+
+def _entries(value: Any) -> list[Any]:
+    """Return what filters of lists work on; nunjucks gives them nothing of an object."""
+    return [] if isinstance(value, Mapping) else _items(value)
 
 
 def _items(value: Any) -> list[Any]:

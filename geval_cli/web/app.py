@@ -8,28 +8,26 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from geval_cli.report.html_file import LOOK_FOLDER
+from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import judging
 from geval_cli.runs.requests import is_untrusted
 from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
-from geval_cli.web.api.openapi import describe_api
-from geval_cli.web.api.routes import router as api_router
-from geval_cli.web.body_guard import BodyGuard
+from geval_cli.web.api import geval, openapi, runs
+from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
-from geval_cli.web.evaluations import Evaluations
-from geval_cli.web.headers import SecurityHeaders
 from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages import router as pages_router
-from geval_cli.web.problems_json import add_problem_handlers
-from geval_cli.web.security import HostAndOrigin, TokenCheck
+from geval_cli.web.problems_json import SecurityHeaders, add_problem_handlers
+from geval_cli.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.web.settings import ServerSettings
 
 _log = logging.getLogger("geval_cli")
@@ -38,6 +36,18 @@ _NO_TELEMETRY: Any = dict.fromkeys(("tracing", "metrics", "logs", "operation_spa
 """Newer versions of FastAPI would report what the environment asks for; nothing is to be sent to anybody."""
 
 _STATIC = Path(__file__).parent / "static"
+
+_health = APIRouter(tags=["Server"])
+
+
+@_health.get("/healthz", summary="Ask whether the server is there", operation_id="health")
+async def health() -> Response:
+    """Answer `ok` and the version. Needs no token and asks nothing else."""
+    return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")
+
+
+ROUTERS = (geval.router, runs.router, _health, openapi.router, editor_router, pages_router)
+"""All addresses but those of static files and of the OpenAPI document."""
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -81,10 +91,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.settings, app.state.evaluations = settings, evaluations
     app.state.saving = asyncio.Lock()
     add_problem_handlers(app)
-    describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
-    app.include_router(api_router)
-    app.include_router(editor_router)
-    app.include_router(pages_router)
+    openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
+    for router in ROUTERS:
+        app.include_router(router)
     app.mount("/static/report", StaticFiles(directory=os.fspath(LOOK_FOLDER)), name="look")
     app.mount("/static", StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
     return app

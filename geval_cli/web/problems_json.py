@@ -1,4 +1,4 @@
-"""Every refusal and every failure as `application/problem+json` (RFC 9457)."""
+"""Responses: headers that all have; refusals and failures as `application/problem+json` (RFC 9457), their schema."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,10 +8,16 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from msgspec import Struct
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from geval_cli.errors import (
     ConfigError,
+    ExitCode,
     GevalError,
     JudgeError,
     Problem,
@@ -21,9 +27,48 @@ from geval_cli.errors import (
     UsageError,
 )
 from geval_cli.report.json_file import json_text
-from geval_cli.web.headers import SECURITY_HEADERS
-from geval_cli.web.refusals import RefusedError
-from geval_cli.web.routing import allowed_methods
+
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class SecurityHeaders:
+    """Adds to every answer what browsers should know."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                kept = "no-cache" if scope["path"].startswith("/static/") else "no-store"
+                headers.setdefault("cache-control", kept)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class RefusedError(GevalError):
+    """The server will not do this. `status` is the HTTP status; `retry_after_s` says when to come again, if ever."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, status: int, hint: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
 
 PROBLEM_TYPE = "application/problem+json"
 
@@ -186,3 +231,79 @@ async def _bug(request: Request, error: Exception) -> Response:
     """Answer 500. It runs outside all middleware, so it adds the headers itself; the server logs the traceback."""
     hint = "please report it with the traceback that the server wrote"
     return problem_response(500, "this is a bug in geval", hint=hint, headers=SECURITY_HEADERS)
+
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def allowed_methods(scope: Scope) -> list[str]:
+    """Return the methods that the application of `scope` has at its path; each route by itself knows only its own."""
+    return [method for method in _METHODS if has_route({**scope, "method": method})]
+
+
+def has_route(scope: Mapping[str, Any]) -> bool:
+    """Return whether anything answers to the method and the path of `scope`."""
+    return any(route.matches(dict(scope))[0] is Match.FULL for route in scope["app"].router.routes)
+
+
+_AGAIN = {"Retry-After": {"description": "Seconds until another try.", "schema": {"type": "integer"}}}
+_STATUS_WORDS = {
+    400: "The body is no JSON.",
+    401: "The server wants its token.",
+    403: "Refused: the Host or the Origin header, a path outside the folder, or a config that runs code.",
+    404: "There is no such thing.",
+    408: "The body took too long to arrive.",
+    409: "Not possible as things stand.",
+    413: "The body is too large.",
+    415: "The body is not said to be JSON.",
+    422: "The request, or the config that it names, has problems; all of them are listed.",
+    429: "Too much is under way.",
+    502: "The judge answered with something that is of no use.",
+    503: "The judge cannot be reached or is not set up, or the server is stopping.",
+}
+
+
+class RequestProblem(BaseModel):
+    """One of several things that are wrong with a request, or with a config that it names."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    detail: str = Field(description="What is wrong.")
+    pointer: str | None = Field(None, description="Where in the body, as the fragment of a JSON pointer.")
+    location: str | None = Field(None, description="Where in a config: file, line and column.")
+    hint: str | None = Field(None, description="What to do about it.")
+
+
+class ProblemDocument(BaseModel):
+    """A problem (RFC 9457)."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    hint: str | None = Field(None, description="What to do about it.")
+    errors: list[RequestProblem] | None = Field(None, description="Every single problem.")
+
+
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the entries of `responses` for `statuses`."""
+    return {status: _described(status) for status in statuses}
+
+
+def answered(record: type[Struct]) -> dict[str, Any]:
+    """Return the entry of `responses` for an answer that is one of `runs.ANSWERS`."""
+    schema = {"$ref": f"#/components/schemas/{record.__name__}"}
+    return {"description": record.__doc__, "content": {"application/json": {"schema": schema}}}
+
+
+def _described(status: int) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
+    found: dict[str, Any] = {
+        "description": _STATUS_WORDS.get(status, HTTPStatus(status).phrase),
+        "content": {PROBLEM_TYPE: {"schema": schema}},
+    }
+    if status in (HTTPStatus.TOO_MANY_REQUESTS,):
+        found["headers"] = _AGAIN
+    return found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from geval_cli.errors import UsageError
 from geval_cli.store.home import current_folder
-from geval_cli.web.refusals import RefusedError
+from geval_cli.web.problems_json import RefusedError
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -13,7 +13,7 @@ from support.loopback import LoopbackServer, RecordedRequest, Reply, chat_reply
 from support.promptfoo import NAME, write_files
 
 from geval_cli.errors import ConfigError, Severity
-from geval_cli.gateway.identity import choice_keys
+from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.registry import build_provider
 from geval_cli.specs.promptfoo import EnvProviderSpec
 

@@ -16,7 +16,7 @@ from geval_cli.records import (
     Status,
     to_json,
 )
-from geval_cli.suite.derived_metrics import DerivedMetric
+from geval_cli.suite.gates import DerivedMetric
 
 SUMMARY = RunSummary(
     total=4,

@@ -13,7 +13,7 @@ from geval_cli.engine.prompt import (
     resolved_variables,
     shown_text,
 )
-from geval_cli.providers.conversation import message_list
+from geval_cli.providers.wire.chat import message_list
 from geval_cli.records import JsonValue, Message
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import NamedPromptSpec, PromptfooTestOptions

@@ -9,8 +9,13 @@ import yaml
 from support.geval_command import clean_environment, run_geval
 from support.loopback import LoopbackServer, chat_reply
 
-from geval_cli.gateway.pauses import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from geval_cli.gateway.retry import BASE_DELAY_S, LEAST_PATIENCE_S, LONGEST_DELAY_S
+from geval_cli.gateway.retry import (
+    BASE_DELAY_S,
+    FIRST_PAUSE_S,
+    LEAST_PATIENCE_S,
+    LONGEST_DELAY_S,
+    LONGEST_PAUSE_S,
+)
 from geval_cli.providers.base import ProviderLimits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "budget-and-faults.md").read_text(encoding="utf-8")

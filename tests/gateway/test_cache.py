@@ -5,9 +5,8 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.cache import Memory
+from geval_cli.gateway.cache import Memory, choice_keys
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.gateway.identity import choice_keys
 from geval_cli.records import Choice, ModelResponse, Role, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import ResponseCache, StoredChoice
 

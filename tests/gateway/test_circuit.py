@@ -4,7 +4,7 @@ import pytest
 from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderAuthError, ProviderRequestError
-from geval_cli.gateway.circuit import RETRY_AFTER_S
+from geval_cli.gateway.retry import RETRY_AFTER_S
 
 REFUSED = ProviderAuthError("the key was refused", provider_id="fake", status=401, hint="set it")
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from geval_cli.gateway.discovery import Discovery
+from geval_cli.gateway.capabilities import Discovery
 
 
 def test_patience_ends_the_wait_without_a_claim():

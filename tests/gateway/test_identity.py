@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from geval_cli.gateway.identity import choice_keys
+from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import Message, ModelRequest, Purpose, Role
 

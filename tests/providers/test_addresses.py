@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_cli.providers.network.addresses import basic_credentials, parse_address
-from geval_cli.providers.network.failures import HttpFailure, InvalidAddressError
+from geval_cli.providers.network.messages import HttpFailure, InvalidAddressError
 
 SECRET = "hunter2000"
 

@@ -7,8 +7,8 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, RecordedRequest, Reply
 
 from geval_cli.errors import ProviderRequestError, ProviderShapeError
-from geval_cli.gateway.identity import choice_keys
-from geval_cli.providers.json_path import follow_path, parse_path
+from geval_cli.gateway.cache import choice_keys
+from geval_cli.providers.wire.placeholders import follow_path, parse_path
 from geval_cli.records import Message, ModelRequest, ModelResponse
 
 TRICKY = 'He said "no"\nand \\left {{ messages }}'

@@ -13,14 +13,15 @@ from support.calls import run
 from support.loops import event_loop_kind
 
 from geval_cli.providers.network.client import HttpClient
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
     CutOffAnswerError,
+    HttpCall,
     HttpFailure,
+    HttpResponse,
     NoAnswerError,
     NotHttpError,
     OversizedAnswerError,
 )
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
 
 __all__ = ["event_loop_kind"]
 

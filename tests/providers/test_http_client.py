@@ -19,16 +19,17 @@ from support.odd_servers import Conversation, TunnelProxy
 
 from geval_cli.providers.network import connections as http_connections
 from geval_cli.providers.network.client import HttpClient
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
     CutOffAnswerError,
+    HttpCall,
     HttpFailure,
+    HttpResponse,
     InvalidAddressError,
     NoAnswerError,
     OversizedAnswerError,
     UnknownCompressionError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
 
 SECRET = "hunter2000"
 __all__ = ["event_loop_kind"]

@@ -8,8 +8,7 @@ from support.loopback import LoopbackServer, RecordedRequest
 from support.odd_servers import Conversation
 
 from geval_cli.providers.network.client import HttpClient
-from geval_cli.providers.network.failures import HttpFailure, UnsendableRequestError
-from geval_cli.providers.network.messages import HttpCall
+from geval_cli.providers.network.messages import HttpCall, HttpFailure, UnsendableRequestError
 
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=()))
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"

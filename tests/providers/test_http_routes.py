@@ -21,8 +21,9 @@ from support.odd_servers import Conversation, SocksProxy, TunnelProxy
 from geval_cli.providers.network import connections as http_connections
 from geval_cli.providers.network.addresses import parse_proxy
 from geval_cli.providers.network.client import HttpClient
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
     CertificateError,
+    HttpCall,
     HttpFailure,
     NoConnectionError,
     NoProxyError,
@@ -31,7 +32,6 @@ from geval_cli.providers.network.failures import (
     TlsError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.tls import CA_VARIABLES, ClientCertificate, tls_context
 from geval_cli.version import install_hint
 

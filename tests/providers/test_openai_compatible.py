@@ -8,7 +8,7 @@ from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply, chat_reply, choices_reply, error_reply
 
 from geval_cli.errors import ProviderRateLimitError, ProviderResponseError, UnsupportedParameterError
-from geval_cli.providers.wire.chat_reply import IMPOSSIBLE_LOGPROB
+from geval_cli.providers.wire.chat import IMPOSSIBLE_LOGPROB
 from geval_cli.records import Choice, Message, ModelRequest, ModelResponse, TokenAlternative
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from geval_cli.errors import ProviderShapeError
 from geval_cli.providers.prices import FixedPrice
-from geval_cli.providers.programs.reply import ProgramCaller, read_program_reply
+from geval_cli.providers.programs.base import ProgramSettings, read_program_reply
 from geval_cli.records import Usage
 
-PRICED = ProgramCaller("python:p.py", price=FixedPrice(1_000_000, 1_000_000))
+PRICED = ProgramSettings("python:p.py", price=FixedPrice(1_000_000, 1_000_000))
 SENSELESS = [-5, math.nan, math.inf, 10**400, "7", 7.5, True, [7], {"n": 7}]
 
 

@@ -21,7 +21,7 @@ from geval_cli.providers.wire.http import HTTP_KEYS
 from geval_cli.providers.wire.vertex import VERTEX, VERTEX_KEYS
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.scripting.command import DEFAULT_PARALLEL
+from geval_cli.scripting.processes import DEFAULT_PARALLEL
 from geval_cli.source.yaml_source import read_yaml
 
 PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")

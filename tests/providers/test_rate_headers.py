@@ -4,7 +4,7 @@ import pytest
 from support.loopback import LoopbackServer, chat_reply
 
 from geval_cli.providers.registry import build_provider
-from geval_cli.providers.wire.rate_headers import longest_reset_s, used_up_for_s
+from geval_cli.providers.wire.refusals import longest_reset_s, used_up_for_s
 from geval_cli.records import Message, ModelRequest
 from geval_cli.specs.base import ProviderSpec
 

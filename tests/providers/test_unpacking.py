@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geval_cli.providers.network import unpacking
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network import client
+from geval_cli.providers.network.client import accepted, unpacked
+from geval_cli.providers.network.messages import (
     BrokenCompressionError,
     HttpFailure,
     OversizedAnswerError,
     UnknownCompressionError,
 )
-from geval_cli.providers.network.unpacking import accepted, unpacked
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -104,7 +104,7 @@ def test_what_cannot_be_unpacked_is_broken(body: bytes, encodings: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "compress"])
 def test_other_encodings_are_named(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "accepted", lambda: "gzip, deflate")
+    monkeypatch.setattr(client, "accepted", lambda: "gzip, deflate")
     with pytest.raises(UnknownCompressionError) as caught:
         unpacked(b"packed", f"gzip, {encoding.upper()}", ROOM)
     assert caught.value.encoding == encoding

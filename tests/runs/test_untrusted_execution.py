@@ -21,7 +21,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.scripts import LoadScripts
 from geval_cli.scripting.code import Code, CodeError, Language, find_code
-from geval_cli.scripting.command import run_command
+from geval_cli.scripting.processes import run_command
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec

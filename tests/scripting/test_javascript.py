@@ -7,14 +7,20 @@ import pytest
 from support.calls import run
 
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import Code, CodeError, Language
+from geval_cli.scripting.code import (
+    Code,
+    CodeError,
+    Language,
+    ScriptError,
+    ScriptLimitError,
+    ScriptTimeoutError,
+)
 from geval_cli.scripting.javascript import (
     JavaScriptEngine,
     JavaScriptLimits,
     call_javascript_now,
     check_javascript,
 )
-from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError, ScriptTimeoutError
 
 NAMES = ("output", "context")
 QUICK = JavaScriptLimits(memory_bytes=32 * 1024 * 1024, time_s=0.2, wall_s=20)

@@ -6,9 +6,8 @@ import pytest
 from support.calls import run
 
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import Code, Language
+from geval_cli.scripting.code import Code, Language, ScriptError, ScriptLimitError
 from geval_cli.scripting.javascript import Entry, JavaScriptEngine, call_javascript_now
-from geval_cli.scripting.script_errors import ScriptError, ScriptLimitError
 
 
 def file(text: str, function: str = "") -> Code:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from support.calls import run
 
-from geval_cli.scripting import python_process
-from geval_cli.scripting.python_process import PythonPool
-from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError
+from geval_cli.scripting import processes
+from geval_cli.scripting.code import ScriptCrashError, ScriptError
+from geval_cli.scripting.processes import PythonPool
 
 CODE = """
 import os, pathlib, time
@@ -207,7 +207,7 @@ def test_a_fork_of_the_code_neither_answers_nor_keeps_the_channel_open(writers: 
 
 
 def test_an_answer_that_is_too_long_is_an_error(writers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_process, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(processes, "_MAX_LINE_BYTES", 1000)
     (error,) = called(writers, ("long", 5_000))
     assert isinstance(error, ScriptError)
     assert "more than" in str(error)

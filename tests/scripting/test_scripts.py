@@ -4,8 +4,16 @@ from typing import Any
 import pytest
 from support.calls import run
 
-from geval_cli.scripting.code import Code, CodeError, Language, check_python, find_code
-from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.scripting.code import (
+    Code,
+    CodeError,
+    Language,
+    ScriptCrashError,
+    ScriptError,
+    ScriptTimeoutError,
+    check_python,
+    find_code,
+)
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED
 

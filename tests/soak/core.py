@@ -22,6 +22,7 @@ CORE: dict[str, tuple[str, ...]] = {
     "geval_cli/suite/gates.py": (
         "tests/suite/test_gates.py",
         "tests/engine/test_gates.py",
+        "tests/engine/test_derived.py",
         "tests/runs/test_gates_before_paying.py",
         "tests/cli/test_gates_and_filters.py",
     ),

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geval_cli.errors import CodeFailedError, ConfigError, Location, UnjudgeableError
-from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, access_of_stranger
-from geval_cli.source.safe_open import open_regular
+from geval_cli.source.access import TRUSTED, Access, OutsideError, access_in, access_of_stranger, open_regular
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.suite.promptfoo.paths import existing_files, find_files
 

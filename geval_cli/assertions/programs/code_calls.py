@@ -11,14 +11,18 @@ from geval_cli.assertions.serialize import serialize
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError
 from geval_cli.records import JsonValue
-from geval_cli.scripting.code import FILE_PREFIX, CodeError, Language, check_python, find_code
-from geval_cli.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
-from geval_cli.scripting.script_errors import (
+from geval_cli.scripting.code import (
+    FILE_PREFIX,
+    CodeError,
+    Language,
     ScriptCrashError,
     ScriptError,
     ScriptLimitError,
     ScriptTimeoutError,
+    check_python,
+    find_code,
 )
+from geval_cli.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.templating import TEMPLATE_MARKS, Templates
 

@@ -2,7 +2,7 @@
 
 from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
-from geval_cli.providers.wire.content_filter import STOPPED_BY_FILTER
+from geval_cli.providers.wire.chat import STOPPED_BY_FILTER
 
 
 class GuardrailsAssertion(Assertion):

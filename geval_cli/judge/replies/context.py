@@ -10,57 +10,6 @@ from geval_cli.patterns import compile_later
 
 _BEFORE, _AFTER = 240, 160
 
-# -- what introduces a line or an object --------------------------------------------------------------------------
-
-_FOREIGN = compile_later(
-    r"\b(?:examples?|e\.g\.|for instance|would|could|might|if|looks? like|tr(?:y|ies|ied|ying)|attempt\w*|"
-    r"claim\w*|"
-    r"inject\w*|quot\w*|instruct(?:s|ed|ing)|demand\w*|tells?|asks|says?|said|stat(?:es|ed)|declar\w+|"
-    r"assert\w*|insist\w*|writes|wrote|pretend\w*|embed\w*|"
-    r"(?:output|response|text|answer|summary|it|which|that) (?:itself )?(?:contain|includ|insert|reads?|"
-    r"ends?)\w*|"
-    r"not|cannot|never|instead of|beispiel|ejemplo|exemple)\b|n['\u2019]t\b",
-    re.IGNORECASE,
-)
-_OWN = compile_later(r"\b(?:my|final|i(?:['\u2019]d| would)? (?:rate|give|say|judge))\b", re.IGNORECASE)
-_FINAL = compile_later(
-    r"\b(?:final(?:ly)?|revis\w+|correct(?:ed|ion)|reflection|reconsider\w*|second (?:look|thought)s?|"
-    r"updated|overall)\b",
-    re.IGNORECASE,
-)
-
-
-def is_introduced_as_foreign(text: str, start: int) -> bool:
-    """Return whether the text at `start` is introduced as an example, a quotation or a supposition."""
-    lead = _lead(text, start)
-    foreign, own = (
-        max((match.end() for match in cue.finditer(lead)), default=-1) for cue in (_FOREIGN, _OWN)
-    )
-    return foreign > own
-
-
-def is_introduced_as_final(text: str, start: int) -> bool:
-    """Return whether the text at `start` is introduced as the final verdict."""
-    return _FINAL.search(_lead(text, start)) is not None
-
-
-def _lead(text: str, start: int) -> str:
-    """Return the sentence on the same line before `start`; without one, the line before, if it ends with a colon."""
-    before = text[max(0, start - _BEFORE) : start]
-    line = before[before.rfind("\n") + 1 :]
-    if line.strip(" \t`*>([\"'-"):
-        return _SENTENCE_END.split(line)[-1]
-    above = before.rstrip("`*>([\"'- \t\r\n").removesuffix("```json").rstrip("`*>([\"'- \t\r\n")
-    above = _FENCE.sub("", above).rstrip("*_ \t\r\n")
-    last = above[above.rfind("\n") + 1 :]
-    return _SENTENCE_END.split(last)[-1] if last.endswith((":", "\uff1a")) else ""
-
-
-_SENTENCE_END = compile_later(r"[.!?]\s")
-_FENCE = compile_later(r"\s*`{3,}\s*[a-zA-Z]{0,10}\s*\Z")
-
-# -- the words around a rating in a sentence ------------------------------------------------------------------------
-
 _STOP = compile_later(r"[.!?;](?=[\s\"'”)*]|\Z)|[\n\u2026。\uff01\uff1f]|[.]{3}")
 _TURN = compile_later(
     r",?\s(?:so|but|therefore|thus|hence|however|yet|nevertheless|consequently|overall)\b(?! far)|"

@@ -32,6 +32,7 @@ _ESCAPE = compile_later(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
+# A longer row of digits is no rating: it stays a text.
 _LONGEST_NUMBER = 40
 
 

@@ -18,10 +18,9 @@ from geval_cli.judge.replies.prose import (
     Reply,
     other_scale,
     read_form_line,
-    read_sentences,
     read_verdict_lines,
-    takes_back,
 )
+from geval_cli.judge.replies.sentences import read_sentences, takes_back
 from geval_cli.judge.replies.spelling import THOUGHTS, Stated, check_scale
 from geval_cli.judge.replies.structure import differing, one_line, texts_of, unescaped, verdict_of_objects
 from geval_cli.patterns import compile_later

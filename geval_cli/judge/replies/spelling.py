@@ -1,4 +1,4 @@
-"""The spellings of a rating: figures or a word, a decimal comma, and the maximum that it is stated out of."""
+"""The spelling of ratings in a judge's prose: numbers, their dress, their scale; and what introduces one."""
 
 import re
 
@@ -116,3 +116,56 @@ def check_scale(rating: Stated, score_range: ScoreRange, text: str) -> None:
         is_shown = abs(rating.value) < float("inf")
         shown = format_number(rating.value) if is_shown else "a number beyond all bounds"
         raise JudgeRangeError(f"the judge's rating is {shown}, but was asked for {asked}", raw_text=text)
+
+
+_LEAD_LENGTH = 240  # as far as a sentence before a rating is looked at
+
+_FOREIGN = compile_later(
+    r"\b(?:examples?|e\.g\.|for instance|would|could|might|if|looks? like|tr(?:y|ies|ied|ying)|attempt\w*|"
+    r"claim\w*|"
+    r"inject\w*|quot\w*|instruct(?:s|ed|ing)|demand\w*|tells?|asks|says?|said|stat(?:es|ed)|declar\w+|"
+    r"assert\w*|insist\w*|writes|wrote|pretend\w*|embed\w*|"
+    r"(?:output|response|text|answer|summary|it|which|that) (?:itself )?(?:contain|includ|insert|reads?|"
+    r"ends?)\w*|"
+    r"not|cannot|never|instead of|beispiel|ejemplo|exemple)\b|n['\u2019]t\b",
+    re.IGNORECASE,
+)
+
+_OWN = compile_later(r"\b(?:my|final|i(?:['\u2019]d| would)? (?:rate|give|say|judge))\b", re.IGNORECASE)
+
+_FINAL = compile_later(
+    r"\b(?:final(?:ly)?|revis\w+|correct(?:ed|ion)|reflection|reconsider\w*|second (?:look|thought)s?|"
+    r"updated|overall)\b",
+    re.IGNORECASE,
+)
+
+
+def is_introduced_as_foreign(text: str, start: int) -> bool:
+    """Return whether the text at `start` is introduced as an example, a quotation or a supposition."""
+    lead = _lead(text, start)
+    foreign, own = (
+        max((match.end() for match in cue.finditer(lead)), default=-1) for cue in (_FOREIGN, _OWN)
+    )
+    return foreign > own
+
+
+def is_introduced_as_final(text: str, start: int) -> bool:
+    """Return whether the text at `start` is introduced as the final verdict."""
+    return _FINAL.search(_lead(text, start)) is not None
+
+
+def _lead(text: str, start: int) -> str:
+    """Return the sentence on the same line before `start`; without one, the line before, if it ends with a colon."""
+    before = text[max(0, start - _LEAD_LENGTH) : start]
+    line = before[before.rfind("\n") + 1 :]
+    if line.strip(" \t`*>([\"'-"):
+        return _SENTENCE_END.split(line)[-1]
+    above = before.rstrip("`*>([\"'- \t\r\n").removesuffix("```json").rstrip("`*>([\"'- \t\r\n")
+    above = _FENCE.sub("", above).rstrip("*_ \t\r\n")
+    last = above[above.rfind("\n") + 1 :]
+    return _SENTENCE_END.split(last)[-1] if last.endswith((":", "\uff1a")) else ""
+
+
+_SENTENCE_END = compile_later(r"[.!?]\s")
+
+_FENCE = compile_later(r"\s*`{3,}\s*[a-zA-Z]{0,10}\s*\Z")

@@ -11,9 +11,15 @@ from msgspec.structs import replace
 
 from geval_cli.errors import JudgeParseError
 from geval_cli.judge.metric import ScoreRange
-from geval_cli.judge.replies.context import is_introduced_as_final, is_introduced_as_foreign
 from geval_cli.judge.replies.lenient_json import JsonObject, Member, Value, find_begun_objects
-from geval_cli.judge.replies.spelling import RATING, Stated, number_of, stated
+from geval_cli.judge.replies.spelling import (
+    RATING,
+    Stated,
+    is_introduced_as_final,
+    is_introduced_as_foreign,
+    number_of,
+    stated,
+)
 from geval_cli.patterns import compile_later
 
 _FINAL_KEYS = frozenset({"finalscore", "overallscore", "finalrating", "overallrating", "final", "overall"})

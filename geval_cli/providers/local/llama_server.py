@@ -69,6 +69,7 @@ POOLINGS = ("mean", "cls", "last")
 """How the vectors of a text's tokens become one."""
 
 _QUIET = -1
+# Metadata stand at the beginning of a GGUF file, those about vectors before the vocabulary of megabytes.
 _HEADER_BYTES = 256 * 1024
 _POOLING_KEY = b".pooling_type"
 _MODEL_ALIAS = "local"

@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import ModelFetchError, Problem
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.judge_kinds import is_embedding
 from geval_cli.providers.local.llama_server import POOLINGS
 from geval_cli.providers.options import LIMIT_KEYS, PASSTHROUGH, Others, OwnKey, check_settings, is_count
-from geval_cli.providers.source import ProviderSource
 from geval_cli.source.problems import did_you_mean
 from geval_cli.version import install_hint
 

@@ -10,10 +10,11 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from geval_cli.providers.network.failures import InvalidAddressError, UnsendableRequestError
+from geval_cli.providers.network.messages import InvalidAddressError, UnsendableRequestError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SOCKS_PORT = 1080
+# RFC 1035; a longer one goes to Python's codec, which refuses it.
 _MAX_LABEL = 63
 _HOST = re.compile(r"(?:[\w-]+\.)*[\w-]+\.?", re.ASCII)
 _KEPT = "!#$%&'()*+,/:;=?@[]~"  # percent signs too: what is quoted already stays as it is

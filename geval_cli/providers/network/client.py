@@ -4,31 +4,175 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import Mapping
-from functools import lru_cache
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from http import HTTPStatus
+from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 from yarl import URL
 
 from geval_cli.providers.network.addresses import Address, basic_credentials, parse_address, parse_proxy
 from geval_cli.providers.network.connections import failure_of, new_session
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
+    BrokenCompressionError,
+    HttpCall,
     HttpFailure,
+    HttpResponse,
     NotHttpError,
     OversizedAnswerError,
+    UnknownCompressionError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, tls_context
-from geval_cli.providers.network.unpacking import unpacked
 
+# zlib's own code for `wbits`: 16 more means gzip's header and trailer, a negative number none at all.
+_GZIP = 16 + zlib.MAX_WBITS
+_ZLIB = zlib.MAX_WBITS
+_RAW = -zlib.MAX_WBITS
+# RFC 1950: the low half of the first byte is the method, and 8 is the only one that there ever was.
+_ZLIB_METHOD = 8
+# Packed more often than this it is a bomb: each round can be a thousand times larger than the one before.
+_MOST_ENCODINGS = 3
+# gzip files may be several, one behind the other. Each costs a new unpacker, whatever little it holds.
+_MOST_MEMBERS = 1024
+_PIECE = 64 * 1024
+"""Unpacked at a time: what follows the end of a member is copied."""
+
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd")
+"""Where Python 3.14 has it, and where older ones do when it is installed."""
+
+
+class _Unpacker(Protocol):
+    """Unpacks one member, with at most so many bytes at a time; `eof` at the member's end."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: Any, max_length: int, /) -> bytes: ...
+
+
+@cache
+def accepted() -> str:
+    """Return the value of the `accept-encoding` header: what `unpacked` can read with what is installed."""
+    names = ["gzip", "deflate"]
+    if _is_installed("brotli"):
+        names.append("br")
+    if any(map(_is_installed, _ZSTD_MODULES)):
+        names.append("zstd")
+    return ", ".join(names)
+
+
+def unpacked(body: bytes, encodings: str, max_bytes: int) -> bytes:
+    """Return `body` without its content encodings (the header's value, the last one applied named last).
+
+    Raises:
+        UnknownCompressionError: one of them cannot be read, at least with what is installed.
+        BrokenCompressionError: the bytes are not what the header says, end too early, or are packed too often.
+        OversizedAnswerError: more than `max_bytes` come out.
+    """
+    names = [name for part in encodings.split(",") if (name := part.strip().lower()) not in {"", "identity"}]
+    if len(names) > _MOST_ENCODINGS:
+        raise BrokenCompressionError(f"it is packed {len(names)} times")
+    for name in reversed(names):
+        if not body:
+            break
+        # Only gzip and zstd files may have several members, one after another; gzip also zeros after the last.
+        is_several = name in {"gzip", "x-gzip", "zstd"}
+        body = _unpacked_members(body, _unpacker_of(name, body), max_bytes, is_several=is_several)
+    return body
+
+
+def _unpacker_of(name: str, body: bytes) -> Callable[[], _Unpacker]:
+    if name in {"gzip", "x-gzip"}:
+        return lambda: zlib.decompressobj(_GZIP)
+    if name == "deflate":
+        # Meant is zlib's format; some servers send the bare one.
+        has_header = body[0] & 0x0F == _ZLIB_METHOD
+        return lambda: zlib.decompressobj(_ZLIB if has_header else _RAW)
+    if name == "br" and name in accepted():
+        return _Brotli
+    if name == "zstd" and name in accepted():
+        module = next(filter(_is_installed, _ZSTD_MODULES))
+        unpacker: Callable[[], _Unpacker] = import_module(module).ZstdDecompressor
+        return unpacker
+    raise UnknownCompressionError(name)
+
+
+def _unpacked_members(
+    packed: bytes, begin: Callable[[], _Unpacker], max_bytes: int, *, is_several: bool
+) -> bytes:
+    found = bytearray()
+    members, position = 0, 0
+    view = memoryview(packed)
+    while position < len(packed):
+        if members == _MOST_MEMBERS:
+            raise BrokenCompressionError(f"it has more than {_MOST_MEMBERS} parts")
+        members += 1
+        unpacker = begin()
+        while not unpacker.eof:
+            piece = view[position : position + _PIECE]
+            if not piece:
+                raise BrokenCompressionError("it ends too early")
+            found += _unpacked_piece(unpacker, piece, max_bytes + 1 - len(found))
+            if len(found) > max_bytes:
+                raise OversizedAnswerError(f"more than {max_bytes} bytes")
+            position += len(piece) - len(unpacker.unused_data)
+        is_padded = packed[position : position + 1] == b"\0" and not packed[position:].strip(b"\0")
+        if not is_several or is_padded:
+            break
+    return bytes(found)
+
+
+def _unpacked_piece(unpacker: _Unpacker, piece: memoryview, most: int) -> bytes:
+    """Unpack all of `piece`, or until `most` bytes have come out."""
+    try:
+        return unpacker.decompress(piece, most)
+    except (zlib.error, EOFError) as error:
+        raise BrokenCompressionError(str(error)) from error
+    except Exception as error:
+        # The libraries of brotli and zstd have errors of their own, and are imported only when they are needed.
+        if type(error).__module__.partition(".")[0] in {"brotli", "compression", "backports"}:
+            raise BrokenCompressionError(str(error)) from error
+        raise
+
+
+class _Brotli:
+    """Brotli's decompressor with the interface of zlib's; a body has one member."""
+
+    unused_data = b""
+
+    def __init__(self) -> None:
+        self._inner: Any = import_module("brotli").Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.is_finished())
+
+    def decompress(self, data: memoryview, max_length: int, /) -> bytes:
+        return bytes(self._inner.process(bytes(data), output_buffer_limit=max_length))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
+
+
+# Sent at once, a picture or a long document would keep all other requests of the event loop waiting.
 _LONG_BODY_BYTES = 1024 * 1024
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# aiohttp fills these in by itself. A config decides what is sent, and `accept-encoding` says what we unpack.
 _ADDED_BY_AIOHTTP = ("user-agent", "accept", "accept-encoding", "content-type")
 _OURS = frozenset({"content-length", "transfer-encoding", "expect"})
 

@@ -19,7 +19,7 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
 from geval_cli.providers.network.addresses import Address
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.messages import (
     CertificateError,
     CutOffAnswerError,
     HttpFailure,
@@ -46,10 +46,12 @@ _MAX_FRAMING = 16
 """Bytes that may come for each byte of the body: chunks of one byte take six."""
 
 _LAST_WORDS_BYTES = 64 * 1024
+# Routers forget a connection that is silent for minutes, as while a model thinks; probes keep it known.
 _FIRST_PROBE_AFTER_S = 60
 _CLOSED_IN_HANDSHAKE = "it closed the connection while encryption was agreed upon"
 _SOCKS_HINT = f"SOCKS proxies need an extra: {install_hint('socks')}"
 
+# A whole answer without a body: a parser that reads it as one holds nothing of an answer before it.
 _PROBE = b"HTTP/1.1 204 Probe\r\n\r\n"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import Problem
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.options import CERTIFICATE_KEYS, own_settings
-from geval_cli.providers.source import ProviderSource
 
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables of the environment that name certificates to trust instead of the system's."""

@@ -27,12 +27,14 @@ from geval_cli.providers.network.addresses import (
     proxy_for,
     public_origin,
 )
-from geval_cli.providers.network.client import HttpClient
-from geval_cli.providers.network.failures import (
+from geval_cli.providers.network.client import HttpClient, accepted
+from geval_cli.providers.network.messages import (
     BrokenCompressionError,
     CertificateError,
     CutOffAnswerError,
+    HttpCall,
     HttpFailure,
+    HttpResponse,
     InvalidAddressError,
     NoAnswerError,
     NoConnectionError,
@@ -45,12 +47,9 @@ from geval_cli.providers.network.failures import (
     UnknownCompressionError,
     UnsendableRequestError,
 )
-from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, missing_bundle
-from geval_cli.providers.network.unpacking import accepted
 from geval_cli.providers.redaction import public_url
-from geval_cli.providers.wire.rate_headers import used_up_for_s
-from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of
+from geval_cli.providers.wire.refusals import CallContext, refusal_error, request_id_of, used_up_for_s
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
@@ -150,6 +149,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """A longer answer is refused; it is counted after decompression."""
 
 _OWN_HEADERS = {"user-agent": f"geval-cli/{__version__}", "accept": "*/*"}
+# Only within one origin (`/v1` to `/v1/`), so more steps than these go round in a circle.
 _MOST_REDIRECTS = 3
 _SAME_REQUEST_AGAIN = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 # For anything but a GET these have come to mean: as a GET, without the body.

@@ -16,66 +16,44 @@ from typing import Any
 from geval_cli.errors import (
     Problem,
     ProviderRequestError,
-    ProviderTimeoutError,
     ProviderUnavailableError,
 )
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.options import (
-    LIMIT_KEYS,
-    Others,
-    check_settings,
-    limits_of,
-    own_settings,
-    wire_parameters,
+from geval_cli.providers.base import ProviderIdentity, ProviderSource
+from geval_cli.providers.programs.base import (
+    ProgramProvider,
+    ProgramSettings,
+    check_program,
+    dropped_by_programs,
+    program_settings,
 )
-from geval_cli.providers.prices import Price, price_of
-from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.placeholders import Places, has_place, without_spaces
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
-from geval_cli.scripting.command import DEFAULT_PARALLEL, kill_child
+from geval_cli.scripting.processes import kill_child
 from geval_cli.templating.js_text import js_json
 
 _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True, slots=True)
-class ExecTarget:
+class Command:
     """The program with its arguments, some of which may be placeholders, and the folder that it runs in.
 
     `options` are told to the program; None where the dialect tells it nothing.
     """
 
-    id: str
-    label: str
-    command: tuple[str, ...] = field(repr=False)
+    words: tuple[str, ...] = field(repr=False)
     folder: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, Any] | None = field(default=None, repr=False)
-    secrets: Secrets = field(default_factory=Secrets)
-    limits: ProviderLimits = field(default_factory=ProviderLimits)
-    price: Price | None = None
 
 
-class ExecProvider:
-    """Answers with what the program prints. Not cached: the program may change without anybody seeing it."""
+class ExecProvider(ProgramProvider):
+    """Answers with what the program prints."""
 
-    is_cacheable = False
-
-    def __init__(self, target: ExecTarget) -> None:
-        self.id = target.id
-        self.label = target.label
-        self.limits = target.limits
-        self.identity = ProviderIdentity("exec", shlex.join(target.command), str(target.folder))
-        self._target = target
-
-    def __repr__(self) -> str:
-        return f"ExecProvider({self.id!r})"
-
-    @property
-    def price(self) -> Price | None:
-        return self._target.price
+    def __init__(self, settings: ProgramSettings, command: Command) -> None:
+        super().__init__(settings, ProviderIdentity("exec", shlex.join(command.words), str(command.folder)))
+        self._command = command
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return one answer, whatever number is asked for."""
@@ -85,28 +63,24 @@ class ExecProvider:
             async with asyncio.timeout(self.limits.timeout_s):
                 output, complaint = await child.communicate()
         except TimeoutError as error:
-            message = f"{self.id} gave no answer within {self.limits.timeout_s:g} s"
-            hint = "raise `timeout_s` in the provider's config if it needs longer"
-            raise ProviderTimeoutError(message, provider_id=self.id, hint=hint) from error
+            raise self.timed_out(f"{self.id} gave no answer within {self.limits.timeout_s:g} s") from error
         finally:
             await kill_child(child)
         latency_ms = (time.perf_counter() - started) * 1000
         if child.returncode:
-            body = self._target.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
+            body = self.settings.secrets.excerpt(complaint.decode("utf-8", "replace").strip())
             message = f"{self.id} ended with status {child.returncode}" + (f": {body}" if body else "")
             # A status is the program's own word; a signal came from outside, for lack of memory perhaps.
             kind = ProviderRequestError if child.returncode > 0 else ProviderUnavailableError
             raise kind(message, provider_id=self.id, body=body)
         text = self._printed(output)
-        dropped = ("logprobs",) if request.want_logprobs else ()
-        price = self._target.price
-        usage = Usage(1, cost_usd=None if price is None else price.cost_usd(None))
-        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped)
+        usage = Usage(1, cost_usd=None if self.price is None else self.price.cost_usd(None))
+        return ModelResponse((Choice(text),), usage, latency_ms, dropped=dropped_by_programs(request))
 
     def _printed(self, output: bytes) -> str:
         """Return the answer in what a program prints; promptfoo leaves out colours and all space around it."""
         text = output.decode("utf-8", "replace")
-        if self._target.options is not None:
+        if self._command.options is not None:
             return _ANSI.sub("", text).strip()
         return text.removesuffix("\n").removesuffix("\r")
 
@@ -114,7 +88,7 @@ class ExecProvider:
         """Every call ends its own process."""
 
     def _arguments(self, request: ModelRequest) -> list[str]:
-        command = self._target.command
+        command = self._command.words
         places = Places(request)
         try:
             arguments = [places.fill_text(argument) for argument in command]
@@ -123,19 +97,18 @@ class ExecProvider:
             raise ProviderRequestError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
         if has_place(command, "prompt", "messages"):
             return arguments
-        extra = () if self._target.options is None else (self._target.options, _context(request))
+        extra = () if self._command.options is None else (self._command.options, _context(request))
         return [*arguments, places.prompt, *map(js_json, extra)]
 
     async def _start(self, arguments: list[str]) -> asyncio.subprocess.Process:
-        target = self._target
         try:
             return await asyncio.create_subprocess_exec(
                 *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                cwd=target.folder,
-                env=dict(target.env) or None,
+                cwd=self._command.folder,
+                env=dict(self._command.env) or None,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -149,7 +122,7 @@ class ExecProvider:
 
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the command and the config of an exec provider."""
-    problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
+    problems = check_program(source)
     try:
         command = _split_command(source)
     except ValueError as error:
@@ -172,24 +145,10 @@ def check_ready(source: ProviderSource) -> list[Problem]:
 
 def build(source: ProviderSource) -> ExecProvider:
     """Return the provider that a checked `source` describes."""
-    settings = own_settings(source.spec.config, LIMIT_KEYS)
-    return ExecProvider(
-        ExecTarget(
-            id=source.id,
-            label=source.label,
-            command=_split_command(source),
-            folder=source.base_dir.resolve(),
-            env=source.env,
-            options=_options(source) if source.rules.tells_programs else None,
-            secrets=Secrets(source.secret_values),
-            limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
-            price=price_of(settings),
-        )
-    )
-
-
-def _options(source: ProviderSource) -> dict[str, Any]:
-    return {"id": source.spec.id, "config": wire_parameters(source.spec.config, LIMIT_KEYS)}
+    settings = program_settings(source)
+    options = {"id": source.spec.id, "config": settings.config} if source.rules.tells_programs else None
+    command = Command(_split_command(source), source.base_dir.resolve(), source.env, options)
+    return ExecProvider(settings, command)
 
 
 def _context(request: ModelRequest) -> dict[str, Any]:

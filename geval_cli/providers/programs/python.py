@@ -2,81 +2,47 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import (
     Problem,
     ProviderRequestError,
-    ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.conversation import message_list, request_text
-from geval_cli.providers.options import (
-    LIMIT_KEYS,
-    Others,
-    check_settings,
-    limits_of,
-    own_settings,
-    wire_parameters,
+from geval_cli.providers.base import ProviderIdentity, ProviderSource
+from geval_cli.providers.programs.base import (
+    ProgramProvider,
+    ProgramSettings,
+    check_program,
+    program_response,
+    program_settings,
+    split_target,
 )
-from geval_cli.providers.prices import Price, price_of
-from geval_cli.providers.programs.reply import ProgramCaller, is_data, read_program_reply, split_target
-from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.content_filter import reported_finish_reason
-from geval_cli.records import Choice, ModelRequest, ModelResponse
-from geval_cli.scripting.command import DEFAULT_PARALLEL
-from geval_cli.scripting.python_process import PythonPool
-from geval_cli.scripting.script_errors import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.providers.wire.chat import message_list, request_text
+from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.scripting.code import ScriptCrashError, ScriptError, ScriptTimeoutError
+from geval_cli.scripting.processes import PythonPool
 
 DEFAULT_FUNCTION = "call_api"
 
 
-@dataclass(frozen=True, slots=True)
-class PythonTarget:
-    """The function to call, and the config that it gets as `options["config"]`."""
-
-    id: str
-    label: str
-    path: Path
-    function: str = DEFAULT_FUNCTION
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    secrets: Secrets = field(default_factory=Secrets)
-    limits: ProviderLimits = field(default_factory=ProviderLimits)
-    price: Price | None = None
-
-
-class PythonProvider:
+class PythonProvider(ProgramProvider):
     """Answers with what the function returns: a text, or a mapping with `output`, `token_usage`, `cost` and `error`.
 
-    Up to `max_concurrency` calls run at a time, each in a process of its own. Answers are not cached: the function
-    may use code that nobody sees change.
+    Up to `max_concurrency` calls run at a time, each in a process of its own.
     """
 
-    is_cacheable = False
-
-    def __init__(self, target: PythonTarget, *, env: Mapping[str, str] | None = None) -> None:
-        self.id = target.id
-        self.label = target.label
-        self.limits = target.limits
-        self.identity = ProviderIdentity("python", target.function, str(target.path), target.config)
-        self._target = target
-        self._pool = PythonPool(target.path, size=target.limits.max_concurrency or DEFAULT_PARALLEL, env=env)
-
-    def __repr__(self) -> str:
-        return f"PythonProvider({self.id!r})"
-
-    @property
-    def price(self) -> Price | None:
-        return self._target.price
+    def __init__(
+        self, settings: ProgramSettings, path: Path, function: str, *, env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(settings, ProviderIdentity("python", function, str(path), settings.config))
+        self._function = function
+        self._pool = PythonPool(path, size=settings.processes, env=env)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return one answer, whatever number is asked for."""
-        target = self._target
-        options = {"id": self.id, "config": dict(target.config)}
+        options = {"id": self.id, "config": dict(self.settings.config)}
         context = {
             "messages": message_list(request.messages),
             "params": dict(request.params),
@@ -85,16 +51,11 @@ class PythonProvider:
             "vars": dict(request.variables),
             **request.origin,
         }
-        prompt = request_text(request)
-        arguments = [prompt, options, context]
+        arguments = [request_text(request), options, context]
         started = time.perf_counter()
         result = await self._call(arguments)
         latency_ms = (time.perf_counter() - started) * 1000
-        caller = ProgramCaller(self.id, target.secrets, target.price)
-        text, usage = read_program_reply(result, caller, prompt=prompt)
-        dropped = ("logprobs",) if request.want_logprobs else ()
-        choice = Choice(text, reported_finish_reason(result), is_data=is_data(result))
-        return ModelResponse((choice,), usage, latency_ms, dropped=dropped)
+        return program_response(result, request, self.settings, latency_ms)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
@@ -102,23 +63,22 @@ class PythonProvider:
     async def _call(self, arguments: list[Any]) -> Any:
         limit_s = self.limits.timeout_s
         try:
-            return await self._pool.call(self._target.function, arguments, timeout_s=limit_s)
+            return await self._pool.call(self._function, arguments, timeout_s=limit_s)
         except ScriptTimeoutError as error:
-            hint = "raise `timeout_s` in the provider's config if it needs longer"
-            raise ProviderTimeoutError(f"{self.id}: {error}", provider_id=self.id, hint=hint) from error
+            raise self.timed_out(f"{self.id}: {error}") from error
         except ScriptCrashError as error:
-            body = self._target.secrets.excerpt(error.detail)
+            body = self.settings.secrets.excerpt(error.detail)
             message = f"{self.id}: {error}" + (f"; its last words:\n{body}" if body else "")
             raise ProviderUnavailableError(message, provider_id=self.id, body=body) from error
         except ScriptError as error:
-            message = self._target.secrets.excerpt(f"{self.id} raised {error}")
-            body = self._target.secrets.excerpt(error.detail)
+            message = self.settings.secrets.excerpt(f"{self.id} raised {error}")
+            body = self.settings.secrets.excerpt(error.detail)
             raise ProviderRequestError(message, provider_id=self.id, body=body) from error
 
 
 def check(source: ProviderSource) -> list[Problem]:
     """Return the problems of the id and the config of a Python provider."""
-    problems = check_settings(source, LIMIT_KEYS, Others.HANDED_OVER)
+    problems = check_program(source)
     path, _ = split_target(source)
     if path.suffix != ".py":
         hint = "write `python:FILE.py` or `python:FILE.py:FUNCTION`"
@@ -131,16 +91,5 @@ def check(source: ProviderSource) -> list[Problem]:
 def build(source: ProviderSource) -> PythonProvider:
     """Return the provider that a checked `source` describes; the process starts with the first request."""
     path, function = split_target(source)
-    config = source.spec.config
-    settings = own_settings(config, LIMIT_KEYS)
-    target = PythonTarget(
-        id=source.id,
-        label=source.label,
-        path=path,
-        function=function or DEFAULT_FUNCTION,
-        config=wire_parameters(config, LIMIT_KEYS),
-        secrets=Secrets(source.secret_values),
-        limits=limits_of(settings, max_concurrency=DEFAULT_PARALLEL),
-        price=price_of(settings),
-    )
-    return PythonProvider(target, env=source.env or None)
+    settings = program_settings(source)
+    return PythonProvider(settings, path, function or DEFAULT_FUNCTION, env=source.env or None)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.chat_reply import WITHOUT_TEXT, content_text
+from geval_cli.providers.wire.chat import WITHOUT_TEXT, content_text
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.token_usage import TokenUsage, read_messages_usage
@@ -53,6 +53,7 @@ def _payload(endpoint: Endpoint, request: ModelRequest) -> dict[str, Any]:
         payload["system"] = system
     payload.update(endpoint.wire)
     payload.update(request.params)
+    # This API demands a limit, and knows it by one name only.
     limit = payload.pop("max_completion_tokens", None)
     if payload.get("max_tokens") is None:
         payload["max_tokens"] = limit or DEFAULT_MAX_TOKENS

@@ -11,7 +11,7 @@ from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.transport import Transport, response_error
 from geval_cli.providers.prices import Price
-from geval_cli.providers.wire.content_filter import filtered_choice
+from geval_cli.providers.wire.chat import filtered_choice
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.refusals import CallContext, request_id_of
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage, token_limit

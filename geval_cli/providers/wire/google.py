@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import endpoint_of
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.chat_reply import content_text
-from geval_cli.providers.wire.content_filter import FILTERED
+from geval_cli.providers.wire.chat import FILTERED, content_text
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, Received
 from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, whole_count
@@ -143,6 +142,7 @@ def _candidate(candidate: Mapping[str, Any], received: Received) -> Choice:
     content = candidate.get("content")
     parts = content.get("parts") if isinstance(content, dict) else None
     texts = list(_texts(parts)) if isinstance(parts, list) else []
+    # With any other reason (a filter, thoughts that took the whole limit) an empty answer is one: the reason counts.
     if not texts and (not reason or reason == "STOP"):
         raise received.refuse("an answer without content")
     return Choice(
@@ -168,6 +168,7 @@ def _usage(body: Mapping[str, Any]) -> TokenUsage | None:
         return None
     named = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
     written: list[Any] = [count for count in named if count is not None]
+    # A count that is none must not make the sum too low: it is handed on, and makes all of the usage unknown.
     odd = [count for count in written if whole_count(count) is None]
     usage = {
         "prompt_tokens": counted.get("promptTokenCount"),

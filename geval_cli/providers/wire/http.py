@@ -3,17 +3,15 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from geval_cli.errors import Problem, ProviderRequestError, ProviderShapeError, TemplateError
+from geval_cli.errors import Problem, ProviderRequestError, TemplateError
 from geval_cli.patterns import compile_later
-from geval_cli.providers.base import ProviderIdentity, ProviderLimits
-from geval_cli.providers.json_path import RESPONSE_KEYS, PathStep, follow_path, is_path, parse_path
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
 from geval_cli.providers.network.messages import HttpCall, HttpResponse
 from geval_cli.providers.network.tls import ClientCertificate, certificate_of, check_certificate
-from geval_cli.providers.network.transport import Transport, response_error
+from geval_cli.providers.network.transport import Transport
 from geval_cli.providers.options import (
     CERTIFICATE_KEYS,
     LIMIT_KEYS,
@@ -26,103 +24,31 @@ from geval_cli.providers.options import (
 )
 from geval_cli.providers.prices import Price, price_of
 from geval_cli.providers.redaction import Secrets, keyed_url, keyed_value
-from geval_cli.providers.source import ProviderSource
-from geval_cli.providers.wire.http_templates import HttpTemplates, is_template, names_in, problems_of
-from geval_cli.providers.wire.placeholders import Places, has_place, variables_in
+from geval_cli.providers.wire.http_answers import ResponseCode, code_problem, find_answer, json_of
+from geval_cli.providers.wire.placeholders import (
+    RESPONSE_KEYS,
+    HttpTemplates,
+    PathStep,
+    Places,
+    has_place,
+    is_path,
+    is_template,
+    names_in,
+    parse_path,
+    problems_of,
+    variables_in,
+)
 from geval_cli.providers.wire.refusals import CallContext
 from geval_cli.providers.wire.token_usage import Exchange, TokenUsage, believed, read_chat_usage
-from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Usage
-from geval_cli.scripting import javascript
-from geval_cli.scripting.code import Code, CodeError, Language, find_code
-from geval_cli.scripting.javascript import JavaScriptEngine
-from geval_cli.scripting.script_errors import ScriptError
-from geval_cli.source.access import Access
+from geval_cli.records import ModelRequest, ModelResponse, Usage
 from geval_cli.templating import Templates, templates_of
 from geval_cli.templating.js_text import js_json
-
-_NAMES = ("json", "text", "context")
-
-
-def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
-    """Return the problem of running `written`, with a hint; None when there is none."""
-    if not javascript.is_installed():
-        return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
-    try:
-        code = find_code(written, base_dir, Language.JAVASCRIPT, access)
-        if code.language is not Language.JAVASCRIPT:
-            hint = "write it in JavaScript, or take the answer apart in a Python provider"
-            return "`transformResponse` in Python is not run", hint
-        javascript.check_javascript(code, _NAMES)
-    except CodeError as error:
-        return error.message, error.hint
-    return None
-
-
-class ResponseCode:
-    """Runs one `transformResponse`. Belongs to the event loop of its first call."""
-
-    def __init__(self, written: str, base_dir: Path, access: Access) -> None:
-        self._written = written
-        self._base_dir = base_dir
-        self._access = access
-        self._engine = JavaScriptEngine()
-
-    @property
-    def digest_text(self) -> str:
-        """Return the text that decides its results, for cache keys: the code itself, of a file too."""
-        try:
-            return self._code().text
-        except CodeError:
-            return self._written
-
-    async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
-        """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
-
-        Raises:
-            ProviderShapeError: the code fails, or gives nothing.
-        """
-        about = {"response": {"data": body, "status": reply.status, "headers": _headers(reply)}}
-        arguments = dict(zip(_NAMES, (body, reply.text, about), strict=True))
-        self._access.require_code("`transformResponse`")
-        try:
-            found = await self._engine.call(self._code(), arguments)
-        except (ScriptError, CodeError) as error:
-            raise _failed(f"`transformResponse` failed on it: {error}", reply, context) from error
-        if isinstance(found, dict) and "output" in found:
-            found = found["output"]
-        if found is None:
-            raise _failed("`transformResponse` finds nothing in it", reply, context)
-        return found
-
-    def close(self) -> None:
-        """End its threads. Safe to call twice."""
-        self._engine.close()
-
-    def _code(self) -> Code:
-        return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
-
-
-def _headers(reply: HttpResponse) -> Mapping[str, Any]:
-    return dict(reply.headers)
-
-
-def _failed(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
-    return ProviderShapeError(
-        f"{context.provider_id} answered, but {what}",
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-        hint="it sees `json`, `text` and `context`; compare it with the answer",
-    )
-
 
 _JSON, _JSON_TYPE, _FORM_TYPE = "json", "application/json", "application/x-www-form-urlencoded"
 _BREAKS = compile_later(r"[\t\r\n]")
 _TEMPLATE_KEYS = ("url", "method", "headers", "query_params", "queryParams", "body")
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-
-_KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
 
 
 def _is_method(value: Any) -> bool:
@@ -219,7 +145,13 @@ class HttpProvider:
             settings.price.prepare()
         call = self._call(request)
         reply = await self._transport.send(call, context)
-        choice = _choice(await _answer(reply, settings, context))
+        choice = await find_answer(
+            reply,
+            context,
+            path=settings.response_path,
+            code=settings.response_code,
+            takes_all=settings.templates is not None,
+        )
         dropped = (("logprobs",) if request.want_logprobs else ()) + (
             ("n",) if len(request.sample_indexes) > 1 else ()
         )
@@ -245,7 +177,7 @@ class HttpProvider:
 
     def _usage(self, reply: HttpResponse, text: str, call: HttpCall) -> Usage:
         """Tokens as far as the API counts them in the way of chat completions."""
-        body = _json_of(reply)
+        body = json_of(reply)
         tokens = read_chat_usage(body) if isinstance(body, dict) else None
         tokens = believed(tokens, Exchange((call.url, call.body), (text,)))
         counted = tokens or TokenUsage()
@@ -398,70 +330,3 @@ def _request_body(settings: HttpSettings, places: Places) -> tuple[bytes, dict[s
         }
     filled = json.dumps(places.fill(body), ensure_ascii=False)
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}
-
-
-async def _answer(reply: HttpResponse, settings: HttpSettings, context: CallContext) -> JsonValue:
-    """Return the answer that the config picks from a reply; else, with templates, all of its JSON."""
-    if settings.response_code is not None:
-        return await settings.response_code.answer(reply, _json_of(reply), context)
-    path = settings.response_path
-    try:
-        value = json.loads(reply.body)
-    except ValueError as error:
-        if path:
-            raise response_error("an answer that is not JSON", reply, context) from error
-        return reply.text
-    if path:
-        found = _follow(value, path, reply, context)
-    elif settings.templates is not None:
-        found = value or reply.text
-    else:
-        found = _known_answer(value, reply)
-    if found is None:
-        raise response_error("an answer that is null", reply, context)
-    return found
-
-
-def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
-    """Return the answer where most APIs have it, else all of the reply; None when they have null there."""
-    if not isinstance(value, dict):
-        return value
-    is_null = False
-    for known in _KNOWN_ANSWERS:
-        try:
-            found = follow_path(value, parse_path(known))
-        except LookupError:
-            continue
-        if isinstance(found, str):
-            return found
-        # A null where one API has its answer may be beside the real answer of another: keep looking.
-        is_null = is_null or found is None
-    return None if is_null else reply.text
-
-
-def _json_of(reply: HttpResponse) -> Any:
-    """Return the body as JSON; None when it is none."""
-    try:
-        return json.loads(reply.body)
-    except ValueError:
-        return None
-
-
-def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext) -> Any:
-    try:
-        return follow_path(value, path)
-    except LookupError as error:
-        message = f"{context.provider_id} sent JSON in which `response_path` leads nowhere: {error}"
-        raise ProviderShapeError(
-            message,
-            provider_id=context.provider_id,
-            status=reply.status,
-            body=context.secrets.excerpt(reply.text),
-            hint="compare `response_path` with the answer",
-        ) from error
-
-
-def _choice(value: JsonValue) -> Choice:
-    if isinstance(value, str):
-        return Choice(value)
-    return Choice(json.dumps(value, ensure_ascii=False), is_data=value is not None)

@@ -11,6 +11,7 @@ _LARGEST = sys.float_info.max
 # What an answer can have taken at most; beyond it the server counts wrongly, or speaks of something else.
 _LARGEST_COST_USD = 10_000.0
 _UNSEEN_INPUT = 2_000_000  # prompts that a server adds, documents that it searches or has in store, pictures
+# A character that no token stands for is spelt byte by byte, and UTF-8 has four bytes at most.
 _TOKENS_PER_CHARACTER = 4
 _UNBOUNDED_OUTPUT = 2_000_000
 _UNSEEN_OUTPUT = 200_000  # thoughts, which some servers count beside `max_tokens`

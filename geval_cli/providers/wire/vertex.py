@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from geval_cli.errors import Problem
 from geval_cli.patterns import compile_later
+from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.network.tls import certificate_of, check_certificate
 from geval_cli.providers.options import (
     ENDPOINT_KEYS,
@@ -22,7 +23,6 @@ from geval_cli.providers.options import (
 from geval_cli.providers.preset_table import Preset
 from geval_cli.providers.prices import price_of
 from geval_cli.providers.redaction import Secrets
-from geval_cli.providers.source import ProviderSource
 from geval_cli.providers.wire.endpoint import Endpoint
 from geval_cli.source.secrets import secret_values
 

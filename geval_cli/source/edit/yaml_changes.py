@@ -5,9 +5,18 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from geval_cli.records import JsonValue
-from geval_cli.source.edit.yaml_cuts import CutError, Cuts, dedented, indented
+from geval_cli.source.edit.yaml_layout import (
+    MERGE_KEY,
+    CutError,
+    Cuts,
+    Entry,
+    Node,
+    dedented,
+    indentation_of,
+    indented,
+    read_tree,
+)
 from geval_cli.source.edit.yaml_style import block_text, entry_text, flow_text, json_text, same
-from geval_cli.source.edit.yaml_tree import MERGE_KEY, Entry, Node, read_tree
 from geval_cli.source.yaml_source import read_yaml
 
 
@@ -75,7 +84,7 @@ class YamlChanges:
         self._tree = tree
         self._depth = depth
         self._is_json = is_json
-        self._step = _indentation(cuts, tree)
+        self._step = indentation_of(cuts, tree)
         self._aliased = {id(node.target) for node in tree.walk() if node.kind == "alias"}
         self._moved: dict[int, JsonValue] = {}  # new values of nodes with an anchor
         self._gone: set[int] = set()
@@ -139,7 +148,7 @@ class YamlChanges:
         for entry in node.entries:
             if entry.key in target and entry.key != MERGE_KEY:
                 self._change(entry.value, old[entry.key], target[entry.key], below)
-        self._remove([_Part(e.start, e.start, _entry_end(e), e.key in staying) for e in node.entries], node)
+        self._remove([_Part(e.start, e.start, e.whole_end, e.key in staying) for e in node.entries], node)
         is_known = own | {key for key in merged if same(old[key], plain_value(target[key]))}
         self._add_keys(
             node, stays, {key: value for key, value in target.items() if key not in is_known}, target
@@ -161,14 +170,14 @@ class YamlChanges:
             if key not in added:
                 continue
             if node.is_flow:
-                at = stays[0].start if before is None else _entry_end(before)
+                at = stays[0].start if before is None else before.whole_end
                 self._insert_flow(node, at, plain_value(value), key, is_first=before is None)
             elif before is None:
                 text = self._entry_lines(key, value, column)
                 self._cuts.insert(stays[0].start, f"{text}\n{' ' * column}")
             else:
                 text = " " * column + self._entry_lines(key, value, column)
-                self._cuts.insert(self._cuts.line_end(_entry_end(before)), f"\n{text}")
+                self._cuts.insert(self._cuts.line_end(before.whole_end), f"\n{text}")
 
     def _entry_lines(self, key: str, value: TargetValue, column: int) -> str:
         if isinstance(value, Written):
@@ -370,20 +379,6 @@ class YamlChanges:
         """Return a space where the part, an empty one, touches the colon or dash before it; then its anchor."""
         touches = node.start > 0 and not self._cuts.text[node.start - 1].isspace()
         return f" {name}" if touches and node.start == node.end else name
-
-
-def _entry_end(entry: Entry) -> int:
-    return max(entry.end, entry.value.end)
-
-
-def _indentation(cuts: Cuts, tree: Node) -> int:
-    """Return the indentation of a mapping within a mapping; 2 where the text has none."""
-    for node in tree.walk():
-        for entry in node.entries:
-            inner = entry.value
-            if not node.is_flow and inner.kind == "mapping" and not inner.is_flow and not inner.anchor:
-                return max(1, cuts.column(inner.start) - cuts.column(entry.start))
-    return 2
 
 
 def _matched(old: JsonValue, target: Sequence[TargetValue]) -> tuple[EditedItem, ...]:

@@ -11,6 +11,7 @@ from geval_cli.records import JsonValue
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
 
+# PyYAML breaks lines at 80 characters unless it is given another width.
 _NEVER_FOLDED = 1_000_000_000
 
 
@@ -92,7 +93,6 @@ _ReadableDumper.add_representer(str, _represent_text)
 _QuotingDumper.add_representer(str, _represent_quoted)
 
 
-_ENDLESS = 1_000_000_000
 _FOLDED_WIDTH = 100
 _KEEPS_BLANK_LINES = re.compile(r"[|>][0-9]?\+$", re.MULTILINE)
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*")
@@ -160,7 +160,7 @@ def entry_text(key: str, value: JsonValue, indent: int = 2) -> str:
 
 def _candidates(text: str, style: str) -> list[str]:
     """Ways to write a text, the one to prefer first; not each of them is right for every text."""
-    quoted = yaml.dump(text, default_style='"', width=_ENDLESS, allow_unicode=True).strip()
+    quoted = yaml.dump(text, default_style='"', width=_NEVER_FOLDED, allow_unicode=True).strip()
     if "\n" in text:
         folded = [_folded(text)] if style == ">" and not _CANNOT_FOLD.search(text) else []
         return [*folded, _literal(text), quoted]

@@ -18,6 +18,7 @@ _EXPRESSION = compile_later(
 )
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _MARK = "env"
+# As in `source.env`: a shorter value would be hidden in every message.
 _MIN_HIDDEN = 6
 
 

@@ -11,14 +11,12 @@ from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import gather_env
 from geval_cli.source.files import FILE_PREFIX, SourceFiles
 from geval_cli.source.problems import sort_problems
-from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.secrets import mask_config
 from geval_cli.source.source_map import Document
 from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.derived_metrics import DerivedMetric, read_derived_metrics
-from geval_cli.suite.gates import read_gates
+from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.promptfoo.env import PromptfooEnv, literal_env
 from geval_cli.suite.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
 from geval_cli.suite.promptfoo.paths import JAVASCRIPT_SUFFIXES, existing_files, find_files, program_reference
@@ -28,7 +26,7 @@ from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.promptfoo.tests import PromptfooTests, read_scenarios
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
-from geval_cli.suite.validation import LoadContext
+from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 
 def read_filters(part: ConfigPart | None, reading: LoadContext) -> tuple[TemplateFilter, ...]:
@@ -90,6 +88,7 @@ _ELSEWHERE = {
 }
 _SEE_HELP = "see `geval run --help` for options"
 _MOST = 10_000
+# A day. Larger numbers are slips (microseconds, say), and a timer may not take them.
 _LONGEST_DELAY_MS = 24 * 3600 * 1000
 
 
@@ -150,6 +149,7 @@ def _is_count(value: JsonValue) -> bool:
 
 
 _NO_EXPANSION = "PROMPTFOO_DISABLE_VAR_EXPANSION"
+# The words that promptfoo itself takes for yes in the environment.
 _TRUE = frozenset({"1", "true", "yes", "yup", "yeppers"})
 
 

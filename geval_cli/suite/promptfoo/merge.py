@@ -22,6 +22,7 @@ from geval_cli.suite.validation import LoadContext
 _REF = "$ref"
 _SCHEMA_KEYS = frozenset({"parameters", "schema", "json_schema", "input_schema", "inputSchema"})
 """Below these keys are JSON Schemas, whose references are their own."""
+# The `value` of an assertion that has one of these is a JSON Schema, too.
 _SCHEMA_MARKS = frozenset({"$defs", "definitions"})
 
 
@@ -84,6 +85,7 @@ class References(Struct):
             return None
         found = document.value
         for part in filter(None, pointer.split("/")):
+            # In this order (RFC 6901): `~01` is the key `~1`, and not `/`.
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and key in found:
                 found = found[key]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from geval_cli.source.access import Access
-from geval_cli.source.scripts import ScriptCaller
 from geval_cli.source.source_map import Document
 from geval_cli.suite.suite import OpenedSuite, SuiteOverrides
+from geval_cli.suite.validation import ScriptCaller
 
 
 def open_promptfoo_suite(

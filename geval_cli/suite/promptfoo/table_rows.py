@@ -100,6 +100,7 @@ _RESERVED = (_EXPECTED, "__metric", "__threshold", "__metadata:", "__config:", *
 _SINGLE = frozenset({"__metric", "__threshold", "__metadata", *_PLAIN})
 _FAMILIES = (_EXPECTED, "__metadata:", "__config:")
 _CONFIG_KEYS = ("threshold",)
+# Lists are split at commas; `\,` is a comma of the text.
 _ESCAPED_COMMA = compile_later(r"(?<!\\),")
 
 

@@ -12,9 +12,8 @@ from msgspec import Struct
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import Access
+from geval_cli.source.access import Access, open_regular
 from geval_cli.source.files import MAX_TEXT_BYTES, open_problem
-from geval_cli.source.safe_open import open_regular
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import (
@@ -41,6 +40,7 @@ def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter
     Raises:
         ConfigError: the file cannot be read or is no UTF-8 text, or a row has more or fewer cells than the header.
     """
+    # Python's own bound is 128 kB a cell: documents in variables are longer.
     csv.field_size_limit(MAX_TEXT_BYTES)
     try:
         with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
+from geval_cli.source.access import open_regular
 from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_reference, open_problem
 from geval_cli.source.problems import sort_problems
-from geval_cli.source.safe_open import open_regular
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.paths import (

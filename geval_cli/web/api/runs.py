@@ -17,9 +17,8 @@ from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import RunStore, StoredRun
-from geval_cli.web.api.described import answered, described
-from geval_cli.web.live_run import EventJson, run_json
-from geval_cli.web.live_runs import LiveRuns
+from geval_cli.web.live_runs import EventJson, LiveRuns, run_json
+from geval_cli.web.problems_json import answered, described
 
 
 def _no_text(value: object) -> object:

@@ -15,8 +15,7 @@ from geval_cli.report.assertion_view import AssertionView, JudgeVerdict
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.web.html import render_page, shown_text
-from geval_cli.web.page_route import PageRoute, stored_runs
-from geval_cli.web.pages.links import case_link, run_link
+from geval_cli.web.pages.routing import PageRoute, case_link, run_link, stored_runs
 from geval_cli.web.pages.run import row_title
 
 _SHOWN_ELSEWHERE = frozenset(

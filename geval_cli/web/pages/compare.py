@@ -13,8 +13,16 @@ from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import RunPages, StoredVerdict
 from geval_cli.web.html import render_page
-from geval_cli.web.page_route import PageRoute, stored_runs
-from geval_cli.web.pages.links import case_link, link_with, page_count, page_number, run_link, word_in_query
+from geval_cli.web.pages.routing import (
+    PageRoute,
+    case_link,
+    link_with,
+    page_count,
+    page_number,
+    run_link,
+    stored_runs,
+    word_in_query,
+)
 from geval_cli.web.pages.run import row_title
 
 PAIRS_PER_PAGE = 50

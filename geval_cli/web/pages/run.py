@@ -14,8 +14,16 @@ from geval_cli.report.verdict_tables import derived_rows
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
 from geval_cli.web.html import render_page, short_text, shown_text
-from geval_cli.web.page_route import PageRoute, stored_runs
-from geval_cli.web.pages.links import case_link, link_with, page_count, page_number, run_link, word_in_query
+from geval_cli.web.pages.routing import (
+    PageRoute,
+    case_link,
+    link_with,
+    page_count,
+    page_number,
+    run_link,
+    stored_runs,
+    word_in_query,
+)
 
 ROWS_PER_PAGE = 50
 _CONFIG_CHARACTERS_MAX = 40_000

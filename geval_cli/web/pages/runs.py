@@ -10,8 +10,7 @@ from msgspec import Struct
 from geval_cli.report.numbers import format_percentage
 from geval_cli.store.run_pages import RunPoint
 from geval_cli.web.html import render_page
-from geval_cli.web.page_route import PageRoute, stored_runs
-from geval_cli.web.pages.links import link_with, page_count, page_number, run_link
+from geval_cli.web.pages.routing import PageRoute, link_with, page_count, page_number, run_link, stored_runs
 
 TREND_WIDTH, TREND_HEIGHT = 260, 56
 _MARGIN = 6

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from support.web_server import HttpAnswer, RunningServer, running_server
 
-from geval_cli.web import editor, pages
-from geval_cli.web.api import routes as api_routes
+from geval_cli.web.app import ROUTERS
 
 TOKEN = "a-long-token-for-tests-0123456789"
 MINIMAL = {"name": "clarity", "input": "What is 2 + 2?", "actualOutput": "It is 4."}
@@ -246,7 +245,7 @@ class TestCookie:
 def paths_and_methods() -> set[tuple[str, str]]:
     """All that the application answers to, the names in its paths filled in."""
     found = {("GET", "/static/style.css"), ("GET", "/openapi.json")}
-    for router in (api_routes.router, editor.router, pages.router):
+    for router in ROUTERS:
         pending = list(router.routes)
         while pending:
             route: Any = pending.pop()

@@ -1,14 +1,18 @@
-"""Addresses of pages, and what their queries say; what makes no sense in a query is passed over."""
+"""Routes of pages: their addresses, what a query says (senseless ones are passed over), errors as pages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 
+from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import CaseResult
 from geval_cli.store.run_pages import StoredVerdict
+from geval_cli.store.runs import RunStore
+from geval_cli.web.html import error_page
 
 WordT = TypeVar("WordT", bound=StrEnum)
 
@@ -49,3 +53,26 @@ def word_in_query(request: Request, name: str, kind: type[WordT]) -> WordT | Non
     """Return the value of a query parameter that knows only the words of `kind`."""
     text = request.query_params.get(name)
     return next((word for word in kind if word.value == text), None)
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages: what is not there is a 404, a store that cannot be read a 503."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except UsageError as error:
+                return error_page(404, "Not found", error.message, error.hint)
+            except StoreError as error:
+                return error_page(503, "The stored runs cannot be read", error.message, error.hint)
+
+        return answer
+
+
+def stored_runs(request: Request) -> RunStore:
+    """Return the runs that the server keeps."""
+    runs: RunStore = request.app.state.state.runs
+    return runs

@@ -1,12 +1,56 @@
-"""Reads a chat completion: texts and token probabilities, as servers really send them."""
+"""Conversations as chat APIs write them: messages as text, replies as choices, what a filter says of them."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from geval_cli.providers.wire.content_filter import FILTERED, REFUSED, STOPPED_BY_FILTER, is_filtered
-from geval_cli.records import Choice, TokenAlternative, TokenLogprob
+from geval_cli.patterns import compile_later
+from geval_cli.providers.unsupported import error_words
+from geval_cli.records import Choice, Message, ModelRequest, TokenAlternative, TokenLogprob
+
+FILTERED = "content_filter"
+"""The finish reason of an answer that a filter stopped, or kept from being written."""
+
+REFUSED = "refusal"
+"""The finish reason of an answer in which the API itself says that the model refuses."""
+
+STOPPED_BY_FILTER = frozenset(
+    {FILTERED, REFUSED, "guardrail_intervened", "safety", "prohibited_content", "blocklist", "spii"}
+)
+"""Every finish reason that means this, in small letters; those of gateways in front of Bedrock and Gemini too."""
+
+# Azure's and OpenAI's codes of a prompt that their filters will not let through.
+_CODE = compile_later(
+    r'"code"\s*:\s*"(?:content_filter|invalid_prompt|content_policy_violation|ResponsibleAIPolicyViolation)"'
+)
+
+
+def filtered_choice(body: str) -> Choice | None:
+    """Return the answer that a refused request stands for, when a filter refused it: what the server says about it."""
+    if not _CODE.search(body):
+        return None
+    _, words = error_words(body)
+    return Choice(words or "the prompt was stopped by the provider's content filter", FILTERED)
+
+
+def is_filtered(results: Any) -> bool:
+    """Return whether one of Azure's filters, by its results for a prompt or for an answer, held something back."""
+    return isinstance(results, dict) and any(
+        isinstance(result, dict) and result.get("filtered") is True for result in results.values()
+    )
+
+
+def reported_finish_reason(result: Any) -> str | None:
+    """Why an answer ended, as a program says it beside its `output`; a `guardrails` verdict goes first."""
+    if not isinstance(result, dict):
+        return None
+    verdict = result.get("guardrails")
+    if isinstance(verdict, dict) and verdict.get("flagged") is True:
+        return FILTERED
+    reason = result.get("finish_reason") or result.get("finishReason")
+    return reason if isinstance(reason, str) else None
+
 
 IMPOSSIBLE_LOGPROB = -9999.0
 """OpenAI's value for a probability of zero; absent and infinite values are read as this too."""
@@ -14,6 +58,7 @@ IMPOSSIBLE_LOGPROB = -9999.0
 WITHOUT_TEXT = frozenset({"length", "max_tokens", *STOPPED_BY_FILTER})
 """Finish reasons of answers that may have no text: a limit or a filter came before the first word."""
 
+# With these a message's content may be null and still be an answer.
 _ANSWERS_BESIDE_CONTENT = ("tool_calls", "function_call", "refusal")
 
 
@@ -141,3 +186,33 @@ def _logprob(value: Any) -> float:
 
 def _whole(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """Return the text of the last user message, else of the last message, else ""."""
+    for message in reversed(messages):
+        if message.role == "user":
+            return content_text(message.content)
+    return content_text(messages[-1].content) if messages else ""
+
+
+def whole_text(messages: Sequence[Message]) -> str:
+    """Return the texts of all messages, a blank line between them."""
+    return "\n\n".join(content_text(message.content) for message in messages)
+
+
+def prompt_text(messages: Sequence[Message]) -> str:
+    """Return the text of a prompt that is one user message; longer conversations as the JSON text of their messages."""
+    if len(messages) == 1 and messages[0].role == "user" and isinstance(messages[0].content, str):
+        return messages[0].content
+    return json.dumps(message_list(messages), ensure_ascii=False)
+
+
+def request_text(request: ModelRequest) -> str:
+    """Return the prompt of a request as one text: as its config spells it, else made of the messages."""
+    return prompt_text(request.messages) if request.text is None else request.text
+
+
+def message_list(messages: Sequence[Message]) -> list[dict[str, object]]:
+    """Return the messages as chat APIs write them."""
+    return [{"role": item.role, "content": item.content, **item.further} for item in messages]

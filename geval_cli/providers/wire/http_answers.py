@@ -1,0 +1,178 @@
+"""The answer of any HTTP API: where the config says that it is, by a path or by code, else where most APIs have it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import ProviderShapeError
+from geval_cli.providers.network.messages import HttpResponse
+from geval_cli.providers.network.transport import response_error
+from geval_cli.providers.wire.placeholders import (
+    PathStep,
+    follow_path,
+    parse_path,
+)
+from geval_cli.providers.wire.refusals import CallContext
+from geval_cli.records import Choice, JsonValue
+from geval_cli.scripting import javascript
+from geval_cli.scripting.code import Code, CodeError, Language, ScriptError, find_code
+from geval_cli.scripting.javascript import JavaScriptEngine
+from geval_cli.source.access import Access
+
+_NAMES = ("json", "text", "context")
+
+
+def code_problem(written: str, base_dir: Path, access: Access) -> tuple[str, str] | None:
+    """Return the problem of running `written`, with a hint; None when there is none."""
+    if not javascript.is_installed():
+        return "a `transformResponse` that is code needs JavaScript", javascript.INSTALL_HINT
+    try:
+        code = find_code(written, base_dir, Language.JAVASCRIPT, access)
+        if code.language is not Language.JAVASCRIPT:
+            hint = "write it in JavaScript, or take the answer apart in a Python provider"
+            return "`transformResponse` in Python is not run", hint
+        javascript.check_javascript(code, _NAMES)
+    except CodeError as error:
+        return error.message, error.hint
+    return None
+
+
+class ResponseCode:
+    """Runs one `transformResponse`. Belongs to the event loop of its first call."""
+
+    def __init__(self, written: str, base_dir: Path, access: Access) -> None:
+        self._written = written
+        self._base_dir = base_dir
+        self._access = access
+        self._engine = JavaScriptEngine()
+
+    @property
+    def digest_text(self) -> str:
+        """Return the text that decides its results, for cache keys: the code itself, of a file too."""
+        try:
+            return self._code().text
+        except CodeError:
+            return self._written
+
+    async def answer(self, reply: HttpResponse, body: JsonValue, context: CallContext) -> JsonValue:
+        """Return the code's result for a reply, whose JSON is `body`; of a mapping with `output`, that.
+
+        Raises:
+            ProviderShapeError: the code fails, or gives nothing.
+        """
+        about = {"response": {"data": body, "status": reply.status, "headers": _headers(reply)}}
+        arguments = dict(zip(_NAMES, (body, reply.text, about), strict=True))
+        self._access.require_code("`transformResponse`")
+        try:
+            found = await self._engine.call(self._code(), arguments)
+        except (ScriptError, CodeError) as error:
+            raise _failed(f"`transformResponse` failed on it: {error}", reply, context) from error
+        if isinstance(found, dict) and "output" in found:
+            found = found["output"]
+        if found is None:
+            raise _failed("`transformResponse` finds nothing in it", reply, context)
+        return found
+
+    def close(self) -> None:
+        """End its threads. Safe to call twice."""
+        self._engine.close()
+
+    def _code(self) -> Code:
+        return find_code(self._written, self._base_dir, Language.JAVASCRIPT, self._access)
+
+
+def _headers(reply: HttpResponse) -> Mapping[str, Any]:
+    return dict(reply.headers)
+
+
+def _failed(what: str, reply: HttpResponse, context: CallContext) -> ProviderShapeError:
+    return ProviderShapeError(
+        f"{context.provider_id} answered, but {what}",
+        provider_id=context.provider_id,
+        status=reply.status,
+        body=context.secrets.excerpt(reply.text),
+        hint="it sees `json`, `text` and `context`; compare it with the answer",
+    )
+
+
+_KNOWN_ANSWERS = ("choices[0].message.content", "output", "answer", "response", "text", "content", "result")
+
+
+async def find_answer(
+    reply: HttpResponse,
+    context: CallContext,
+    *,
+    path: tuple[PathStep, ...] = (),
+    code: ResponseCode | None = None,
+    takes_all: bool = False,
+) -> Choice:
+    """Return the answer that is at `path` of a reply or that `code` gives, with neither where most APIs have it.
+
+    With `takes_all` there is no looking around: without a place, all of the reply's JSON is the answer.
+
+    Raises:
+        ProviderShapeError: there is none.
+    """
+    if code is not None:
+        return _choice(await code.answer(reply, json_of(reply), context))
+    try:
+        value = json.loads(reply.body)
+    except ValueError as error:
+        if path:
+            raise response_error("an answer that is not JSON", reply, context) from error
+        return Choice(reply.text)
+    if path:
+        found = _follow(value, path, reply, context)
+    elif takes_all:
+        found = value or reply.text
+    else:
+        found = _known_answer(value, reply)
+    if found is None:
+        raise response_error("an answer that is null", reply, context)
+    return _choice(found)
+
+
+def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
+    """Return the answer where most APIs have it, else all of the reply; None when they have null there."""
+    if not isinstance(value, dict):
+        return value
+    is_null = False
+    for known in _KNOWN_ANSWERS:
+        try:
+            found = follow_path(value, parse_path(known))
+        except LookupError:
+            continue
+        if isinstance(found, str):
+            return found
+        # A null where one API has its answer may be beside the real answer of another: keep looking.
+        is_null = is_null or found is None
+    return None if is_null else reply.text
+
+
+def json_of(reply: HttpResponse) -> Any:
+    """Return the body as JSON; None when it is none."""
+    try:
+        return json.loads(reply.body)
+    except ValueError:
+        return None
+
+
+def _follow(value: Any, path: tuple[PathStep, ...], reply: HttpResponse, context: CallContext) -> Any:
+    try:
+        return follow_path(value, path)
+    except LookupError as error:
+        message = f"{context.provider_id} sent JSON in which `response_path` leads nowhere: {error}"
+        raise ProviderShapeError(
+            message,
+            provider_id=context.provider_id,
+            status=reply.status,
+            body=context.secrets.excerpt(reply.text),
+            hint="compare `response_path` with the answer",
+        ) from error
+
+
+def _choice(value: JsonValue) -> Choice:
+    if isinstance(value, str):
+        return Choice(value)
+    return Choice(json.dumps(value, ensure_ascii=False), is_data=value is not None)
