@@ -17,7 +17,7 @@ from geval_cli.specs.base import (
 )
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
-from geval_cli.suite.derived_metrics import DerivedMetric
+from geval_cli.suite.gates import DerivedMetric
 from geval_cli.suite.schema import SuiteSpec, TestSpec
 
 PARTS: Mapping[str, type[Spec]] = {
