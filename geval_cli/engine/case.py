@@ -1,6 +1,5 @@
 """One job from prompt to result: render, ask, judge. The boundary where errors become values."""
 
-import asyncio
 import json
 import time
 import traceback
@@ -50,6 +49,7 @@ from geval_cli.errors import (
     ProviderError,
     TemplateError,
 )
+from geval_cli.judge.calls import all_of
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.records import (
@@ -267,14 +267,7 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, context: Job
 async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
     if len(specs) == 1:  # most tests: no task is needed for it
         return [await judge_one(specs[0], subject, tools)]
-    # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
-    outcomes = await asyncio.gather(
-        *(judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
-    )
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, AssertionResult)]
+    return await all_of(judge_one(spec, subject, tools) for spec in specs)
 
 
 async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
