@@ -9,9 +9,8 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
     judge_assertion,
@@ -20,8 +19,6 @@ from geval_cli.assertions.registry import (
     score_threshold,
     wants_logprobs,
 )
-from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import answer_schema, assertions_of

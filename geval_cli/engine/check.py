@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judges_of
+from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.programs.code_calls import (
     call_code,
     code_problems,
@@ -16,7 +15,6 @@ from geval_cli.assertions.programs.code_calls import (
     visible_variables,
 )
 from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.own_verdict import SCORING_FUNCTION
 from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key

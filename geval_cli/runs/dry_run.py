@@ -8,13 +8,11 @@ from itertools import chain, groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject, Tools
 from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import Subject, Tools
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.assertions.row import RowMember
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import Tools
+from geval_cli.assertions.base import Tools
 from geval_cli.engine.aggregate import Notices, Tally
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.comparison_groups import ComparisonGroups

@@ -4,8 +4,8 @@ import json
 import math
 from collections.abc import Sequence
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.assertions.outcome import Subject, Tools, judge_provider
+from geval_cli.assertions.base import ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.errors import JudgeParseError, UnjudgeableError
 from geval_cli.judge.calls import all_of
 from geval_cli.judge.prompt import user_message

@@ -11,8 +11,8 @@ from pydantic import AliasChoices, Field
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.patterns import is_whole
 from geval_cli.errors import Problem
 from geval_cli.source.problems import did_you_mean
