@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Tools
@@ -76,31 +77,24 @@ async def run_evaluation(
     Raises:
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
     """
-    events, notices = EventStream(), Notices()
-    tally = Tally() if resumed is None else resumed.kept
-    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
-    run, started = begun_run(prepared, resumed), time.monotonic()
+    events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
     await _begin(recording, run, state, prepared)
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
+    tally = Tally() if resumed is None else resumed.kept
+    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
+    books = _Books(recording, budget, tally, spending)
+    notices = books.notices
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
     # Holds when an error ends the block below.
     status = RunStatus.ABORTED
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
-            notices.add(event)
-            if isinstance(event, CaseFinished):
-                # Stored before it is counted and shown: what the user saw, a resumed run must find.
-                await recording.add(event.result)
-                tally.add(event.result)
-                if recording.failure is not None and spending.has_cost:
-                    # Results are still held in memory, but a crash would lose them: no more money is risked.
-                    _stop_paying(budget, recording.failure)
-                if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
-                    stop.request(StopReason.FAIL_FAST)
-            elif spending.add(event) and spending.is_note_due():
-                recording.note_spent(spending.total)
+            # Stored before it is counted and shown: what the user saw, a resumed run must find.
+            await books.enter(event)
+            if prepared.request.fail_fast and _fails(event):
+                stop.request(StopReason.FAIL_FAST)
             listen(event)
         await running
         status = _final_status(tally, prepared, stop, notices)
@@ -126,6 +120,32 @@ async def run_evaluation(
         bugs=tally.bugs,
         is_stored=state.keeps_runs and recording.failure is None,
     )
+
+
+class _Books(Struct):
+    """Whatever is added up while a run goes on, and stored with it."""
+
+    recording: Recording
+    budget: Budget
+    tally: Tally
+    spending: Spending
+    notices: Notices = field(default_factory=Notices)
+
+    async def enter(self, event: RunEvent) -> None:
+        """Store what `event` says, then count it."""
+        self.notices.add(event)
+        if isinstance(event, CaseFinished):
+            await self.recording.add(event.result)
+            self.tally.add(event.result)
+            if self.recording.failure is not None and self.spending.has_cost:
+                # Results are still held in memory, but a crash would lose them: no more money is risked.
+                _stop_paying(self.budget, self.recording.failure)
+        elif self.spending.add(event) and self.spending.is_note_due():
+            self.recording.note_spent(self.spending.total)
+
+
+def _fails(event: RunEvent) -> bool:
+    return isinstance(event, CaseFinished) and event.result.status in (Status.FAILED, Status.ERROR)
 
 
 async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:

@@ -61,7 +61,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         is_complete=not opened.problems,
         is_filtered=not request.selection.takes_all,
     )
-    problems = [
+    found = [
         *opened.problems,
         *(watched.refused if watched else ()),
         *suite.warnings,
@@ -70,14 +70,11 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request.max_cost),
     ]
-    if checked.checks_nothing and not opened.problems:
-        problems.append(_NOTHING_CHECKED)
-    if not checked.cases and not problems and not request.allows_empty:
-        problems.append(_nothing_to_run(suite, request))
+    found += _lacks(suite, checked, request, is_complete=not opened.problems, is_sound=not found)
+    problems = sort_problems(found)
     # Everything is collected before anything is raised: the user sees all problems at once.
-    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-    if errors:
-        raise ConfigError(sort_problems(problems))
+    if any(problem.severity is Severity.ERROR for problem in problems):
+        raise ConfigError(problems)
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
     return PreparedRun(
@@ -87,12 +84,23 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         defaults=defaults,
         templates=templates,
         tests=checked.tests,
-        warnings=tuple(sort_problems(problems)),
+        warnings=tuple(problems),
         notes=notes,
         cases=checked.cases,
         asked=_asked(suite, checked),
         ports=ports,
     )
+
+
+def _lacks(
+    suite: Suite, checked: Checked, request: RunRequest, *, is_complete: bool, is_sound: bool
+) -> Iterator[Problem]:
+    """Yield what is missing altogether: checks, unless parts of the suite could not be read, and cases in a sound one."""
+    lacks_checks = checked.checks_nothing and is_complete
+    if lacks_checks:
+        yield _NOTHING_CHECKED
+    if not checked.cases and is_sound and not lacks_checks and not request.allows_empty:
+        yield _nothing_to_run(suite, request)
 
 
 def _opened(request: RunRequest) -> OpenedSuite:
