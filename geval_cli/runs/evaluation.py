@@ -78,14 +78,9 @@ async def run_evaluation(
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
     """
     events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
-    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
-    await _begin(recording, run, state, prepared)
-    budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
-    tally = Tally() if resumed is None else resumed.kept
-    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
-    books = _Books(recording, budget, tally, spending)
-    notices = books.notices
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
+    books = _books_of(run, prepared, state, resumed)
+    await _begin(books.recording, run, state, prepared)
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
     # Holds when an error ends the block below.
     status = RunStatus.ABORTED
     try:
@@ -97,9 +92,9 @@ async def run_evaluation(
                 stop.request(StopReason.FAIL_FAST)
             listen(event)
         await running
-        status = _final_status(tally, prepared, stop, notices)
+        status = _final_status(books.tally, prepared, stop, books.notices)
     except ConfigError as error:
-        notices.say(_what_changed(error))
+        books.notices.say(_what_changed(error))
     except asyncio.CancelledError:
         status = RunStatus.INTERRUPTED
         raise
@@ -107,19 +102,13 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
-        summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
-        summary = await _concluded(run, summary, recording, prepared)
-    run = _with_store_trouble(run, recording)
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
+        summary = await _concluded(run, books, prepared)
+    run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
-    return RunReport(
-        run,
-        summary,
-        recording.results,
-        planned=prepared.total,
-        bugs=tally.bugs,
-        is_stored=state.keeps_runs and recording.failure is None,
-    )
+    is_stored = state.keeps_runs and books.recording.failure is None
+    results, bugs = books.recording.results, books.tally.bugs
+    return RunReport(run, summary, results, planned=prepared.total, bugs=bugs, is_stored=is_stored)
 
 
 class _Books(Struct):
@@ -142,6 +131,16 @@ class _Books(Struct):
                 _stop_paying(self.budget, self.recording.failure)
         elif self.spending.add(event) and self.spending.is_note_due():
             self.recording.note_spent(self.spending.total)
+
+
+def _books_of(run: RunRecord, prepared: PreparedRun, state: State, resumed: ResumedRun | None) -> _Books:
+    """Return the books of a run as it begins, or as it goes on with what an earlier process entered."""
+    request = prepared.request
+    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
+    budget = request.budget or Budget(request.max_cost, request.max_requests)
+    if resumed is None:
+        return _Books(recording, budget, Tally(), Spending())
+    return _Books(recording, budget, resumed.kept, Spending(dict(resumed.kept.usage), resumed.carried))
 
 
 def _fails(event: RunEvent) -> bool:
@@ -202,19 +201,15 @@ def _what_changed(error: ConfigError) -> str:
     return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
 
 
-async def _concluded(
-    run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
-) -> RunSummary:
+async def _concluded(run: RunRecord, books: _Books, prepared: PreparedRun) -> RunSummary:
     """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
-    await recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
-    await recording.finish(run, summary)
+    sums = books.tally.summary()
+    derived = derive(prepared.plan.suite.derived_metrics, sums)
+    summary = replace(sums, derived=derived, usage=books.spending.with_results(books.tally.usage))
+    await books.recording.settle()
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, books.recording.results)
+    await books.recording.finish(run, summary)
     return summary
-
-
-def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
-    sums = tally.summary()
-    return replace(sums, derived=derive(prepared.plan.suite.derived_metrics, sums))
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:

@@ -1,7 +1,7 @@
 """Check all of a suite before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -61,17 +61,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         is_complete=not opened.problems,
         is_filtered=not request.selection.takes_all,
     )
-    found = [
-        *opened.problems,
-        *(watched.refused if watched else ()),
-        *suite.warnings,
-        *filter_problems(suite),
-        *checked.problems,
-        *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
-        *_check_prices(suite, checked, request.max_cost),
-    ]
-    found += _lacks(suite, checked, request, is_complete=not opened.problems, is_sound=not found)
-    problems = sort_problems(found)
+    refused = watched.refused if watched else ()
+    problems = _all_problems(opened, refused, suite, checked, request, is_going_to_run=is_going_to_run)
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ConfigError(problems)
@@ -92,15 +83,30 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     )
 
 
-def _lacks(
-    suite: Suite, checked: Checked, request: RunRequest, *, is_complete: bool, is_sound: bool
-) -> Iterator[Problem]:
-    """Yield what is missing altogether: checks, unless parts of the suite could not be read, and cases in a sound one."""
-    lacks_checks = checked.checks_nothing and is_complete
-    if lacks_checks:
-        yield _NOTHING_CHECKED
-    if not checked.cases and is_sound and not lacks_checks and not request.allows_empty:
-        yield _nothing_to_run(suite, request)
+def _all_problems(
+    opened: OpenedSuite,
+    refused: Iterable[Problem],
+    suite: Suite,
+    checked: Checked,
+    request: RunRequest,
+    *,
+    is_going_to_run: bool,
+) -> list[Problem]:
+    """Return all problems of what was opened, sorted; `suite` is what was selected of it."""
+    problems = [
+        *opened.problems,
+        *refused,
+        *suite.warnings,
+        *filter_problems(suite),
+        *checked.problems,
+        *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
+        *_check_prices(suite, checked, request.max_cost),
+    ]
+    if checked.checks_nothing and not opened.problems:
+        problems.append(_NOTHING_CHECKED)
+    if not checked.cases and not problems and not request.allows_empty:
+        problems.append(_nothing_to_run(suite, request))
+    return sort_problems(problems)
 
 
 def _opened(request: RunRequest) -> OpenedSuite:
