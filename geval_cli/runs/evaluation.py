@@ -78,11 +78,9 @@ async def run_evaluation(
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
     """
     events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
-    books = _books_of(run, prepared, state, resumed)
-    await _begin(books.recording, run, state, prepared)
+    books = await _begun_books(run, prepared, state, resumed)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
-    # Holds when an error ends the block below.
-    status = RunStatus.ABORTED
+    status = RunStatus.ABORTED  # holds when an error ends the block below
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
@@ -133,10 +131,17 @@ class _Books(Struct):
             self.recording.note_spent(self.spending.total)
 
 
-def _books_of(run: RunRecord, prepared: PreparedRun, state: State, resumed: ResumedRun | None) -> _Books:
-    """Return the books of a run as it begins, or as it goes on with what an earlier process entered."""
+async def _begun_books(
+    run: RunRecord, prepared: PreparedRun, state: State, resumed: ResumedRun | None
+) -> _Books:
+    """Return the books of a run, stored as it begins; with `resumed` an earlier process has entered something.
+
+    Raises:
+        StoreError: its results could not be stored, and it may cost money.
+    """
     request = prepared.request
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
+    await _begin(recording, run, state, prepared)
     budget = request.budget or Budget(request.max_cost, request.max_requests)
     if resumed is None:
         return _Books(recording, budget, Tally(), Spending())
