@@ -56,7 +56,7 @@ class Checked(Struct, frozen=True):
 
 
 class _Totals(Struct):
-    """What `Checked` says of all tests together, of those so far."""
+    """The sums over the tests so far, of which `Checked` is made."""
 
     is_serial: bool
     tests: int = 0
