@@ -100,6 +100,11 @@ class ModelRequest(Struct, frozen=True):
     origin: Mapping[str, JsonValue] = field(default_factory=dict)
     purpose: Purpose = Purpose.ANSWER
 
+    @property
+    def characters(self) -> int:
+        """The length of all messages together, of which tokens and cost are estimated."""
+        return sum(len(str(message.content)) for message in self.messages)
+
 
 class TokenAlternative(Struct, frozen=True):
     """A token that could have been in a place, with its natural-log probability."""

@@ -169,6 +169,46 @@ def wide_excepts(source: str) -> list[str]:
     return found
 
 
+def imports_for_types(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which modules each module imports when it is loaded, or for types alone; imports in functions do not count."""
+    return {
+        name: {
+            other
+            for node in _at_module_level(ast.parse(source).body)
+            for other in _imported(node)
+            if other in sources and other != name
+        }
+        for name, source in sources.items()
+    }
+
+
+def _at_module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from _at_module_level([*node.body, *node.orelse])
+
+
+def _imported(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def circle_among(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that are on a circle of imports, or between two; none when all can be put in an order."""
+    left = {name: set(others) for name, others in imports.items()}
+    while done := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in done}
+    wanted = {other for others in left.values() for other in others}
+    while unwanted := left.keys() - wanted:
+        left = {name: others for name, others in left.items() if name not in unwanted}
+        wanted = {other for others in left.values() for other in others}
+    return sorted(left)
+
+
 DIALECT_HOMES = (
     "specs/dialect.py",
     "specs/promptfoo.py",
@@ -311,6 +351,15 @@ def test_each_dialect_has_one_record_whose_flags_are_asked_for_and_make_a_differ
     assert (alike, [flag for flag in flags if flag not in asked]) == ([], [])
 
 
+def test_no_modules_need_each_other_not_even_for_their_types() -> None:
+    sources = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path.read_text(encoding="utf-8")
+        for path in MODULES
+    }
+    sources = {name.removesuffix(".__init__"): source for name, source in sources.items()}
+    assert circle_among(imports_for_types(sources)) == []
+
+
 def test_every_module_belongs_to_a_room() -> None:
     known = set().union(*ROOMS) | {"__init__"}
     assert {room_of(path) for path in MODULES} <= known | {"__main__"}
@@ -333,6 +382,17 @@ class TestThatTheRulesCanFail:
         assert third_party_strays("engine", "import sqlite3\n") == [
             "line 1: sqlite3 is not at home in engine"
         ]
+
+    def test_planted_circle_of_types(self) -> None:
+        planted = {
+            "a": "if TYPE_CHECKING:\n    from b import B\n",
+            "b": "from c import C\n",
+            "c": "import a\nimport below\n",
+            "above": "import a\n",
+            "below": "def load():\n    import a\n",
+        }
+        assert circle_among(imports_for_types(planted)) == ["a", "b", "c"]
+        assert circle_among(imports_for_types({**planted, "c": "import below\n"})) == []
 
     def test_planted_row_of_values(self) -> None:
         assert nameless_arguments("a.Row(1, 2, 3, 4, 5, 6)\nlisted(1, 2, 3, 4, 5, 6, 7)\n") == []

@@ -1,24 +1,42 @@
-"""Define the base of all assertions: the keys that all have, and the facts that each type declares.
+"""Define assertions and what they see: the test and the output, the tools to judge with, the outputs of a whole test.
 
 A type of assertion is one class in one file: its fields are the keys that a config may write, `check` finds what is
-wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes.
+wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes. A test holds
+assertions, and assertions are given tests: so they are defined together.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
+from msgspec import Struct, field
 from pydantic import AliasChoices, Field
 
-from geval_cli.errors import Problem
-from geval_cli.specs.base import ProviderSpec, RubricPromptSpec, Score, Spec
+from geval_cli.assertions.outcome import Outcome
+from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.judge.memory import JudgeMemory, SharedMetrics
+from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
+from geval_cli.scripting.scripts import Scripts
+from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import (
+    EvaluationParsing,
+    ProviderSpec,
+    RubricPromptSpec,
+    Score,
+    Scoring,
+    Spec,
+    TestOptionsSpec,
+    WrittenSchema,
+)
+from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
+from geval_cli.specs.promptfoo import PromptfooTestOptions
+from geval_cli.templating import Templates, template_problem
+from geval_cli.templating.js_text import js_json
 
-if TYPE_CHECKING:  # these modules are about assertions, so they import this one
-    from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-    from geval_cli.assertions.row import RowMember
-    from geval_cli.assertions.test_case import TestCase
-    from geval_cli.judge.metric import Judge
-    from geval_cli.records import ModelRequest
-    from geval_cli.templating import Templates
+_LEAST_COMPARED = 2
 
 Amount = Annotated[float, Field(ge=0)]
 
@@ -83,7 +101,7 @@ class Assertion(Spec):
         """The assertions of a set; any other has none."""
         return ()
 
-    def applies_to(self, test: "TestCase", templates: "Templates") -> bool:
+    def applies_to(self, test: "TestCase", templates: Templates) -> bool:
         """Return False when the assertion evaluates nothing in `test`, so that no judge is needed."""
         return True
 
@@ -91,7 +109,7 @@ class Assertion(Spec):
         """Return every problem of this assertion in one test, before anything is sent."""
         return []
 
-    async def judge(self, subject: "Subject", tools: "Tools") -> "Outcome":
+    async def judge(self, subject: "Subject", tools: "Tools") -> Outcome:
         """Return the verdict on one output.
 
         Raises:
@@ -99,7 +117,7 @@ class Assertion(Spec):
         """
         raise NotImplementedError
 
-    async def judge_row(self, members: "Sequence[RowMember]", tools: "Tools") -> "Sequence[Outcome]":
+    async def judge_row(self, members: "Sequence[RowMember]", tools: "Tools") -> Sequence[Outcome]:
         """Return the verdicts on all outputs of a test, in the order of `members`, where `compares_outputs`.
 
         Raises:
@@ -107,7 +125,7 @@ class Assertion(Spec):
         """
         raise NotImplementedError
 
-    def prefetch(self, subject: "Subject", tools: "Tools") -> "Iterable[tuple[Judge, ModelRequest]]":
+    def prefetch(self, subject: "Subject", tools: "Tools") -> Iterable[tuple[Judge, ModelRequest]]:
         """Return the judge requests that do not depend on the output; `subject` has none yet."""
         return ()
 
@@ -126,3 +144,207 @@ class ModelGradedAssertion(Assertion):
         validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
+
+
+def location_of(spec: Assertion) -> str | None:
+    """Return `file:line:column` of an assertion, or of the key that stands for it; None when it is in no file."""
+    location = spec.place.key()
+    return None if location is None else str(location)
+
+
+_NO_OPTIONS = PromptfooTestOptions.model_construct()  # without building its validator, which few suites need
+
+
+class TestCase(Struct, frozen=True):
+    """One test with `defaultTest` merged into it.
+
+    `options` and `default_options` stay apart because the command line is between them (GEVAL.md, sections 2, 3).
+    `output` counts only when `has_output`; None is a value that can be judged as it is. `schema_place` is where
+    `evaluation_schema` is; for a test without one, the test itself. `provider` answers in place of the suite's.
+    """
+
+    __test__ = False
+
+    index: int
+    place: SourcePath
+    description: str | None = None
+    vars: Mapping[str, JsonValue] = field(default_factory=dict)
+    input: str | None = None
+    has_output: bool = False
+    output: JsonValue = None
+    expected_output: str | None = None
+    context: str | tuple[str, ...] | None = None
+    retrieval_context: str | tuple[str, ...] | None = None
+    assertions: tuple[Assertion, ...] = ()
+    threshold: float | None = None
+    provider: ProviderSpec | None = None
+    options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
+    default_options: TestOptionsSpec = field(default_factory=TestOptionsSpec)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    evaluation_schema: WrittenSchema | None = None
+    evaluation_parsing: EvaluationParsing | None = None
+    schema_place: SourcePath = field(default_factory=SourcePath.nowhere)
+    promptfoo: PromptfooTestOptions = _NO_OPTIONS
+
+    @property
+    def transform(self) -> tuple[str, Location | None] | None:
+        """The code that makes of an answer the output, and where it is."""
+        for options in (self.options, self.default_options):
+            if options.transform is not None:
+                return options.transform, options.place.value("transform")
+        return None
+
+    @property
+    def transform_vars(self) -> tuple[str, Location | None] | None:
+        """The code that changes the variables, and where it is."""
+        for options in (self.options, self.default_options):
+            if options.transform_vars is not None:
+                return options.transform_vars, options.place.spelled("transformVars", "transform_vars")
+        return None
+
+    @property
+    def variables(self) -> dict[str, JsonValue]:
+        """Return the variables of templates: the test's own fields by name, and `vars`, which win over them."""
+        own: dict[str, JsonValue] = {}
+        if self.input is not None:
+            own["input"] = self.input
+        if self.expected_output is not None:
+            own["expected_output"] = self.expected_output
+        if self.context is not None:
+            own["context"] = self.context
+        if self.retrieval_context is not None:
+            own["retrieval_context"] = self.retrieval_context
+        own.update(self.vars)
+        return own
+
+
+class Subject(Struct, frozen=True):
+    """One output with all that is known about where it came from.
+
+    Attributes:
+        system: the system message of a `{system: ...}` prompt, whose other side is the test's input; None for others.
+        response: what the model under test answered, with usage, timing and finish reason; None for an output that
+            the test brings.
+        provider: who answered, as the config has it; None for an output that the test brings, unless the dialect
+            says who would have answered.
+        opaque: the variables of the test that models made in earlier jobs; they are put into no code.
+        rules: of the config, which say how data is written as text.
+    """
+
+    test: TestCase
+    output: JsonValue
+    rendered_prompt: str
+    repeat_index: int = 0
+    system: str | None = None
+    response: ModelResponse | None = None
+    provider: ProviderSpec | None = None
+    opaque: frozenset[str] = frozenset()
+    rules: DialectRules = DEFAULT_RULES
+
+    @property
+    def text(self) -> str:
+        """The output as text: as it is, or as JSON when a provider answered with data."""
+        if isinstance(self.output, str):
+            return self.output
+        if self.rules.data_as_text == "javascript":
+            return js_json(self.output)
+        return json.dumps(self.output, ensure_ascii=False)
+
+
+class JudgeDefaults(Struct, frozen=True):
+    """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
+
+    `threshold` is what the dialect asks of a g-eval that names none.
+    """
+
+    grader: ProviderSpec | None = None
+    scoring: Scoring | None = None
+    samples: int | None = None
+    threshold: float = DEFAULT_THRESHOLD
+
+
+JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[AssertionResult]]]
+
+
+async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[AssertionResult]:
+    """Stands where assertions cannot hold others."""
+    raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
+
+
+class Tools(Struct, frozen=True):
+    """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
+
+    Attributes:
+        judge_each: the results of several assertions on one output, errors as results too.
+        scripts: runs the code that the config names; None where none is run.
+        access: what may be read, run and reached for the config.
+        metrics: what g-evals were made into for other tests.
+    """
+
+    templates: Templates
+    judge_for: Callable[[ProviderSpec], Judge]
+    judge_memory: JudgeMemory
+    defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
+    judge_each: JudgeEach = judge_none
+    scripts: Scripts | None = None
+    access: Access = TRUSTED
+    metrics: SharedMetrics = field(default_factory=SharedMetrics)
+
+    @property
+    def rules(self) -> DialectRules:
+        """The rules of the config that the assertions stand in."""
+        return self.templates.rules
+
+
+class CheckContext(Struct, frozen=True):
+    """A test as it is known before anything is sent. `rendered_prompt` is None when it cannot be rendered.
+
+    `base_dir` is the config's folder, to which names of code files are relative.
+    """
+
+    test: TestCase
+    templates: Templates
+    where: str
+    rendered_prompt: str | None = None
+    base_dir: Path = field(default_factory=Path)
+    access: Access = TRUSTED
+
+    @property
+    def rules(self) -> DialectRules:
+        """The rules of the config that the test stands in."""
+        return self.templates.rules
+
+    def render(
+        self,
+        text: str,
+        location: Location | None,
+        problems: list[Problem],
+        *,
+        variables: Mapping[str, JsonValue] | None = None,
+    ) -> str | None:
+        """`text` rendered, with the test's variables unless others are given; None and a problem when that fails."""
+        try:
+            return self.templates.render(text, self.test.variables if variables is None else variables)
+        except TemplateError as error:
+            problems.append(template_problem(error, where=self.where, location=location))
+            return None
+
+
+class RowMember(Struct, frozen=True):
+    """One output of a comparison group, with the results of its other assertions."""
+
+    subject: Subject
+    assertions: tuple[AssertionResult, ...] = ()
+
+
+def check_is_comparable(members: Sequence[RowMember]) -> None:
+    """Raise UnjudgeableError unless there are several outputs to compare.
+
+    Raises:
+        UnjudgeableError: fewer than two outputs could be had.
+    """
+    if len(members) < _LEAST_COMPARED:
+        raise UnjudgeableError(
+            "there are fewer than two outputs of this test to compare",
+            hint="see the errors of the other cases of the test",
+        )

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 
 
 class HumanAssertion(Assertion):

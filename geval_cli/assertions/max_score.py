@@ -5,9 +5,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion, ValueRules
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.assertions.row import RowMember, check_is_comparable
+from geval_cli.assertions.base import (
+    Amount,
+    Assertion,
+    CheckContext,
+    RowMember,
+    Subject,
+    Tools,
+    ValueRules,
+    check_is_comparable,
+)
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score, format_score_beside

@@ -9,12 +9,18 @@ from importlib.util import find_spec
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    RowMember,
+    Subject,
+    TestCase,
+    Tools,
+    location_of,
+)
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
-from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.errors import GevalError, Problem, TemplateError
 from geval_cli.judge.metric import Judge
 from geval_cli.metrics import default_metric

@@ -4,8 +4,8 @@ import csv
 import json
 from collections.abc import Callable, Sequence
 
-from geval_cli.assertions.outcome import CheckContext, shortened
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import CheckContext, TestCase
+from geval_cli.assertions.outcome import shortened
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import SourcePath

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.cli.run import check_resumption, describe_progress, prepare_all, state_folders
+from geval_cli.cli.run import check_one_config, describe_progress, prepare_all, state_folders
 from geval_cli.errors import ConfigError, ExitCode, Problem, UsageError
 from geval_cli.report.console import make_console
 from geval_cli.report.plan import RunPlan, plan_document, print_plan
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.resume import ResumedRun, find_run
+from geval_cli.runs.resume import find_run
 from geval_cli.store.state import CacheChoice, open_cache, open_runs
 
 if TYPE_CHECKING:
@@ -40,12 +40,10 @@ def show_plans(
         StoreError: stored runs or answers cannot be read.
         OutputError: a file cannot be written.
     """
-    if len(requests) > 1 and outputs:
-        raise UsageError("-o takes the plan of one config", hint="plan the configs one by one")
+    check_one_config(requests, outputs, "plan")
     if cache.is_offline:
         hint = "leave one of the two out; `--plan --cache-ttl never` says how many answers the cache lacks"
         raise UsageError("--plan says what would be asked, and with --offline nothing is", hint=hint)
-    check_resumption(requests)
     for path in outputs:
         if path.suffix.lower() != ".json":
             hint = "use a name that ends in .json"
@@ -57,7 +55,7 @@ def show_plans(
     if wall is not None:
         wall.tell()
     for prepared in runs:
-        plan = _plan(prepared, _looked_up(prepared, home), home, cache)
+        plan = _plan(prepared, home, cache)
         print_plan(plan, str(prepared.suite.path), console)
         for path in outputs:
             with SafeFile(path) as file:
@@ -65,22 +63,14 @@ def show_plans(
     return ExitCode.OK
 
 
-def _looked_up(prepared: PreparedRun, home: Path | None) -> ResumedRun | None:
-    """Return the run that would be resumed, if any, and say so on stderr."""
-    if prepared.request.resumption is None:
-        return None
-    with open_runs(home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        resumed = find_run(prepared, runs)
-    sys.stderr.write(f"plan of resuming {describe_progress(resumed, prepared)}\n")
-    return resumed
-
-
-def _plan(
-    prepared: PreparedRun, resumed: ResumedRun | None, home: Path | None, choice: CacheChoice
-) -> RunPlan:
+def _plan(prepared: PreparedRun, home: Path | None, choice: CacheChoice) -> RunPlan:
+    resumed = cache = None
     with ExitStack() as stack:
-        cache = None
+        if prepared.request.resumption is not None:
+            runs = stack.enter_context(open_runs(home, os.environ))
+            print_warnings(runs.warnings)
+            resumed = find_run(prepared, runs)
+            sys.stderr.write(f"plan of resuming {describe_progress(resumed, prepared)}\n")
         with suppress(UsageError):  # there is none, and a plan is no reason to make one
             cache = stack.enter_context(open_cache(home, os.environ, choice.folder))
             print_warnings(cache.warnings)

@@ -80,9 +80,7 @@ def run_configs(
         ConfigError: with every problem of every config.
         UsageError: the options do not make sense.
     """
-    if len(requests) > 1 and display.outputs:
-        raise UsageError("-o takes the results of one config", hint="run the configs one by one")
-    check_resumption(requests)
+    check_one_config(requests, display.outputs, "run")
     _check_outputs(display.outputs, [request.config for request in requests])
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
     if wall is not None:
@@ -120,12 +118,17 @@ def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
     return folders
 
 
-def check_resumption(requests: Sequence[RunRequest]) -> None:
-    """Check that a run that is named is resumed under one config only.
+def check_one_config(requests: Sequence[RunRequest], outputs: Sequence[Path], verb: str) -> None:
+    """Check that what is of one config only, files of results and a run to resume, is not asked of several.
+
+    `verb` says what is done with the configs: run, plan.
 
     Raises:
         UsageError: there are several configs.
     """
+    if len(requests) > 1 and outputs:
+        what = "results" if verb == "run" else verb
+        raise UsageError(f"-o takes the {what} of one config", hint=f"{verb} the configs one by one")
     if len(requests) > 1 and any(request.resume_from is not None for request in requests):
         raise UsageError(
             "--resume-from names one run, and there are several configs", hint="name its config alone"

@@ -1,6 +1,5 @@
 """One job from prompt to result: render, ask, judge. The boundary where errors become values."""
 
-import asyncio
 import json
 import time
 import traceback
@@ -10,9 +9,8 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.outcome import Subject, Tools, location_of
 from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
     judge_assertion,
@@ -21,8 +19,6 @@ from geval_cli.assertions.registry import (
     score_threshold,
     wants_logprobs,
 )
-from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import answer_schema, assertions_of
@@ -50,6 +46,7 @@ from geval_cli.errors import (
     ProviderError,
     TemplateError,
 )
+from geval_cli.judge.calls import all_of
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.records import (
@@ -267,14 +264,7 @@ async def _judged(job: Job, answered: CaseResult, subject: Subject, context: Job
 async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
     if len(specs) == 1:  # most tests: no task is needed for it
         return [await judge_one(specs[0], subject, tools)]
-    # All of them come to their end, whatever one raises: what is under way is paid for, and its answer is to be kept.
-    outcomes = await asyncio.gather(
-        *(judge_one(spec, subject, tools) for spec in specs), return_exceptions=True
-    )
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, AssertionResult)]
+    return await all_of(judge_one(spec, subject, tools) for spec in specs)
 
 
 async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judges_of
+from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
@@ -56,6 +55,23 @@ class Checked(Struct, frozen=True):
     is_in_rows: bool = False
 
 
+class _Totals(Struct):
+    """The sums over the tests so far, of which `Checked` is made."""
+
+    is_serial: bool
+    tests: int = 0
+    cases: int = 0
+    checks_nothing: bool = True
+    is_in_rows: bool = False
+
+    def note(self, test: TestCase, plan: Plan) -> None:
+        self.tests += 1
+        self.cases += plan.cases_of(test)
+        self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
+        self.is_serial = self.is_serial or is_order_bound(test)
+        self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
+
+
 class _Judges(Struct):
     """Who judges what, over all tests."""
 
@@ -75,6 +91,12 @@ class _Judges(Struct):
             for judge in judges:
                 self._add(judge)
             self.own += "text" in spec.judge_kinds and self.defaults.grader not in judges
+
+    def note_answerer(self, test: TestCase, plan: Plan) -> None:
+        # By fingerprint, as thousands of tests may name the same provider and it is checked once.
+        if test.provider is not None:
+            answerer = plan.answering(test, NO_PROVIDER)
+            self.answerers.setdefault(answerer.fingerprint, answerer)
 
     def _add(self, judge: ProviderSpec) -> None:
         if id(judge) in self._seen:  # most tests share one spec, and comparing by content is slow
@@ -132,49 +154,34 @@ def check_plan(
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
     for problem in (*of_suite, *(_check_silence(plan) if is_complete else ())):
         findings.add(problem, "")
-    # One pass for everything: tests may come from a large file, and are never held together.
-    count, cases, lenient = 0, 0, templates.lenient()
-    subjects, checks_nothing, asked = GateSubjects(plan.suite.gates), True, _AskedTheSame(plan.suite.prompts)
-    is_serial, is_in_rows = any(map(uses_conversation, plan.suite.prompts)), False
+    totals, lenient = _Totals(is_serial=any(map(uses_conversation, plan.suite.prompts))), templates.lenient()
+    subjects, asked = GateSubjects(plan.suite.gates), _AskedTheSame(plan.suite.prompts)
     try:
+        # One pass for everything: tests may come from a large file, and are never held together.
         for written in plan.suite.tests:
             # What its code adds to the variables is not known before the run.
             seen_by = templates if written.transform_vars is None else lenient
             test = seen_by_templates(written, seen_by)
-            count, cases = count + 1, cases + plan.cases_of(test)
-            is_serial = is_serial or is_order_bound(test)
-            is_in_rows = is_in_rows or any(spec.compares_outputs for spec in test.assertions)
-            where = describe_test(test)
+            totals.note(test, plan)
+            judges.note_answerer(test, plan)
             subjects.note(test, plan.suite.prompts, templates)
             asked.note(test)
-            checks_nothing = checks_nothing and not _is_checked(test, plan)
-            # By fingerprint, as thousands of tests may name the same provider and it is checked once.
-            if test.provider is not None:
-                answerer = plan.answering(test, NO_PROVIDER)
-                judges.answerers.setdefault(answerer.fingerprint, answerer)
-            if is_complete:
-                for problem in (*_check_output(test, plan), *check_unused_schema(test, plan.suite.prompts)):
-                    findings.add(problem, where)
-            for problem in _bare_paths(test, plan.suite):
-                findings.add(problem, where)
-            for problem in _check_test(test, plan, seen_by, judges):
+            where = describe_test(test)
+            for problem in _check_test(test, plan, seen_by, judges, is_complete=is_complete):
                 findings.add(problem, where)
     except ConfigError as error:
-        return Checked((*error.problems, *findings.all()), count)
+        return Checked((*error.problems, *findings.all()), totals.tests)
+    of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
     return Checked(
-        (
-            *findings.all(),
-            *asked.problems(),
-            *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ()),
-        ),
-        count,
+        (*findings.all(), *asked.problems(), *of_gates),
+        totals.tests,
         tuple(judges.found.values()),
         tuple(judges.answerers.values()),
         own_judges=judges.own,
-        cases=cases,
-        checks_nothing=bool(count) and checks_nothing,
-        is_serial=is_serial,
-        is_in_rows=is_in_rows,
+        cases=totals.cases,
+        checks_nothing=bool(totals.tests) and totals.checks_nothing,
+        is_serial=totals.is_serial,
+        is_in_rows=totals.is_in_rows,
     )
 
 
@@ -183,7 +190,13 @@ def describe_test(test: TestCase) -> str:
     return f"test {test.index + 1}" + (f" ({test.description})" if test.description else "")
 
 
-def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
+def _check_test(
+    test: TestCase, plan: Plan, templates: Templates, judges: _Judges, *, is_complete: bool
+) -> Iterator[Problem]:
+    if is_complete:
+        yield from _check_output(test, plan)
+        yield from check_unused_schema(test, plan.suite.prompts)
+    yield from _bare_paths(test, plan.suite)
     context = CheckContext(
         test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir, access=plan.suite.access
     )

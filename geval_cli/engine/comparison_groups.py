@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, RowMember, TestCase
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of

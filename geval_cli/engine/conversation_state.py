@@ -4,7 +4,7 @@ import json
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import TestCase
 from geval_cli.engine.plan import Job
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec

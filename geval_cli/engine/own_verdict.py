@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Subject, Tools
+from geval_cli.assertions.base import Assertion, Subject, Tools
 from geval_cli.assertions.programs.code import CodeAssertion
 from geval_cli.assertions.programs.code_calls import call_code, written_assertion
 from geval_cli.assertions.verdict import Verdict

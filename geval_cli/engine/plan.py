@@ -5,7 +5,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import TestCase
 from geval_cli.records import Column, ProviderRef
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Subject, Tools
+from geval_cli.assertions.base import Assertion, Subject, Tools
 from geval_cli.assertions.registry import prefetch_requests
 from geval_cli.judge.metric import Judge, KeepingJudge
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, ModelResponse, Role, Usage

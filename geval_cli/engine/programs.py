@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import CheckContext, Tools
+from geval_cli.assertions.base import CheckContext, Tools
 from geval_cli.assertions.programs.code_calls import call_code, code_problems
 from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import with_transformed_variables
@@ -44,7 +44,7 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
     Raises:
         CodeFailedError: a program fails, or gives back what is no variable and no prompt.
     """
-    if tools.scripts is None:
+    if tools.scripts is None or not is_made_by_code(job):
         return job
     if job.test.promptfoo.made_vars:
         made = await _made_variables(job, tools)
@@ -55,6 +55,12 @@ async def with_made_parts(job: Job, tools: Tools, earlier: Mapping[str, JsonValu
     if isinstance(job.prompt, NamedPromptSpec) and job.prompt.made_by:
         job = replace(job, prompt=await _made_prompt(job.prompt, job, tools, earlier))
     return job
+
+
+def is_made_by_code(job: Job) -> bool:
+    """Return whether code of the config makes the prompt or a variable of a job."""
+    is_program = isinstance(job.prompt, NamedPromptSpec) and bool(job.prompt.made_by)
+    return is_program or bool(job.test.promptfoo.made_vars) or job.test.transform_vars is not None
 
 
 def check_made_prompts(suite: Suite, context: CheckContext) -> Iterator[Problem]:

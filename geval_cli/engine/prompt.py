@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import TestCase
 from geval_cli.errors import ConfigError, TemplateError
 from geval_cli.patterns import compile_later
 from geval_cli.providers.wire.chat import message_list

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import TestCase
 from geval_cli.records import CaseResult, JsonValue, Status
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.suite.suite import Suite, TestSource

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import CheckContext, Subject, Tools
 from geval_cli.assertions.programs.code_calls import (
     call_code,
     code_problems,
@@ -16,7 +15,6 @@ from geval_cli.assertions.programs.code_calls import (
     visible_variables,
 )
 from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.own_verdict import SCORING_FUNCTION
 from geval_cli.errors import CodeFailedError, Problem
 from geval_cli.providers.judge_kinds import overlooks_schema_files, structured_output_key
@@ -58,12 +56,16 @@ async def transformed_output(
     """
     if tools.rules.parses_schema_answers and _asks_for_data(provider, prompt, subject.test):
         subject = _with_structured_output(subject)
-    own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
-    of_test = subject.test.transform
-    for written in (own, None if of_test is None else of_test[0]):
-        if written is not None and tools.scripts is not None:
-            subject = replace(subject, output=await _transformed(written, subject, tools))
+    for written in output_code(provider, subject.test) if tools.scripts is not None else ():
+        subject = replace(subject, output=await _transformed(written, subject, tools))
     return subject.output
+
+
+def output_code(provider: ProviderSpec, test: TestCase) -> list[str]:
+    """Return the code that makes the output of an answer, in its order: the provider's own, then the test's."""
+    own = provider.transform if isinstance(provider, FilteredProviderSpec) else None
+    of_test = None if test.transform is None else test.transform[0]
+    return [written for written in (own, of_test) if written is not None]
 
 
 def _asks_for_data(provider: ProviderSpec, prompt: PromptSpec, test: TestCase) -> bool:
@@ -105,14 +107,20 @@ async def seen_by_assertion(spec: Assertion, subject: Subject, tools: Tools) -> 
     Raises:
         CodeFailedError: the code fails, or gives nothing.
     """
+    of_output, of_context = assertion_code(spec)
     if tools.scripts is None:
         return subject
-    if spec.transform is not None:
-        subject = replace(subject, output=await _transformed(spec.transform, subject, tools))
-    if isinstance(spec, ContextAssertion) and spec.context_transform is not None:
-        context = await _transformed(spec.context_transform, subject, tools)
+    if of_output is not None:
+        subject = replace(subject, output=await _transformed(of_output, subject, tools))
+    if of_context is not None:
+        context = await _transformed(of_context, subject, tools)
         subject = replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
     return subject
+
+
+def assertion_code(spec: Assertion) -> tuple[str | None, str | None]:
+    """Return the code by which an assertion sees another output, and another context, than the test has."""
+    return spec.transform, spec.context_transform if isinstance(spec, ContextAssertion) else None
 
 
 def check_suite_code(suite: Suite, context: CheckContext) -> Iterator[Problem]:

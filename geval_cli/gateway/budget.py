@@ -161,7 +161,7 @@ class CostReservation:
     def _pay(self, call: ModelCall, response: ModelResponse, price: _Price, set_aside_usd: float) -> None:
         cost_usd = response.usage.cost_usd
         if cost_usd is not None:
-            characters = _characters(call)
+            characters = call.request.characters
             price.learn(cost_usd, answers=max(1, len(response.choices)), characters=characters)
             self._budget.pay(cost_usd)
         elif price.answers:
@@ -184,7 +184,9 @@ class CostReservation:
             self._waiting.append(waiter)
             await waiter
         answers = len(call.request.sample_indexes)
-        set_aside_usd = price.expected_usd(answers=answers, characters=_characters(call)) if is_known else 0.0
+        set_aside_usd = (
+            price.expected_usd(answers=answers, characters=call.request.characters) if is_known else 0.0
+        )
         price.is_asked = not is_known
         self._reserved_usd += set_aside_usd
         self._under_way += 1
@@ -207,7 +209,3 @@ def _kind_of(call: ModelCall) -> _Kind:
     keys = tuple((request.response_schema or {}).get("properties", ()))
     is_sampled = len(request.sample_indexes) > 1
     return _Kind(call.server, request.role, is_sampled, request.want_logprobs, str(limit), keys)
-
-
-def _characters(call: ModelCall) -> int:
-    return sum(len(str(message.content)) for message in call.request.messages)

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -195,10 +195,18 @@ class Gateway:
         self._on_event(ModelCalled(role, name, usage, call=call.number, duration_ms=duration_ms, **outcome))
 
 
+class ModelCaller(Protocol):
+    """Calls any provider; the gateway does, and whoever stands in its place."""
+
+    async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse: ...
+
+    async def forget(self, provider: Provider, request: ModelRequest) -> None: ...
+
+
 class BoundModel(Struct, frozen=True):
     """One provider behind the gateway; it serves as a judge (`judge.metric.Judge`)."""
 
-    gateway: Gateway
+    gateway: ModelCaller
     provider: Provider
 
     @property

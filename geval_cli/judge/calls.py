@@ -1,6 +1,7 @@
 """The calls of one judgement: their parameters, their usage, and the second attempt after an unreadable reply."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -22,6 +23,21 @@ _ROOM_KEYS = _LENGTH_KEYS | {"reasoning", "reasoning_effort", "thinking"}
 _CUT_OFF = ("length", "max_tokens")
 
 Read = TypeVar("Read")
+Found = TypeVar("Found")
+
+
+async def all_of(asked: Iterable[Awaitable[Found]]) -> list[Found]:
+    """Return what comes of all that is asked at once, in order; the first error is raised when all have ended.
+
+    What is under way is paid for: its cost is to be counted, and its answer to be kept, whatever another one raises.
+    """
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    found = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found.append(outcome)
+    return found
 
 
 class JudgeCalls:

@@ -1,6 +1,5 @@
 """From a metric and a case to a grade: steps, evaluation, decision, explanation."""
 
-import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -10,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls
+from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
@@ -100,11 +99,8 @@ async def grade(
     judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
     if len(criteria) == 1:
         return await judging.grade(criteria[0])
-    parts = await asyncio.gather(*(judging.grade(item) for item in criteria), return_exceptions=True)
-    for part in parts:
-        if isinstance(part, BaseException):
-            raise part
-    return _joined(metric, [part for part in parts if isinstance(part, Grade)], judge.label)
+    parts = await all_of(judging.grade(item) for item in criteria)
+    return _joined(metric, parts, judge.label)
 
 
 def steps_requests(

@@ -1,10 +1,12 @@
-"""A memory of what a run has found out about its judges, so that it is found out once."""
+"""Memories of a run: what it has found out about its judges, and the metrics that it has made."""
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct, field
+
 from geval_cli.gateway.capabilities import Discovery
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, Metric
 from geval_cli.records import ModelResponse
 
 LOGPROBS = "logprobs"
@@ -12,6 +14,9 @@ LOGPROBS = "logprobs"
 
 _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
+_METRICS_KEPT = 256  # of a config with criteria of its own in every test, the last ones
+
+Texts = tuple[str, ...] | None
 
 
 class JudgeMemory:
@@ -54,3 +59,24 @@ class JudgeMemory:
     def note_needs_room(self, judge: Judge) -> None:
         """Remember that the small token limit is too small for this judge, as it is for those that think first."""
         self._needs_room.add(judge)
+
+
+class SharedMetrics(Struct):
+    """Metrics by the objects of the config that they come from and their rendered texts. One for a run."""
+
+    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Metric]] = field(default_factory=dict)
+
+    def find(
+        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Metric]
+    ) -> Metric:
+        """Return the metric of these very `sources` with these `texts`; `make` builds it at the first call."""
+        key = (*map(id, sources), texts)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept[1]
+        metric = make()
+        # The sources are held, so that no other object can get the identity of one of them.
+        self._kept[key] = sources, metric
+        if len(self._kept) > _METRICS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return metric

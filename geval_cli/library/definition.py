@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from geval_cli.assertions.graded.geval_checks import check_metric
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import metric_from_spec
-from geval_cli.assertions.outcome import DEFAULT_JUDGE
+from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
 from geval_cli.providers.wire.client_model import HINT, ClientModel, client_problem, is_openai_client

@@ -4,6 +4,7 @@ The table is the package genai-prices, as it was installed: nothing is fetched. 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -32,7 +33,9 @@ _AZURE_DOMAINS = (".openai.azure.com", ".cognitiveservices.azure.com", ".service
 
 
 class Price(Protocol):
-    """A provider's price for tokens."""
+    """A provider's price for tokens; equal ones are the same price."""
+
+    def __hash__(self) -> int: ...
 
     def prepare(self) -> None:
         """Do what takes long beforehand, so that it delays no answer that is on its way."""
@@ -86,10 +89,14 @@ def known_price(provider: object) -> Price | None:
     Of a deployment whose model only its answers name, it cannot.
     """
     price = provider.price if isinstance(provider, Priced) else None
-    if price is None:
-        return None
+    return None if price is None else _as_known(price)
+
+
+@lru_cache(maxsize=64)  # a plan asks again for each request
+def _as_known(price: Price) -> Price | None:
     price.prepare()
-    return price if price.cost_usd(_SOME_TOKENS) is not None else None
+    cost_usd = price.cost_usd(_SOME_TOKENS)
+    return FREE if cost_usd == 0 else None if cost_usd is None else price
 
 
 class ListPrice(Struct, frozen=True):

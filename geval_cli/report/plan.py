@@ -18,6 +18,7 @@ from geval_cli.report.verdict_tables import indented, plain_table
 _NAME_WIDTH = 60
 _DIGITS = 2  # of a price: the tokens are estimated, too
 _PROVIDER_WIDTH = 28
+_PURPOSES = list(Purpose)
 _TOKENS = ("input_least", "input_most", "output_most")
 _REMARKS = (
     "A call is one answer; a server that gives several at once needs fewer requests. Equal questions are sent once, and"
@@ -76,10 +77,10 @@ class RunPlan(Struct, frozen=True):
     @property
     def rows(self) -> list[tuple[RequestKind, RequestCounts]]:
         """The kinds that are asked for: generation first, then judges, each in the order of its purposes."""
-        order = list(Purpose)
         rows = [(kind, counts) for kind, counts in self.counts.items() if counts.most or counts.cached]
         return sorted(
-            rows, key=lambda row: (row[0].role is Role.JUDGE, row[0].provider, order.index(row[0].purpose))
+            rows,
+            key=lambda row: (row[0].role is Role.JUDGE, row[0].provider, _PURPOSES.index(row[0].purpose)),
         )
 
     @property
@@ -101,9 +102,8 @@ def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:
 
 def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     """Print the table, the totals, and what was assumed."""
-    console.print(
-        Text(f" {one_line(config, 200)}: {plural(plan.cases, 'case')}; nothing is sent\n", style="bold")
-    )
+    cases = plural(plan.cases, "case")
+    console.print(Text(f" {one_line(config, 200)}: {cases}; nothing is sent\n", style="bold"))
     table = plain_table(console)
     table.add_column("provider", overflow="fold", max_width=_PROVIDER_WIDTH)
     table.add_column("what")
@@ -114,14 +114,13 @@ def print_plan(plan: RunPlan, config: str, console: Console) -> None:
     if plan.rows:
         print_trimmed(indented(table), console)
         console.print()
-    for name, assumption in dict.fromkeys((kind.name, kind.assumption) for kind, _ in plan.rows):
-        if assumption:
-            print_hanging(Text(f" {name}: "), Text(assumption, style="dim"), console, indent=0)
     calls, cached, _, _, price = _cells(plan.total)
     more = f", {cached} more answered by the cache" if plan.total.cached else ""
-    print_hanging(
-        Text(" in all  ", style="bold"), Text(f"{calls} calls{more}; price {price}"), console, indent=0
-    )
+    notes = [(f" {kind.name}: ", kind.assumption) for kind, _ in plan.rows if kind.assumption]
+    for head, note in dict.fromkeys(notes):
+        print_hanging(Text(head), Text(note, style="dim"), console, indent=0)
+    whole = Text(f"{calls} calls{more}; price {price}")
+    print_hanging(Text(" in all  ", style="bold"), whole, console, indent=0)
     for remark in _REMARKS:
         print_hanging(Text(" "), Text(remark, style="dim"), console, indent=0)
 
@@ -141,11 +140,8 @@ def _span(low: str, high: str) -> str:
 
 
 def _price(least_usd: float | None, most_usd: float | None) -> str:
-    if least_usd is None:
-        return "unknown"
-    return (
-        f"from {_dollars(least_usd)}" if most_usd is None else _span(_dollars(least_usd), _dollars(most_usd))
-    )
+    low, high = (None if usd is None else _dollars(usd) for usd in (least_usd, most_usd))
+    return "unknown" if low is None else f"from {low}" if high is None else _span(low, high)
 
 
 def _dollars(amount_usd: float) -> str:

@@ -1,58 +1,46 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, groupby
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject, Tools
 from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
-from geval_cli.assertions.outcome import Subject, Tools
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.assertions.row import RowMember
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
-from geval_cli.errors import GevalError, StoreError
+from geval_cli.engine.programs import is_made_by_code
+from geval_cli.engine.transforms import assertion_code, output_code
+from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.gateway.cache import choice_keys, recalled
+from geval_cli.gateway.gateway import BoundModel
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.base import Provider
-from geval_cli.providers.prices import known_price
+from geval_cli.providers.prices import Price, known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
-from geval_cli.records import (
-    Choice,
-    JsonValue,
-    ModelRequest,
-    ModelResponse,
-    Purpose,
-    Role,
-    TokenLogprob,
-)
+from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Purpose, Role, TokenLogprob
 from geval_cli.report.plan import RequestCounts, RequestKind, RunPlan
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
-from geval_cli.store.cache import ResponseCache
+from geval_cli.store.cache import ResponseCache, StoredChoice
 
 ASSUMED_ANSWER_TOKENS = 200
 """How long an answer is taken to be, in the prompt of its judge, when nothing bounds it."""
 
-_JOBS_AT_ONCE = 64
 _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
@@ -86,22 +74,66 @@ async def plan_run(
         cache, since = (None, None) if resumed is None else (cache, resumed.started_s)
     if cache is not None and not (await cache.stats()).entries:
         cache = None
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
-    try:
+    suite = prepared.suite
+    async with aclosing(ProviderPool(suite.env, suite.base_dir, suite.access)) as pool:
         dry_run = _DryRun(prepared, pool, cache, since)
-        at_once = 1 if prepared.plan.is_serial else _JOBS_AT_ONCE
-        for queue in queues:
-            jobs = iter(queue)
-            while some := list(islice(jobs, at_once)):
-                await asyncio.gather(*(dry_run.add(job) for job in some))
-                await dry_run.settle()
+        # Lenient: no code is run here, and what it adds to the variables is missing.
+        templates, judge_for = prepared.templates.lenient(), dry_run.judge_for
+        tools = Tools(templates, judge_for, JudgeMemory(), prepared.defaults, access=suite.access)
+        for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
+            await dry_run.add(list(group), tools)
         return RunPlan(dry_run.cases, dry_run.counts)
-    finally:
-        await pool.aclose()
 
 
-class _DryRun(Struct):
-    """Does jobs without their models, and rows of jobs whose outputs are compared once all of them are there.
+class _Judgement(Struct):
+    """The judgement that is followed: one assertion about one output, or about all of a row.
+
+    Attributes:
+        form: the metric of a g-eval by a dimension; None for any other assertion.
+        is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
+            cache knows.
+        has_made_up: whether a judge was answered for, so that what is asked from here on hangs on its real answer.
+    """
+
+    form: Metric | None
+    is_after_code: bool
+    has_made_up: bool = False
+
+    def assumption(self, request: ModelRequest) -> str:
+        """Return the condition under which `request` is made at all; "" for none."""
+        is_always = self.form is not None and self.form.explain == "always"
+        is_made_up = self.has_made_up and not (is_always and request.purpose is Purpose.EXPLANATION)
+        if request.purpose is Purpose.EMBEDDING:  # also of the question that was really asked
+            is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
+        if request.purpose is Purpose.STEPS:
+            return ""
+        return _AFTER_STAND_IN[request.purpose] if is_made_up else _AFTER_CODE if self.is_after_code else ""
+
+    def stand_in(self, provider: Provider, request: ModelRequest) -> ModelResponse:
+        """Return an answer in the place of a judge's, where more is asked about it: steps, claims, a form's ratings.
+
+        Raises:
+            UnjudgeableError: there is none, and no further can the judgement be followed.
+        """
+        probabilities = None
+        if request.purpose is Purpose.STEPS:
+            return ModelResponse((Choice(_STEPS, "stop"),))
+        if request.purpose in {Purpose.CLAIMS, Purpose.QUESTIONS}:
+            # Answers that no other question has, as if each output led to something else.
+            texts = [f"{_MADE_UP}{key}" for key in choice_keys(provider.identity, request)]
+        elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
+            # A rating that is explained, if any is.
+            rating = self.form.asked_range[self.form.explain == "passed"]
+            texts = [format_number(rating)] * len(request.sample_indexes)
+            probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
+        else:
+            raise UnjudgeableError("nothing is sent")
+        self.has_made_up = True
+        return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
+
+
+class _DryRun(Struct, eq=False):
+    """Does one job after the other, and stands where the gateway to the models stands in a run.
 
     Attributes:
         cache: None where no answers are kept, or none may be read.
@@ -115,127 +147,46 @@ class _DryRun(Struct):
     since: float | None
     cases: int = 0
     counts: dict[RequestKind, RequestCounts] = field(default_factory=dict)
-    _counting: "list[asyncio.Future[ModelResponse | None]]" = field(default_factory=list)
     _seen: dict[int, int] = field(default_factory=dict)
-    _prices: "dict[int, Callable[[int, int], float | None]]" = field(default_factory=dict)
-    _memory: JudgeMemory = field(default_factory=JudgeMemory)
     _carried: ConversationState = field(default_factory=ConversationState)
-    _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
+    _judgement: _Judgement | None = None
+    _unreadable: StoreError | None = None
 
-    async def add(self, job: Job) -> None:
-        """Count what `job` would ask for."""
-        self.cases += 1
-        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
-        bare = replace(job, test=replace(job.test, assertions=()))
-        context = JobContext(partial(self._generate, job=job), self._tools(_no_judge), self._carried)
-        pending = replace(await begin_job(bare, context), job=job)
-        for spec in _judged(assertions_of(job.prompt, job.test)):
-            await self._follow(spec, [pending])
-        if not any(spec.compares_outputs for spec in job.test.assertions):
-            return
-        row = self._rows.setdefault(job.group, [])
-        row.append(pending)
-        if len(row) == self.prepared.plan.cases_of(job.test):
-            row = sorted(self._rows.pop(job.group), key=lambda item: item.job.column)
-            for comparison in job.test.assertions:
-                if comparison.compares_outputs and isinstance(comparison, ModelGradedAssertion):
-                    await self._follow(comparison, row)
-
-    async def settle(self) -> None:
-        """Wait for what is still being counted: a judgement ends with the first of its questions that ends it.
+    async def add(self, group: Sequence[Job], tools: Tools) -> None:
+        """Count what the jobs of a group would ask for, whose outputs may be compared with one another.
 
         Raises:
             StoreError: the cache could not be read; whoever asked made a result of it, which nobody reads.
         """
-        for outcome in await asyncio.gather(*self._counting, return_exceptions=True):
-            if isinstance(outcome, StoreError):
-                raise outcome
-        self._counting.clear()
+        self.cases += len(group)
+        row = [await self._begin(job, tools) for job in group]
+        for pending in row:
+            for spec in _judged(assertions_of(pending.job.prompt, pending.job.test)):
+                if not spec.compares_outputs:
+                    await self._follow(spec, [pending], tools)
+                elif pending is row[-1]:
+                    await self._follow(spec, row, tools)
+        if self._unreadable is not None:
+            raise self._unreadable
 
-    async def note(
-        self, provider: Provider, request: ModelRequest, assumption: str = ""
-    ) -> ModelResponse | None:
-        """Count the answers to `request`; those of the cache if it has all of them, else None.
+    def judge_for(self, spec: ProviderSpec) -> Judge:
+        """Return the judge that `spec` names; it asks here."""
+        return BoundModel(self, self._provider(spec))
 
-        An `assumption` says under which condition it is asked for at all.
-        """
-        self._counting.append(asyncio.ensure_future(self._count(provider, request, assumption)))
-        return await self._counting[-1]
-
-    async def _count(
-        self, provider: Provider, request: ModelRequest, assumption: str
-    ) -> ModelResponse | None:
-        keys = choice_keys(provider.identity, request)
-        cache = self.cache if provider.is_cacheable else None
-        known = {} if cache is None else await cache.get_many(keys, since=self.since)
-        seen = 0
-        if provider.is_cacheable or request.role is Role.JUDGE:
-            # Equal requests are sent once, be they under way. A part of a key tells them apart, and takes little room.
-            question = int(keys[0][:16], 16)
-            seen = self._seen.get(question, 0)
-            self._seen[question] = max(seen, len(keys))
-        is_new = seen < len(keys)
-        missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
-        least = 0 if assumption else sum(position >= seen for position in missing)
-        kind = RequestKind(request.role, provider.label, request.purpose, assumption if missing else "")
-        cached = len(keys) - len(missing) if is_new else 0
-        counts = self._estimate(provider, request, least, len(missing), cached)
-        self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
-        if len(known) < len(keys):
-            return None
-        samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
-        return recalled(dict(samples), new=len(keys))
-
-    def _estimate(
-        self, provider: Provider, request: ModelRequest, least: int, most: int, cached: int
-    ) -> RequestCounts:
-        """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
-        if id(provider) not in self._prices:
-            self._prices[id(provider)] = _price_of(provider)
-        usd = self._prices[id(provider)]
-        read = -(-sum(len(str(message.content)) for message in request.messages) // _CHARACTERS_PER_TOKEN)
-        written = _most_written(provider, request) if most else 0
-        least_read, most_written = (read if least else 0), None if written is None else most * written
-        if written is None and usd(1, 1) == 0:
-            written = 0  # what costs nothing costs nothing however much is written
-        each_usd = None if written is None else usd(read, written)
-        most_usd = None if each_usd is None else most * each_usd
-        return RequestCounts(
-            least=least,
-            most=most,
-            cached=cached,
-            input_least=least_read,
-            input_most=most * read,
-            output_most=most_written,
-            cost_least_usd=usd(least_read, 0),
-            cost_most_usd=most_usd,
-        )
-
-    async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult]) -> None:
-        """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
-        subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
-        is_after_code, form = any(_is_after_code(item, spec) for item in row), None
-
-        def judge(named: ProviderSpec) -> Judge:
-            return _CountingJudge(self.provider(named), self, is_after_code, form)
-
-        tools = self._tools(judge)
-        if spec.compares_outputs:
-            await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
-            return
-        for subject in subjects:
-            if isinstance(spec, GEvalFields) and spec.dimension is not None:
-                with suppress(GevalError):  # it is told where the output is judged
-                    form = metric_of(spec, subject.test, tools)
-            await judge_one(spec, subject, tools)
+    async def _begin(self, job: Job, tools: Tools) -> PendingResult:
+        # Without its assertions: they are followed one by one, and some would run code or call a web hook.
+        bare = replace(job, test=replace(job.test, assertions=()))
+        self._judgement = None
+        context = JobContext(partial(self._generate, job=job), tools, self._carried)
+        return replace(await begin_job(bare, context), job=job)
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
-        provider, assumption = self.provider(spec), ""
+        provider, assumption = self._provider(spec), ""
         request = replace(request, want_logprobs=wants_logprobs(job.test.assertions))
-        if _is_made(job):
+        if is_made_by_code(job):
             request = replace(request, messages=(*request.messages, *user_message(job.id)))
             assumption = "" if self.cache is None else _AFTER_CODE
-        found = await self.note(provider, request, assumption)
+        found = await self._note(provider, request, assumption)
         if found is not None:
             return found
         tokens = min(_most_written(provider, request) or ASSUMED_ANSWER_TOKENS, _LONGEST_STAND_IN)
@@ -243,98 +194,99 @@ class _DryRun(Struct):
         name = choice_keys(provider.identity, request)[0] if provider.is_cacheable else job.id
         return ModelResponse((Choice(f"{name} {'word' * tokens}", "stop"),))
 
-    def provider(self, spec: ProviderSpec) -> Provider:
-        """Return the provider that `spec` names."""
-        return self.pool.get(resolved(spec, self.prepared.suite))
+    async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools) -> None:
+        """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
+        subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
+        form, is_after_code = None, any(_is_after_code(item, spec) for item in row)
+        if subjects and isinstance(spec, GEvalFields) and spec.dimension is not None:
+            with suppress(GevalError):  # it is told where the output is judged
+                form = metric_of(spec, subjects[0].test, tools)
+        self._judgement = _Judgement(form, is_after_code)
+        if spec.compares_outputs:
+            await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
+        elif subjects:
+            await judge_one(spec, subjects[0], tools)
 
-    def _tools(self, judges: Callable[[ProviderSpec], Judge]) -> Tools:
-        # Lenient: no code is run here, and what it adds to the variables is missing.
-        templates, access = self.prepared.templates.lenient(), self.prepared.suite.access
-        return Tools(templates, judges, self._memory, self.prepared.defaults, access=access)
-
-
-class NotAskedError(GevalError):
-    """A model was to be asked for what no stand-in can take the place of: no further can a judgement be followed."""
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class _CountingJudge:
-    """Answers one assertion from the cache. Judges of different assertions are the same judge when their provider is.
-
-    Where more is asked about an answer (steps, claims, questions, ratings of a form), a stand-in is answered, and what
-    hangs on that is asked for on an assumption. At any other question that the cache cannot answer the judgement ends.
-
-    Attributes:
-        is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
-            cache knows.
-        form: the metric of a g-eval by a dimension; None for any other assertion.
-    """
-
-    provider: Provider
-    dry_run: _DryRun = dataclass_field(compare=False, repr=False)
-    is_after_code: bool = dataclass_field(compare=False)
-    form: Metric | None = dataclass_field(compare=False)
-    has_made_up: bool = dataclass_field(default=False, compare=False)
-
-    @property
-    def label(self) -> str:
-        return self.provider.label
-
-    @property
-    def provider_params(self) -> Mapping[str, JsonValue]:
-        return self.provider.identity.params
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Count `request`, and answer it from the cache or by a stand-in.
+    async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
+        """Count what a judge is asked, and answer it from the cache or by a stand-in.
 
         Raises:
-            NotAskedError: neither is possible.
+            UnjudgeableError: neither is possible, or no judgement is followed yet.
         """
-        found = await self.dry_run.note(self.provider, request, self._assumption(request))
-        if found is not None and not self.has_made_up:
-            return found
-        probabilities = None
-        if request.purpose is Purpose.STEPS:
-            return ModelResponse((Choice(_STEPS, "stop"),))
-        if request.purpose in {Purpose.CLAIMS, Purpose.QUESTIONS}:
-            # Answers that no other question has, as if each output led to something else.
-            texts = [f"{_MADE_UP}{key}" for key in choice_keys(self.provider.identity, request)]
-        elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
-            # A rating that is explained, if any is.
-            rating = self.form.asked_range[self.form.explain == "passed"]
-            texts = [format_number(rating)] * len(request.sample_indexes)
-            probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
-        else:
-            raise NotAskedError("nothing is sent")
-        self.has_made_up = True
-        return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
+        followed = self._judgement
+        if followed is None:
+            raise UnjudgeableError("the judges are asked when the job is done")
+        found = await self._note(provider, request, followed.assumption(request))
+        return found if found and not followed.has_made_up else followed.stand_in(provider, request)
 
-    def _assumption(self, request: ModelRequest) -> str:
-        otherwise = _AFTER_CODE if self.is_after_code else ""
-        if request.purpose is Purpose.STEPS:
-            return ""
-        if request.purpose is Purpose.EMBEDDING:  # of another judge than the questions
-            is_made_up = str(request.messages[0].content).startswith(_MADE_UP)
-            return _AFTER_STAND_IN[Purpose.EMBEDDING] if is_made_up else otherwise
-        is_always = self.form is not None and self.form.explain == "always"
-        if not self.has_made_up or (is_always and request.purpose is Purpose.EXPLANATION):
-            return otherwise
-        return _AFTER_STAND_IN[request.purpose]
+    async def forget(self, provider: Provider, request: ModelRequest) -> None:
+        """Nothing, on purpose: the cache stays as it is."""
+
+    async def _note(self, provider: Provider, request: ModelRequest, assumption: str) -> ModelResponse | None:
+        """Count the answers to `request`; those of the cache if it has all of them, else None.
+
+        An `assumption` says under which condition it is asked for at all.
+        """
+        keys = choice_keys(provider.identity, request)
+        known = await self._known(keys) if provider.is_cacheable else {}
+        seen = 0
+        if provider.is_cacheable or request.role is Role.JUDGE:
+            # Equal requests are sent once. A part of a key tells them apart, and takes little room.
+            question = int(keys[0][:16], 16)
+            seen = self._seen.get(question, 0)
+            self._seen[question] = max(seen, len(keys))
+        is_new = seen < len(keys)
+        missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
+        counts = _counts(
+            provider,
+            request,
+            least=0 if assumption else sum(position >= seen for position in missing),
+            most=len(missing),
+            cached=len(keys) - len(missing) if is_new else 0,
+        )
+        kind = RequestKind(request.role, provider.label, request.purpose, assumption if missing else "")
+        self.counts[kind] = self.counts.get(kind, RequestCounts()) + counts
+        if len(known) < len(keys):
+            return None
+        samples = zip(request.sample_indexes, (known[key] for key in keys), strict=True)
+        return recalled(dict(samples), new=len(keys))
+
+    async def _known(self, keys: Sequence[str]) -> Mapping[str, StoredChoice]:
+        try:
+            return {} if self.cache is None else await self.cache.get_many(keys, since=self.since)
+        except StoreError as error:
+            self._unreadable = error
+            raise
+
+    def _provider(self, spec: ProviderSpec) -> Provider:
+        return self.pool.get(resolved(spec, self.prepared.suite))
 
 
-def _no_judge(spec: ProviderSpec) -> Judge:
-    raise NotAskedError(f"{spec.public_id} is asked elsewhere")
-
-
-def _price_of(provider: Provider) -> Callable[[int, int], float | None]:
-    """Return what so many tokens read and written cost; None where that is unknown."""
+def _counts(
+    provider: Provider, request: ModelRequest, *, least: int, most: int, cached: int
+) -> RequestCounts:
+    """Return so many answers with their tokens and price: one request may read the prompt once for all of them."""
     price = known_price(provider)
+    read = -(-request.characters // _CHARACTERS_PER_TOKEN)
+    written = _most_written(provider, request) if most else 0
+    each_usd = _usd(price, read, written)
+    return RequestCounts(
+        least=least,
+        most=most,
+        cached=cached,
+        input_least=read if least else 0,
+        input_most=most * read,
+        output_most=None if written is None else most * written,
+        cost_least_usd=_usd(price, read if least else 0, 0),
+        cost_most_usd=None if each_usd is None else most * each_usd,
+    )
 
-    @lru_cache(maxsize=1024)  # a list price is computed from a large table
-    def usd(read: int, written: int) -> float | None:
-        return None if price is None else price.cost_usd(TokenUsage(read, written))
 
-    return usd
+@lru_cache(maxsize=1024)  # a list price is computed from a large table
+def _usd(price: Price | None, read: int, written: int | None) -> float | None:
+    """Return what so many tokens cost; None where that is unknown, as with no bound on what is written."""
+    tokens = None if written is None else TokenUsage(read, written)
+    return None if price is None else price.cost_usd(tokens)
 
 
 def _most_written(provider: Provider, request: ModelRequest) -> int | None:
@@ -344,26 +296,18 @@ def _most_written(provider: Provider, request: ModelRequest) -> int | None:
 
 
 def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
-    """Yield those that a judge judges by themselves, also within sets; the others ask nobody."""
+    """Yield those that a judge judges, also within sets; the others ask nobody."""
     for spec in specs:
-        if isinstance(spec, ModelGradedAssertion) and not spec.compares_outputs:
+        if isinstance(spec, ModelGradedAssertion):
             yield spec
         yield from _judged(spec.members)
-
-
-def _is_made(job: Job) -> bool:
-    """Return whether code of the config, which is not run, makes the prompt or a variable in it."""
-    is_program = isinstance(job.prompt, NamedPromptSpec) and bool(job.prompt.made_by)
-    return is_program or bool(job.test.promptfoo.made_vars) or job.test.transform_vars is not None
 
 
 def _is_after_code(pending: PendingResult, spec: Assertion) -> bool:
     """Return whether code of the config, which is not run, makes what is judged out of an output that is known."""
     job = pending.job
-    own = job.provider.transform if isinstance(job.provider, FilteredProviderSpec) else None
-    context = spec.context_transform if isinstance(spec, ContextAssertion) else None
     is_known = not job.generates or pending.result.cached
-    return is_known and any(code is not None for code in (own, job.test.transform, spec.transform, context))
+    return is_known and any((*output_code(job.provider, job.test), *assertion_code(spec)))
 
 
 def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:

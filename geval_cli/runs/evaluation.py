@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import Tools
+from geval_cli.assertions.base import Tools
 from geval_cli.engine.aggregate import Notices, Tally
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.comparison_groups import ComparisonGroups
@@ -76,36 +77,22 @@ async def run_evaluation(
     Raises:
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
     """
-    events, notices = EventStream(), Notices()
-    tally = Tally() if resumed is None else resumed.kept
-    spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
-    run, started = begun_run(prepared, resumed), time.monotonic()
-    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
-    await _begin(recording, run, state, prepared)
-    budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
-    # Holds when an error ends the block below.
-    status = RunStatus.ABORTED
+    events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
+    books = await _begun_books(run, prepared, state, resumed)
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
+    status = RunStatus.ABORTED  # holds when an error ends the block below
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
         async for event in events:
-            notices.add(event)
-            if isinstance(event, CaseFinished):
-                # Stored before it is counted and shown: what the user saw, a resumed run must find.
-                await recording.add(event.result)
-                tally.add(event.result)
-                if recording.failure is not None and spending.has_cost:
-                    # Results are still held in memory, but a crash would lose them: no more money is risked.
-                    _stop_paying(budget, recording.failure)
-                if prepared.request.fail_fast and event.result.status in (Status.FAILED, Status.ERROR):
-                    stop.request(StopReason.FAIL_FAST)
-            elif spending.add(event) and spending.is_note_due():
-                recording.note_spent(spending.total)
+            # Stored before it is counted and shown: what the user saw, a resumed run must find.
+            await books.enter(event)
+            if prepared.request.fail_fast and _fails(event):
+                stop.request(StopReason.FAIL_FAST)
             listen(event)
         await running
-        status = _final_status(tally, prepared, stop, notices)
+        status = _final_status(books.tally, prepared, stop, books.notices)
     except ConfigError as error:
-        notices.say(_what_changed(error))
+        books.notices.say(_what_changed(error))
     except asyncio.CancelledError:
         status = RunStatus.INTERRUPTED
         raise
@@ -113,19 +100,56 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
-        summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
-        summary = await _concluded(run, summary, recording, prepared)
-    run = _with_store_trouble(run, recording)
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
+        summary = await _concluded(run, books, prepared)
+    run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
-    return RunReport(
-        run,
-        summary,
-        recording.results,
-        planned=prepared.total,
-        bugs=tally.bugs,
-        is_stored=state.keeps_runs and recording.failure is None,
-    )
+    is_stored = state.keeps_runs and books.recording.failure is None
+    results, bugs = books.recording.results, books.tally.bugs
+    return RunReport(run, summary, results, planned=prepared.total, bugs=bugs, is_stored=is_stored)
+
+
+class _Books(Struct):
+    """Whatever is added up while a run goes on, and stored with it."""
+
+    recording: Recording
+    budget: Budget
+    tally: Tally
+    spending: Spending
+    notices: Notices = field(default_factory=Notices)
+
+    async def enter(self, event: RunEvent) -> None:
+        """Store what `event` says, then count it."""
+        self.notices.add(event)
+        if isinstance(event, CaseFinished):
+            await self.recording.add(event.result)
+            self.tally.add(event.result)
+            if self.recording.failure is not None and self.spending.has_cost:
+                # Results are still held in memory, but a crash would lose them: no more money is risked.
+                _stop_paying(self.budget, self.recording.failure)
+        elif self.spending.add(event) and self.spending.is_note_due():
+            self.recording.note_spent(self.spending.total)
+
+
+async def _begun_books(
+    run: RunRecord, prepared: PreparedRun, state: State, resumed: ResumedRun | None
+) -> _Books:
+    """Return the books of a run, stored as it begins; with `resumed` an earlier process has entered something.
+
+    Raises:
+        StoreError: its results could not be stored, and it may cost money.
+    """
+    request = prepared.request
+    recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
+    await _begin(recording, run, state, prepared)
+    budget = request.budget or Budget(request.max_cost, request.max_requests)
+    if resumed is None:
+        return _Books(recording, budget, Tally(), Spending())
+    return _Books(recording, budget, resumed.kept, Spending(dict(resumed.kept.usage), resumed.carried))
+
+
+def _fails(event: RunEvent) -> bool:
+    return isinstance(event, CaseFinished) and event.result.status in (Status.FAILED, Status.ERROR)
 
 
 async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
@@ -182,19 +206,15 @@ def _what_changed(error: ConfigError) -> str:
     return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
 
 
-async def _concluded(
-    run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
-) -> RunSummary:
+async def _concluded(run: RunRecord, books: _Books, prepared: PreparedRun) -> RunSummary:
     """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
-    await recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
-    await recording.finish(run, summary)
+    sums = books.tally.summary()
+    derived = derive(prepared.plan.suite.derived_metrics, sums)
+    summary = replace(sums, derived=derived, usage=books.spending.with_results(books.tally.usage))
+    await books.recording.settle()
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, books.recording.results)
+    await books.recording.finish(run, summary)
     return summary
-
-
-def _summary(tally: Tally, prepared: PreparedRun) -> RunSummary:
-    sums = tally.summary()
-    return replace(sums, derived=derive(prepared.plan.suite.derived_metrics, sums))
 
 
 def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices: Notices) -> RunStatus:

@@ -1,11 +1,11 @@
 """Check all of a suite before anything is sent."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.outcome import JudgeDefaults
+from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.errors import ConfigError, Problem, Severity
@@ -61,9 +61,41 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         is_complete=not opened.problems,
         is_filtered=not request.selection.takes_all,
     )
+    refused = watched.refused if watched else ()
+    problems = _all_problems(opened, refused, suite, checked, request, is_going_to_run=is_going_to_run)
+    # Everything is collected before anything is raised: the user sees all problems at once.
+    if any(problem.severity is Severity.ERROR for problem in problems):
+        raise ConfigError(problems)
+    notes = tuple(_judge_notes(suite, checked, defaults))
+    suite, ports = _with_needs(suite, checked, request)
+    return PreparedRun(
+        request=request,
+        suite=suite,
+        plan=replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        defaults=defaults,
+        templates=templates,
+        tests=checked.tests,
+        warnings=tuple(problems),
+        notes=notes,
+        cases=checked.cases,
+        asked=_asked(suite, checked),
+        ports=ports,
+    )
+
+
+def _all_problems(
+    opened: OpenedSuite,
+    refused: Iterable[Problem],
+    suite: Suite,
+    checked: Checked,
+    request: RunRequest,
+    *,
+    is_going_to_run: bool,
+) -> list[Problem]:
+    """Return all problems of what was opened, sorted; `suite` is what was selected of it."""
     problems = [
         *opened.problems,
-        *(watched.refused if watched else ()),
+        *refused,
         *suite.warnings,
         *filter_problems(suite),
         *checked.problems,
@@ -74,25 +106,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
-    # Everything is collected before anything is raised: the user sees all problems at once.
-    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-    if errors:
-        raise ConfigError(sort_problems(problems))
-    notes = tuple(_judge_notes(suite, checked, defaults))
-    suite, ports = _with_needs(suite, checked, request)
-    return PreparedRun(
-        request=request,
-        suite=suite,
-        plan=replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
-        defaults=defaults,
-        templates=templates,
-        tests=checked.tests,
-        warnings=tuple(sort_problems(problems)),
-        notes=notes,
-        cases=checked.cases,
-        asked=_asked(suite, checked),
-        ports=ports,
-    )
+    return sort_problems(problems)
 
 
 def _opened(request: RunRequest) -> OpenedSuite:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.assertions.outcome import JudgeDefaults
+from geval_cli.assertions.base import JudgeDefaults
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import Problem

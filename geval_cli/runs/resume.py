@@ -6,8 +6,8 @@ from itertools import groupby
 
 from msgspec import Struct
 
+from geval_cli.assertions.base import TestCase
 from geval_cli.assertions.registry import with_default_metrics
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job, Plan

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.source.access import TRUST_HINT
 from geval_cli.source.source_map import Document, SourcePath

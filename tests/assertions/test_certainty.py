@@ -4,7 +4,7 @@ import pytest
 from support.specs import assertion, case
 from support.verdicts import judged
 
-from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import Choice, ModelResponse, Status, TokenLogprob

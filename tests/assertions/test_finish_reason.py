@@ -2,7 +2,7 @@ import pytest
 from support.specs import case
 from support.verdicts import judged, problems
 
-from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.base import Subject
 from geval_cli.records import Choice, ModelResponse, Status
 
 

@@ -2,7 +2,7 @@ import pytest
 from support.specs import case
 from support.verdicts import judged
 
-from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.base import Subject
 from geval_cli.errors import UnjudgeableError
 from geval_cli.numbers import format_cost
 from geval_cli.records import Choice, ModelResponse, Status, Usage

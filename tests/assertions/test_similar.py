@@ -2,7 +2,8 @@ import pytest
 from support.graded import graded, graded_tools
 from support.verdicts import problems
 
-from geval_cli.assertions.outcome import DEFAULT_EMBEDDING, DEFAULT_JUDGE, JudgeDefaults
+from geval_cli.assertions.base import JudgeDefaults
+from geval_cli.assertions.graded.judges import DEFAULT_EMBEDDING, DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, Severity, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec

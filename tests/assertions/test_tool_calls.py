@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from support.specs import assertion, case, subject, tools
 from support.verdicts import judged, problems
 
-from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import judge_assertion
 from geval_cli.errors import UnjudgeableError
 from geval_cli.records import JsonValue, Status

@@ -12,9 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from support.geval_command import run_geval
 
-from geval_cli.assertions.outcome import CheckContext
+from geval_cli.assertions.base import CheckContext, TestCase
 from geval_cli.assertions.registry import ASSERTION_TYPES, check_assertion
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.cli.configs import demo_config
 from geval_cli.errors import UsageError
 from geval_cli.runs.preparation import prepare

@@ -1,8 +1,7 @@
 from support.specs import TEMPLATES, assertion, case, suite
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import DEFAULT_JUDGE, JudgeDefaults
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase
+from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import Severity

@@ -7,9 +7,7 @@ import pytest
 from support.graded import SpeakingJudge, graded_tools
 from support.specs import assertion, case, suite
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import JudgeDefaults, Tools
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, JudgeDefaults, TestCase, Tools
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.comparison_groups import ComparisonGroups

@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 from support.specs import TEMPLATES, assertion, case, suite, tools
 
-from geval_cli.assertions.outcome import JudgeDefaults
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import JudgeDefaults, TestCase
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import Checked, check_plan
 from geval_cli.engine.evaluation import assertions_of

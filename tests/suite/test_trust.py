@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.errors import ConfigError
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.trust import WatchedTests

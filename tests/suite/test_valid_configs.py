@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from support.suites import load_suite
 
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import TestCase
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import read_document
 from geval_cli.specs.base import Spec

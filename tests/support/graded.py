@@ -9,7 +9,7 @@ from typing import Any
 from support.scripted_judge import prompt_of, reply
 from support.specs import TEMPLATES, assertion, case
 
-from geval_cli.assertions.outcome import JudgeDefaults, Subject, Tools
+from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
 from geval_cli.assertions.registry import judge_assertion
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, TestCase, Tools
 from geval_cli.assertions.registry import ASSERTION_TYPES
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
 from geval_cli.records import AssertionResult, JsonValue, Status

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.specs import assertion, case, check_context, subject, tools
 
-from geval_cli.assertions.outcome import Subject
+from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import check_assertion, judge_assertion
 from geval_cli.errors import Problem
 from geval_cli.records import AssertionResult, JsonValue, Status

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
 from geval_cli.assertions.graded.vectors import cosine, embed
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_plain

@@ -6,17 +6,9 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.assertions.outcome import (
-    CheckContext,
-    JudgeDefaults,
-    Outcome,
-    Subject,
-    Tools,
-    find_judge,
-    judge_provider,
-    shortened,
-)
+from geval_cli.assertions.base import CheckContext, JudgeDefaults, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.graded.judges import find_judge, judge_provider
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside

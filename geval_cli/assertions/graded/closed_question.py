@@ -6,9 +6,9 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block

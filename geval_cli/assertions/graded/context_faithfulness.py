@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import CheckContext, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import (
     DEFAULT_THRESHOLD,
@@ -13,7 +14,7 @@ from geval_cli.assertions.graded.retrieval import (
     needed_context,
     question_of,
 )
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.judge.replies.verdicts import parse_texts, parse_verdict_list

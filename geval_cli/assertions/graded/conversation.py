@@ -1,6 +1,5 @@
 """conversation-relevance: the share of a conversation's answers that fit what was said before them."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -8,11 +7,12 @@ from typing import Annotated, Any
 from msgspec.structs import replace
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
+from geval_cli.judge.calls import all_of
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_yes_or_no
 from geval_cli.records import JsonValue
@@ -59,9 +59,7 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         turns = _turns(subject)
         judge = JudgeClient(self, subject, tools)
         windows = [turns[max(0, end - self.config.window_size) : end] for end in range(1, len(turns) + 1)]
-        decisions = await asyncio.gather(
-            *(judge.ask(_question(window), parse_yes_or_no) for window in windows)
-        )
+        decisions = await all_of(judge.ask(_question(window), parse_yes_or_no) for window in windows)
         fitting = sum(decision.passed for decision in decisions)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         outcome = Outcome.graded(

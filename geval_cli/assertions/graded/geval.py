@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity
 from geval_cli.judge.grading import grade, steps_requests
 from geval_cli.judge.metric import Judge, JudgedCase, Metric

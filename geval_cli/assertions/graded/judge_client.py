@@ -6,9 +6,8 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.assertions.outcome import CheckContext, Subject, Tools, judge_provider
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
+from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.values import render_deep
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.judge.calls import JudgeCalls

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.geval import GEvalAssertion, judge_case, judged_case, prefetch_case
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, TemplateError
 from geval_cli.judge.metric import Judge, JudgedCase
 from geval_cli.records import ModelRequest

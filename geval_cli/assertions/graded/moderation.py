@@ -6,8 +6,9 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import listed
 from geval_cli.errors import JudgeParseError, Problem, Severity
 from geval_cli.judge.prompt import user_message

@@ -2,9 +2,7 @@
 
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.outcome import CheckContext, Subject
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, CheckContext, ModelGradedAssertion, Subject, TestCase
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.records import JsonValue
 

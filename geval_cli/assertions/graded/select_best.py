@@ -7,10 +7,16 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import ModelGradedAssertion
+from geval_cli.assertions.base import (
+    CheckContext,
+    ModelGradedAssertion,
+    RowMember,
+    Subject,
+    Tools,
+    check_is_comparable,
+)
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.assertions.row import RowMember, check_is_comparable
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block

@@ -6,17 +6,17 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, ModelGradedAssertion
-from geval_cli.assertions.graded.vectors import Vector, cosine, distance, dot, embed
-from geval_cli.assertions.outcome import (
+from geval_cli.assertions.base import (
+    Amount,
     CheckContext,
     JudgeDefaults,
-    Outcome,
+    ModelGradedAssertion,
     Subject,
     Tools,
-    judge_provider,
-    shortened,
 )
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.graded.vectors import Vector, cosine, distance, dot, embed
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, Severity
 from geval_cli.judge.scoring import passes

@@ -1,13 +1,13 @@
 """Texts as vectors of an embedding model, and how near two of them are."""
 
-import asyncio
 import json
 import math
 from collections.abc import Sequence
 
-from geval_cli.assertions.base import ModelGradedAssertion
-from geval_cli.assertions.outcome import Subject, Tools, judge_provider
+from geval_cli.assertions.base import ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.errors import JudgeParseError, UnjudgeableError
+from geval_cli.judge.calls import all_of
 from geval_cli.judge.prompt import user_message
 from geval_cli.providers.judge_kinds import EMBEDDING
 from geval_cli.records import ModelRequest, Purpose, Role
@@ -34,7 +34,7 @@ async def embed(
     requests = [
         ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
     ]
-    responses = await asyncio.gather(*(model.complete(request) for request in requests))
+    responses = await all_of(model.complete(request) for request in requests)
     vectors = [_vector(response.choices[0].text) for response in responses]
     if len({len(vector) for vector in vectors}) > 1:
         raise JudgeParseError("the embeddings differ in length", raw_text=responses[0].choices[0].text)

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.programs.code_calls import (
     CodeRaisedError,
     call_code,

@@ -5,10 +5,8 @@ import math
 from collections.abc import Mapping
 
 from geval_cli.assertions.assert_set import AssertSet
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.serialize import serialize
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import CodeFailedError, Location, Problem, TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.scripting.code import (

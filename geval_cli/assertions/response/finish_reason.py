@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import Problem
 
 

@@ -1,7 +1,7 @@
 """guardrails: whether the provider's own safety filter let prompt and answer pass."""
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.providers.wire.chat import STOPPED_BY_FILTER
 
 

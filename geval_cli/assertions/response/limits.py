@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion
-from geval_cli.assertions.outcome import Outcome, Subject, Tools
+from geval_cli.assertions.base import Amount, Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import UnjudgeableError
 from geval_cli.numbers import format_cost
 from geval_cli.records import ModelResponse

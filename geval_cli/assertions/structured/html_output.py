@@ -3,8 +3,8 @@
 import re
 from html.parser import HTMLParser
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 
 _NAMES = (
     "a abbr address area article aside audio b base bdi bdo blockquote body br button canvas caption "

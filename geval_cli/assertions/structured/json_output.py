@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems, schema_verdict
 from geval_cli.assertions.structured.json_text import every_json, parse_strict_json
 from geval_cli.assertions.structured.written_schema import Schema, parse_schema, unless_empty

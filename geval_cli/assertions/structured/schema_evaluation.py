@@ -1,7 +1,7 @@
 """evaluation-schema: the evaluation mode `schema`, in which an output must fit the JSON Schema of its test."""
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.structured.json_schemas import schema_problems, schema_verdict
 from geval_cli.assertions.structured.json_text import FoundJson, find_json, parse_strict_json
 from geval_cli.assertions.structured.written_schema import parse_schema, unless_empty

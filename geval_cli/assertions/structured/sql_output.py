@@ -7,8 +7,8 @@ from importlib import import_module
 import regex
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
 from geval_cli.source.problems import did_you_mean
 

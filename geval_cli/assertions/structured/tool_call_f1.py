@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.structured.json_text import parse_strict_json
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.numbers import format_score, format_score_beside

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.structured.json_schemas import schema_errors, schema_problems
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.errors import UnjudgeableError

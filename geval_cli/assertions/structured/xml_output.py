@@ -12,8 +12,8 @@ from xml.parsers import expat
 from msgspec import Struct, field
 from pydantic import AliasChoices, Field
 
-from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools, ValueRules
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
 

@@ -5,8 +5,8 @@ from importlib import import_module
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import as_text
 from geval_cli.errors import Problem
 

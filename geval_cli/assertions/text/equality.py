@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.structured.json_text import parse_strict_json
 from geval_cli.assertions.values import as_text, compact_json, render_deep
 from geval_cli.errors import Problem

@@ -8,8 +8,8 @@ import regex
 from msgspec import Struct
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, shortened
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import is_found
 from geval_cli.assertions.values import as_text
 from geval_cli.errors import Problem, Severity

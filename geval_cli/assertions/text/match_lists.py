@@ -2,9 +2,8 @@
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts, listed, rendered_texts
 from geval_cli.errors import Problem
 from geval_cli.templating import Templates

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from geval_cli.assertions.base import Amount, Assertion
-from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem
 from geval_cli.numbers import format_score_beside

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion
-from geval_cli.assertions.test_case import TestCase
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase
 from geval_cli.errors import Location
 from geval_cli.suite.suite import Suite
 

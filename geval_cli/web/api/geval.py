@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
-from geval_cli.assertions.outcome import DEFAULT_JUDGE
+from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.metric import Grade, JudgedCase, Metric
 from geval_cli.judge.source import as_text

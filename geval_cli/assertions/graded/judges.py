@@ -1,0 +1,95 @@
+"""Find who judges: the provider of the nearest level that names one, else a default."""
+
+from collections.abc import Iterator, Mapping
+
+from geval_cli.assertions.base import JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.errors import UnjudgeableError
+from geval_cli.providers.judge_kinds import (
+    CLASSIFICATION,
+    EMBEDDING,
+    MODERATION,
+    SEARCH,
+    TEXT,
+    can_search,
+    kind_of,
+)
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import JudgesSpec
+
+DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
+"""The judge when none is named."""
+
+DEFAULT_EMBEDDING = ProviderSpec(id="openai:embedding:text-embedding-3-large")
+"""The embedding provider when none is named."""
+
+DEFAULT_MODERATION = ProviderSpec(id="openai:moderation")
+"""The moderator when none is named."""
+
+DEFAULT_SEARCH = ProviderSpec(id="openai:responses:gpt-4.1", config={"tools": [{"type": "web_search"}]})
+"""The judge with web search when none is named."""
+
+_DEFAULTS: Mapping[str, ProviderSpec] = {
+    TEXT: DEFAULT_JUDGE,
+    EMBEDDING: DEFAULT_EMBEDDING,
+    MODERATION: DEFAULT_MODERATION,
+    SEARCH: DEFAULT_SEARCH,
+}
+
+
+def judge_provider(
+    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+) -> ProviderSpec:
+    """Return the judge of an assertion: of the nearest level that names one of this kind (GEVAL.md, section 3).
+
+    `kind` is what it must answer with (`providers.judge_kinds`).
+
+    Raises:
+        UnjudgeableError: none is named, and there is none by default.
+    """
+    found = find_judge(spec, test, defaults, kind)
+    if found is None:
+        raise UnjudgeableError(f"{spec.base_type} has no {kind} model to ask", hint="name one in `provider`")
+    return found
+
+
+def find_judge(
+    spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults, kind: str = TEXT
+) -> ProviderSpec | None:
+    """Return the provider of `judge_provider`, or None where none is named."""
+    own = None if spec.provider is None else _as_kind(spec.provider, kind)
+    if own is not None:
+        return own
+    for level in (test.options.provider, defaults.grader, test.default_options.provider):
+        found = None if level is None else _of_kind(level, kind)
+        if found is not None:
+            return found
+    return _DEFAULTS.get(kind)
+
+
+def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
+    """Yield every provider that judges for an assertion."""
+    for kind in spec.judge_kinds:
+        found = find_judge(spec, test, defaults, kind)
+        if found is not None:
+            yield found
+
+
+def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
+    """Return an assertion's own provider, which need not say its kind where there can be no doubt."""
+    if isinstance(provider, JudgesSpec):
+        return _of_kind(provider, kind)
+    if kind == CLASSIFICATION:
+        return provider  # anything that answers with scores of labels
+    vendor, _, model = provider.id.partition(":")
+    if kind == EMBEDDING and vendor == "local" and kind_of(provider.id) == TEXT:
+        return provider.model_copy(update={"id": f"{vendor}:embedding:{model}"})
+    return _of_kind(provider, kind)
+
+
+def _of_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
+    if isinstance(provider, JudgesSpec):
+        found = provider.by_kind.get(TEXT if kind == SEARCH else kind)
+        return found if found is None or kind != SEARCH or can_search(found) else None
+    if kind == SEARCH:
+        return provider if can_search(provider) else None
+    return provider if kind_of(provider.id) == kind else None
