@@ -165,6 +165,19 @@ class RunOptions:
         Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
     ] = None
 
+    tags: Annotated[
+        Mapping[str, str],
+        Option(
+            "--tag",
+            "Tag the run, for `geval list --tag`; repeatable.",
+            Group.RESULTS,
+            syntax="NAME=VALUE",
+            example="model=candidate",
+            is_text=True,
+            in_api=InApi("Tags of the run, as `--tag`."),
+        ),
+    ] = field(default_factory=dict)
+
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None

@@ -92,6 +92,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         cases=checked.cases,
         asked=_asked(suite, checked),
         ports=ports,
+        judges=tuple(
+            {spec.fingerprint: spec for spec in (resolved(item, suite) for item in checked.judges)}.values()
+        ),
     )
 
 
