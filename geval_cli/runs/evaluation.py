@@ -84,9 +84,11 @@ async def run_evaluation(
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
     await _begin(recording, run, state, prepared)
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
-    # Beside the run, since git may take a while; what it says is in the record of the run's end.
-    dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
+    # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
+    running, dirty = (
+        asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget)),
+        asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None,
+    )
     # Holds when an error ends the block below.
     status = RunStatus.ABORTED
     try:
@@ -116,8 +118,9 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = await _with_dirt(run, dirty)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
+        run = ended_run(
+            await _with_dirt(run, dirty), status, lasted_s=time.monotonic() - started, notices=notices.texts
+        )
         summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
         summary = await _concluded(run, summary, recording, prepared)
     run = _with_store_trouble(run, recording)

@@ -123,6 +123,7 @@ _LIGHT_RECORD = """
     json_set(record, '$.config', NULL, '$.description',
              coalesce(json_extract(record, '$.description'), json_extract(record, '$.config.description')))
 """
+_NEWEST_FIRST = "ORDER BY sequence DESC LIMIT :limit OFFSET :offset"
 _HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
 _WITH_ORIGINS = "runs LEFT JOIN origins ON run_id = id"
 _WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
@@ -196,7 +197,7 @@ class RunPages(Struct, frozen=True):
             condition, values = _run_query(chosen)
             which = f"FROM {_runs_in(connection)} WHERE {condition}"
             total = int(connection.execute(f"SELECT count(*) {which}", values).fetchone()[0])
-            found = f"SELECT {_LIGHT_RECORD}, summary, config_file {which} ORDER BY sequence DESC LIMIT :limit OFFSET :offset"
+            found = f"SELECT {_LIGHT_RECORD}, summary, config_file {which} {_NEWEST_FIRST}"
             rows = connection.execute(found, {**values, "limit": limit, "offset": offset}).fetchall()
             return [self._outline(connection, *row) for row in rows], total
 
