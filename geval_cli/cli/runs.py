@@ -59,7 +59,7 @@ def print_runs(
 
 
 class ShowChoice(Struct, frozen=True):
-    """What of a run is shown.
+    """The part of a run that is shown.
 
     Attributes:
         case: the number of a test, `3`, or of one of its repeats, `3.2`; None for all.

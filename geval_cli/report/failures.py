@@ -77,7 +77,7 @@ UNCUT = Shown(
 
 
 class GroupBy(StrEnum):
-    """What brings failures together: the assertion that fell short, or what it gave as its reason."""
+    """The ways to bring failures together: by the assertion that fell short, or by the reason that it gave."""
 
     ASSERTION = "assertion"
     REASON = "reason"
@@ -104,6 +104,7 @@ class FailureGroup(Struct):
         judged: results of this assertion with a verdict, of all cases; `failed` of them fell short.
         errored: those that could not be judged, or cases that could not be answered.
         cases: those that are put under this group: a case stands under the first that it belongs to.
+        is_reason: whether it is named by a reason, which those that passed do not have.
     """
 
     name: str
@@ -113,6 +114,7 @@ class FailureGroup(Struct):
     cases: int = 0
     scores: RunningMean = field(default_factory=RunningMean)
     entries: list[_Entry] = field(default_factory=list)
+    is_reason: bool = False
 
     def add(self, status: Status, score: float | None) -> None:
         """Count a result of this assertion."""
@@ -130,6 +132,8 @@ class FailureGroup(Struct):
 
     def heading(self) -> str:
         """`41 of 60 fell short, 2 could not be judged, mean 0.41`."""
+        if self.is_reason:
+            return plural(self.failed + self.errored, "case")
         parts = [f"{self.failed:,} of {self.judged:,} fell short"] if self.judged else []
         if self.errored:
             parts.append(
@@ -200,7 +204,7 @@ class Failures(Struct):
                 if len(self._groups) >= _GROUPS_MAX:
                     group = self._groups.setdefault(_REST, FailureGroup(_REST))
                 else:
-                    group = self._groups[name] = FailureGroup(name)
+                    group = self._groups[name] = FailureGroup(name, is_reason=self.by is GroupBy.REASON)
             group.add(status, score)
             if own is None and status in PROBLEMS:
                 own = group

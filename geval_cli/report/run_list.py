@@ -13,7 +13,7 @@ from rich.text import Text
 
 from geval_cli.records import SHORT_COMMIT, JsonValue, RunRecord, RunStatus, RunSummary, Status, to_json
 from geval_cli.report.console import print_hanging, print_trimmed
-from geval_cli.report.numbers import format_clock, format_duration, format_percentage
+from geval_cli.report.numbers import format_clock, format_percentage
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.report.verdict_tables import indented, plain_table
@@ -29,8 +29,8 @@ _STATUS_STYLES = {
 _CHANGE_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "bold red"}
 _WIDE = 160
 """From this width on, long texts go on in further lines; in narrower terminals they are cut."""
-_GAP = 3
-_TEXT_MAX = 400
+_GAP = 2
+_TEXT_MAX = 120
 _UPWARDS_MAX = 3
 _CHANGE_NOTE = (
     "change: of the pass rate in the tests that the run before of the same config has too, in percentage points,"
@@ -72,7 +72,6 @@ class _Column(Struct, frozen=True):
     Attributes:
         rank: the column of the highest rank is left out first; 0 never.
         minimum: how narrow it may become; 0 for one that is never cut.
-        short: its heading in a narrow terminal.
     """
 
     heading: str
@@ -80,7 +79,6 @@ class _Column(Struct, frozen=True):
     rank: int = 0
     minimum: int = 0
     is_number: bool = False
-    short: str = ""
 
 
 def print_runs(
@@ -101,12 +99,12 @@ def print_runs(
     is_wide = console.width >= _WIDE
     cells = {column.heading: [column.cell(run, now, folder) for run in runs] for column in _COLUMNS}
     filled = [column for column in _COLUMNS if not column.rank or any(cells[column.heading])]
-    columns, widths = _fit(filled, cells, console.width, is_wide=is_wide)
+    columns, widths = _fit(filled, cells, console.width)
     table = plain_table(console)
+    table.padding = (0, _GAP - 1, 0, 0)  # with the blank that stands between columns
     for column, width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
-        heading = _heading(column, is_wide=is_wide)
-        table.add_column(heading, width=width, justify=justify, no_wrap=not is_wide, overflow="fold")
+        table.add_column(column.heading, width=width, justify=justify, no_wrap=not is_wide, overflow="fold")
     for row in range(len(runs)):
         shown = (cells[column.heading][row] for column in columns)
         table.add_row(
@@ -145,14 +143,12 @@ def _print_notes(
 
 
 def _fit(
-    columns: Sequence[_Column], cells: Mapping[str, Sequence[Text]], width: int, *, is_wide: bool
+    columns: Sequence[_Column], cells: Mapping[str, Sequence[Text]], width: int
 ) -> tuple[list[_Column], list[int]]:
     """Return the columns that there is room for, and their widths."""
     kept = list(columns)
     natural = {
-        column.heading: max(
-            len(_heading(column, is_wide=is_wide)), *(_longest(cell) for cell in cells[column.heading])
-        )
+        column.heading: max(len(column.heading), *(_longest(cell) for cell in cells[column.heading]))
         for column in columns
     }
     least = {
@@ -175,10 +171,6 @@ def _fit(
         widths[heading] += share
         free -= share
     return kept, [widths[column.heading] for column in kept]
-
-
-def _heading(column: _Column, *, is_wide: bool) -> str:
-    return column.heading if is_wide else column.short or column.heading
 
 
 def _longest(cell: Text) -> int:
@@ -263,10 +255,6 @@ def _points(share: float) -> str:
     return "0" if float(text) == 0 else text
 
 
-def _took(item: ListedRun, _: datetime, __: Path) -> Text:
-    return Text("" if item.run.duration_ms is None else format_duration(item.run.duration_ms))
-
-
 def _started(run: RunRecord, now: datetime) -> datetime | None:
     try:
         return datetime.fromisoformat(run.started_at).astimezone(now.tzinfo)
@@ -293,11 +281,10 @@ _COLUMNS = (
         10,
     ),
     _Column("commit", _commit, 70),
-    _Column("passed", _count(Status.PASSED, lambda counts: counts.passed), 0, is_number=True, short="pass"),
-    _Column("failed", _count(Status.FAILED, lambda counts: counts.failed), 0, is_number=True, short="fail"),
-    _Column("errors", _count(Status.ERROR, lambda counts: counts.errored), 0, is_number=True, short="err"),
+    _Column("pass", _count(Status.PASSED, lambda counts: counts.passed), is_number=True),
+    _Column("fail", _count(Status.FAILED, lambda counts: counts.failed), is_number=True),
+    _Column("err", _count(Status.ERROR, lambda counts: counts.errored), is_number=True),
     _Column("gates", _gates, 40),
-    _Column("pass rate", _result, 0, short="result"),
+    _Column("result", _result),
     _Column("change", _change, 35),
-    _Column("took", _took, 95, is_number=True),
 )

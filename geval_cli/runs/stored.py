@@ -55,7 +55,7 @@ def open_report(
         StoreError: the database cannot be read.
     """
     path = Path(name)
-    if path.suffix in _RESULT_FILES:
+    if path.suffix.lower() in _RESULT_FILES:
         yield read_report(path), ()
         return
     with open_runs(home, environ) as runs:
@@ -63,21 +63,23 @@ def open_report(
 
 
 def read_report(path: Path) -> RunReport:
-    """Return the run in a results file: a .json file holds all of it, a .jsonl file only its results.
+    """Return the run in a results file: a .jsonl file holds only its results.
 
     Raises:
         UsageError: the file cannot be read, or holds no results.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".json":
+        if path.suffix.lower() == ".json":
             document = json.loads(text)
             results = [case_result_from_json(item) for item in document["results"]]
-            run, summary = run_record_from_json(document["run"]), run_summary_from_json(document["summary"])
         else:
             lines = (line for line in text.split("\n") if line.strip())
-            results = [case_result_from_json(json.loads(line)) for line in lines]
-            run, summary = _unknown_run(path, results), _summary_of(results)
+            document, results = {}, [case_result_from_json(json.loads(line)) for line in lines]
+        run = run_record_from_json(document["run"]) if "run" in document else _unknown_run(path, results)
+        summary = (
+            run_summary_from_json(document["summary"]) if "summary" in document else _summary_of(results)
+        )
     except OSError as error:
         hint = "name a run of `geval list`, or a file that `geval run -o FILE` wrote"
         raise UsageError(
