@@ -236,7 +236,7 @@ def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, 
 def _normalised(reason: str) -> str:
     """Return a reason without what differs from case to case: quoted texts, numbers, upper case, space."""
     text = " ".join(reason[:_REASON_COMPARED].split()).casefold()
-    return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED]
+    return _NUMBER.sub("N", _QUOTED.sub('"..."', text))[:_REASON_NAMED].rstrip(" .:")
 
 
 def print_failures(failures: Failures, report: RunReport, console: Console) -> None:

@@ -465,11 +465,17 @@ def test_the_commands_of_a_repository_share_one_state(tmp_path: Path) -> None:
     assert json.loads(listed.stdout)["total"] == 1
 
 
-def test_a_stranger_s_state_above_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".geval").mkdir()
+@pytest.mark.parametrize("planted", ["above", "a link to another folder"])
+def test_a_stranger_s_state_is_not_used(planted: str, tmp_path: Path) -> None:
+    home = tmp_path / ".geval"
+    home.mkdir()
     (tmp_path / "sub").mkdir()
+    if planted == "above":
+        (tmp_path / ".git").mkdir()
+    else:
+        (tmp_path / "sub" / ".git").mkdir()
+        (tmp_path / "sub" / ".geval").symlink_to(home)
     write_config(tmp_path / "sub", "config.json", rows_of("a"))
     done = run_geval("run", "config.json", "--untrusted", cwd=tmp_path / "sub")
     assert "may be the stranger's and is not used" in done.stderr
-    assert list((tmp_path / ".geval").iterdir()) == []
+    assert list(home.iterdir()) == []
