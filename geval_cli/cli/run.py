@@ -29,7 +29,14 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.runs.stored import exit_code
 from geval_cli.specs.promptfoo import PromptfooOptions
-from geval_cli.store.home import current_folder, home_folder, make_folder, make_shared_folder, named_home
+from geval_cli.store.home import (
+    DEFAULT_HOME,
+    current_folder,
+    home_folder,
+    make_folder,
+    make_shared_folder,
+    named_home,
+)
 from geval_cli.store.state import CacheChoice, State, open_state
 
 if TYPE_CHECKING:
@@ -114,9 +121,8 @@ def _home(home: Path | None) -> Path:
 
 def _tell_of_home(home: Path | None) -> None:
     """Say where state is, if it is there: the next run in another folder may look for it elsewhere."""
-    folder = _home(home)
-    if folder.is_dir():
-        sys.stderr.write(f"note: made {folder}, which keeps runs and cached answers\n")
+    if _home(home).is_dir():
+        sys.stderr.write(f"note: made {DEFAULT_HOME} here, which keeps runs and cached answers\n")
 
 
 def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:

@@ -457,7 +457,7 @@ def test_the_commands_of_a_repository_share_one_state(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write_config(tmp_path, "config.json", [*rows_of("a"), {"vars": {"x": "b"}, "assert": checks("a")}])
     first = run_geval("run", "config.json", "--fail-fast", "-j", "1", cwd=tmp_path)
-    assert "note: made <DIR>/.geval, which keeps runs and cached answers" in first.stderr
+    assert "note: made .geval here, which keeps runs and cached answers" in first.stderr
     below = run_geval("run", "../config.json", "--retry-errors", cwd=tmp_path / "sub")
     assert (below.code, "resuming run <ID>" in below.stderr, "note:" in below.stderr) == (1, True, False)
     assert not (tmp_path / "sub" / ".geval").exists()
