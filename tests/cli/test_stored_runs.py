@@ -3,7 +3,9 @@
 import io
 import json
 import re
+import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,8 @@ from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import RunStatus, Status
 from geval_cli.report.failures import GroupBy
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report, read_report
 from geval_cli.store.runs import RunStore
 
@@ -36,6 +40,13 @@ def rows_of(*texts: str, words: tuple[str, ...] = ("a",)) -> list[dict[str, Any]
 
 def stored(folder: Path, *texts: str, name: str = "config.json", **options: Any) -> str:
     return store_run(write_config(folder, name, rows_of(*texts), description="letters"), **options)
+
+
+def store_and_read(folder: Path) -> str:
+    """The record of a run that `config.json` has now, as it is stored."""
+    run_id = store_run(folder / "config.json")
+    with closing(sqlite3.connect(folder / ".geval" / "geval.db")) as connection:
+        return str(connection.execute("SELECT record FROM runs WHERE id = ?", (run_id,)).fetchone()[0])
 
 
 @pytest.fixture
@@ -84,6 +95,61 @@ class TestList:
             "ok": "true",
             "api_key": "***",
             "said": "***",
+        }
+
+    def test_tags_decide_no_result(self, tmp_path: Path) -> None:
+        digests = set()
+        for tags in ({}, {"a": "b"}, {"a": "c"}):
+            config = write_config(tmp_path, "config.json", rows_of("a"), **({"tags": tags} if tags else {}))
+            digests.add(prepare(RunRequest(config, {}, tags=tags)).suite.digest)
+        assert len(digests) == 1
+
+    def test_tags_of_promptfoo_s_configs_that_are_no_texts_are_left_out(self, tmp_path: Path) -> None:
+        config = write_config(
+            tmp_path, "promptfooconfig.json", rows_of("a"), tags={"a": "b", "c": [1], "n": 1}
+        )
+        prepared = prepare(RunRequest(config, {}))
+        assert prepared.suite.tags == {"a": "b", "n": "1"}
+        assert any("the tag `c` must be a text" in problem.message for problem in prepared.warnings)
+
+    @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+    def test_a_run_keeps_its_commit_and_a_resumed_one_says_that_it_has_two(self, tmp_path: Path) -> None:
+        def git(*words: str) -> str:
+            given = (
+                "git",
+                "-c",
+                "user.name=n",
+                "-c",
+                "user.email=e@x",
+                "-c",
+                "init.defaultBranch=main",
+                *words,
+            )
+            return subprocess.run(
+                given, cwd=tmp_path, check=True, capture_output=True, text=True
+            ).stdout.strip()
+
+        write_config(tmp_path, "config.json", [*rows_of("b"), *rows_of("a")])
+        git("init", "-q")
+        git("add", "config.json")
+        git("commit", "-qm", "one")
+        first = git("rev-parse", "HEAD")
+        run_geval("run", "config.json", "--fail-fast", "-j", "1", "-o", "out.json", cwd=tmp_path)
+        read = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["run"]
+        assert read["git"] == {"commit": first, "branch": "main", "dirty": False}
+        git("commit", "-qm", "two", "--allow-empty")
+        words = ("run", "config.json", "--retry-errors", "--tag", "a=b", "-o", "out.json")
+        assert run_geval(*words, cwd=tmp_path).code == 1
+        again = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["run"]
+        assert (again["id"], again["git"], again["tags"]) == (read["id"], read["git"], {"a": "b"})
+        second = git("rev-parse", "HEAD")
+        assert f"begun at commit {first[:9]}, resumed at commit {second[:9]}" in again["warnings"]
+        with (tmp_path / "config.json").open("a", encoding="utf-8") as file:
+            file.write("\n")
+        assert json.loads(store_and_read(tmp_path))["git"] == {
+            "commit": second,
+            "branch": "main",
+            "dirty": True,
         }
 
     def test_runs_are_found_by_their_tags(
