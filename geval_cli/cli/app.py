@@ -197,9 +197,11 @@ def list_runs(
     as_json: options.AsJson = False,
 ) -> None:
     """List stored runs, newest first, of all configs or of one."""
-    from geval_cli.cli.arguments import parse_tags
+    from geval_cli.cli.arguments import config_groups, parse_tags
     from geval_cli.cli.runs import print_runs
 
+    if config is not None:
+        config = config_groups([config], merge=False)[0][0]  # a folder stands for the config in it
     print_runs(given.home, config=config, tags=parse_tags(tags or ()), limit=limit, as_json=as_json)
 
 

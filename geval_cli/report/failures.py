@@ -28,7 +28,7 @@ from geval_cli.statistics.intervals import RunningMean
 CASES_MAX = 20
 VERBOSE_CASES_MAX = 500
 _GROUPS_MAX = 200
-_REST = "others"
+_REST, _WHOLE = "others", "the test as a whole"
 _REASON_COMPARED, _REASON_NAMED = 2_000, 160
 _QUOTED = compile_later(r'"[^"]*"|`[^`]*`|\u201c[^\u201d]*\u201d')
 _NUMBER = compile_later(r"\d+(?:[.,]\d+)*")
@@ -174,10 +174,14 @@ class Failures(Struct):
             twin = self._by_error[key]
             twin.same_count += 1
             twin.add_number(case_number(result))
-        elif len(entries) < (VERBOSE_CASES_MAX if self.verbose else CASES_MAX):
+        elif len(entries) < self._room():
             entries.append(_Entry(result))
             if key:
                 self._by_error[key] = entries[-1]
+
+    def _room(self) -> int:
+        """Return how many cases are kept of a group: of many groups, only the first few of each can be shown."""
+        return VERBOSE_CASES_MAX if self.verbose else max(1, CASES_MAX + 1 - len(self._groups))
 
     def groups(self) -> list[tuple[FailureGroup, list[_Entry]]]:
         """Return the groups, the largest first, each with the entries to show: the first of each, at most 20 in all."""
@@ -204,7 +208,9 @@ class Failures(Struct):
                 if len(self._groups) >= _GROUPS_MAX:
                     group = self._groups.setdefault(_REST, FailureGroup(_REST))
                 else:
-                    group = self._groups[name] = FailureGroup(name, is_reason=self.by is GroupBy.REASON)
+                    group = self._groups[name] = FailureGroup(
+                        name, is_reason=self.by is GroupBy.REASON or name == _WHOLE
+                    )
             group.add(status, score)
             if own is None and status in PROBLEMS:
                 own = group
@@ -229,8 +235,9 @@ def _grouped_by(result: CaseResult, by: GroupBy) -> Iterator[tuple[str, Status, 
                 item.status,
                 item.score,
             )
-    if not result.assertions and result.error is None and result.status in PROBLEMS:
-        yield "the test as a whole", result.status, result.score
+    parts = (item.status for item in result.assertions)
+    if result.status in PROBLEMS and result.error is None and PROBLEMS.isdisjoint(parts):
+        yield _WHOLE, result.status, result.score  # its own threshold decides, or what is compared
 
 
 def _normalised(reason: str) -> str:
