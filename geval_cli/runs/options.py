@@ -128,7 +128,7 @@ HomeOption = Annotated[
     Path | None,
     Option(
         "--home",
-        "Where runs and cache are kept. [default: $GEVAL_HOME or .geval]",
+        "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
         Group.CACHE,
         syntax="FOLDER",
     ),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -516,6 +517,17 @@ def test_without_a_terminal_nothing_is_removed_unasked(tmp_path: Path) -> None:
     assert (refused.code, "add --yes" in refused.stderr) == (2, True)
     assert run_geval("rm", "latest", "--yes", cwd=tmp_path).code == 0
     assert "no runs yet" in run_geval("list", cwd=tmp_path).stdout
+
+
+def test_a_list_that_nobody_reads_keeps_no_run_from_going(tmp_path: Path) -> None:
+    stored(tmp_path, "a")
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert run_geval("rm", "latest", "--yes", cwd=tmp_path, streams={"stdout": writing}).code == 0
+    finally:
+        os.close(writing)
+    assert TestRemove.left(tmp_path) == []
 
 
 def test_the_commands_of_a_repository_share_one_state(tmp_path: Path) -> None:
