@@ -288,6 +288,24 @@ class Column(Struct, frozen=True):
     provider_label: str
 
 
+SHORT_COMMIT = 9
+"""So many characters of a commit's hash are shown."""
+
+
+class GitState(Struct, frozen=True):
+    """The commit that a run was made from.
+
+    Attributes:
+        commit: its hash; None before the first one.
+        branch: None on a detached HEAD.
+        dirty: whether tracked files differed from it; None when that is unknown.
+    """
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
 class RunRecord(Struct, frozen=True):
     """One execution of one config. Times are ISO 8601 in UTC; `config` is the snapshot before env values go in.
 
@@ -295,6 +313,10 @@ class RunRecord(Struct, frozen=True):
         columns: of the table, in the order of their index.
         warnings: what the user should know about the run, each once.
         prompt_version: of the judges' prompts; results of different versions cannot be compared.
+        description: of the suite, as its config has it.
+        judges: who judged, by their titles; empty also for a run of an older geval.
+        tags: what the user said about the run, for finding it again.
+        git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
     """
 
     id: str
@@ -309,6 +331,10 @@ class RunRecord(Struct, frozen=True):
     columns: tuple[Column, ...] = ()
     warnings: tuple[str, ...] = ()
     prompt_version: str = ""
+    description: str | None = None
+    judges: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    git: GitState | None = None
 
 
 class MetricSummary(Struct, frozen=True):

@@ -160,11 +160,11 @@ ALLOWED: dict[str, str] = {
     "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
+    "runs/stored.py": "reads the results file that the user named",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "web/": "the server's own pages, and configs by their names in the served folder",
     "cli/configs.py": "writes and reads the files that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
-    "cli/selection.py": "reads the list that the user named",
     "cli/streams.py": "the standard streams",
     "cli/watch.py": "looks at times and sizes of the files in the folder of the user's config",
 }

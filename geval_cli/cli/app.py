@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
+from geval_cli.cli.options import GroupedCommand, ServeOptions, ShowOptions, declared
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -205,25 +205,57 @@ def import_suite(
 
 @app.command("list")
 @declared(RunOptions, "home")
-def list_runs(given: RunOptions, limit: options.Limit = 20) -> None:
-    """List stored runs, newest first."""
+def list_runs(
+    given: RunOptions,
+    config: options.ConfigOfRuns = None,
+    tags: options.WithTags = None,
+    limit: options.Limit = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """List stored runs, newest first, of all configs or of one."""
+    from geval_cli.cli.arguments import config_groups, parse_tags
     from geval_cli.cli.runs import print_runs
 
-    print_runs(given.home, limit=limit)
+    if config is not None:
+        config = config_groups([config], merge=False)[0][0]  # a folder stands for the config in it
+    print_runs(given.home, config=config, tags=parse_tags(tags or ()), limit=limit, as_json=as_json)
+
+
+@app.command()
+@declared(ShowOptions)
+def show(given: ShowOptions, run: options.RunName = "latest") -> None:
+    """Show a run again: in short, its failures, one case, or everything."""
+    from geval_cli.cli.arguments import parse_case, parse_grouping
+    from geval_cli.cli.runs import ShowChoice, show_run
+    from geval_cli.records import Status
+
+    wanted = ((Status.FAILED, given.failed), (Status.ERROR, given.errors))
+    choice = ShowChoice(
+        case=parse_case(given.case),
+        wanted=frozenset(status for status, is_wanted in wanted if is_wanted),
+        is_whole=given.everything,
+        is_verbose=given.is_verbose,
+        by=parse_grouping(given.by),
+    )
+    show_run(given.home, run, choice, outputs=given.outputs, as_json=given.as_json)
 
 
 @app.command()
 @declared(RunOptions, "home")
-def show(
+def rm(
     given: RunOptions,
-    run: options.RunName = "latest",
-    output: options.ReportFiles = None,
-    verbose: options.ShowPassed = False,
+    runs: options.RunNames = None,
+    older_than: options.RemovedAge = None,
+    keep: options.Keep = None,
+    yes: options.Yes = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show a stored run again."""
-    from geval_cli.cli.runs import show_run
+    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+    from geval_cli.cli.arguments import parse_age
+    from geval_cli.cli.remove import remove_runs
 
-    show_run(given.home, run, outputs=tuple(output or ()), verbose=verbose)
+    age_s = None if older_than is None else parse_age("--older-than", older_than)
+    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
 
 
 cache_commands = typer.Typer(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
@@ -17,6 +17,10 @@ from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 from geval_cli.suite.promptfoo.paths import find_files, is_wildcard
 
+if TYPE_CHECKING:
+    from geval_cli.report.failures import GroupBy
+
+_CASE = compile_later(r"#?(\d{1,9})(?:\.(\d{1,9}))?")
 _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
@@ -54,6 +58,45 @@ def _parse_pair(option: Option, text: str) -> tuple[str, str]:
         hint = f"for example {option.name} {option.example}"
         raise UsageError(f"{option.name} takes NAME=VALUE, not `{text}`", hint=hint)
     return name, value
+
+
+def parse_tags(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and values of tags.
+
+    Raises:
+        UsageError: one is not NAME=VALUE.
+    """
+    option = Option("--tag", syntax="NAME=VALUE", example="model=candidate")
+    return [_parse_pair(option, text) for text in texts]
+
+
+def parse_case(text: str | None) -> str | None:
+    """Return the number of a case as tables show it, `#3` or `#3.2`.
+
+    Raises:
+        UsageError: the text is no number of a case.
+    """
+    if text is None:
+        return None
+    found = _CASE.fullmatch(text.strip())
+    if found is None:
+        hint = "the number in the table: 3, or 3.2 for the second repeat of test 3"
+        raise UsageError(f"--case takes the number of a case, not `{text}`", hint=hint)
+    repeat = f".{int(found[2])}" if found[2] and int(found[2]) > 1 else ""
+    return f"#{int(found[1])}{repeat}"
+
+
+def parse_grouping(text: str) -> "GroupBy":
+    """Return what failures are grouped by.
+
+    Raises:
+        UsageError: the text is none of the choices.
+    """
+    from geval_cli.report.failures import GroupBy  # rich takes a while to import
+
+    if text in set(GroupBy):
+        return GroupBy(text)
+    raise UsageError(f"--by takes {' or '.join(GroupBy)}, not `{text}`", hint="`assertion` is the default")
 
 
 def _parse_pattern(option: Option, text: str) -> str:

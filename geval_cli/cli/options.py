@@ -70,17 +70,28 @@ ConfigFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or `latest`.")]
-ReportFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help=f"Write it to a file: {RESULTS_ENDINGS}.",
-    ),
+ConfigOfRuns = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),
 ]
-ShowPassed = Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")]
+WithTags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag; repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, its beginning, `latest`, `latest~1`, or a results file."),
+]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
+]
+RemovedAge = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="Runs older than this: 12h, 30d or 8w.")
+]
+Keep = Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="All but the newest N runs.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
@@ -120,6 +131,28 @@ class ServeOptions:
         bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
     ] = False
     opens_browser: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Options of `geval show`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", f"Write it to a file: {RESULTS_ENDINGS}.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    case: Annotated[
+        str | None, Option("--case", "All of one case: 3, or 3.2 for its second repeat.", syntax="N")
+    ] = None
+    failed: Annotated[bool, Option("--failed", "Only what fell short.")] = False
+    errors: Annotated[bool, Option("--errors", "Only what could not be judged.")] = False
+    everything: Annotated[bool, Option("--all", "Every case, and nothing cut.")] = False
+    by: Annotated[str, Option("--by", "What failures are grouped by.", syntax="assertion|reason")] = (
+        "assertion"
+    )
+    is_verbose: Annotated[bool, Option("-v --verbose", "Show passed assertions too.")] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON, as -o results.json has it.")] = False
+    home: HomeOption = None
 
 
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -15,7 +15,8 @@ _INSTEAD = {
     "history": "`geval list` lists stored runs",
     "ui": "`geval view` opens runs in the browser",
     "clear-cache": "`geval cache clear` removes all answers",
-    "delete": "geval has no command for it",
+    "delete": "`geval rm RUN` removes a stored run",
+    "remove": "`geval rm RUN` removes a stored run",
     "generate": "geval has no command for it: write the tests into a .jsonl file",
     "redteam": "geval has no command for it",
 }

@@ -1,7 +1,7 @@
 """One assertion's result in words: its heading, and the facts of a judge's verdict that `detail` holds."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 from msgspec import Struct
@@ -10,11 +10,27 @@ from rich.text import Text
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.report.numbers import format_percentage
-from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.sanitize import one_line, sanitize, value_text
 from geval_cli.report.verdict import Signs, verdict
 
 _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
+_TOLD = frozenset(
+    {
+        *(
+            "rating",
+            "score_range",
+            "estimator",
+            "coverage",
+            "distribution",
+            "judge",
+            "source_from",
+            "fallback",
+        ),
+        *("evaluation_steps", "reason", "parts", "requested", "valid"),
+    }
+)
+"""The keys of `detail` that have words of their own."""
 
 
 class AssertionView(Struct, frozen=True):
@@ -49,6 +65,12 @@ class AssertionView(Struct, frozen=True):
         if not isinstance(parts, list | tuple):
             return [JudgeVerdict(detail)]
         return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)] or [JudgeVerdict(detail)]
+
+    def further(self) -> Iterator[tuple[str, str]]:
+        """Yield everything else in `detail`, as JSON; not sanitized yet, since it may have lines."""
+        for name, value in self.assertion.detail.items():
+            if name not in _TOLD and value not in (None, [], {}):
+                yield sanitize(name), value if isinstance(value, str) else value_text(value)
 
     def score_text(self) -> str:
         """`0.40 < 0.50 (default)`; empty when nothing was scored."""

@@ -17,6 +17,7 @@ class RunReport(Struct, frozen=True):
         planned: how many cases the run was to have, where that is known; an interrupted run has fewer results.
         bugs: how many results a bug in geval spoilt.
         is_stored: whether all of it can be shown again by its id.
+        file: the results file that it was read from; empty for a run of the store.
     """
 
     run: RunRecord
@@ -25,13 +26,14 @@ class RunReport(Struct, frozen=True):
     planned: int | None = None
     bugs: int = 0
     is_stored: bool = True
+    file: str = ""
 
     @property
     def way_to_everything(self) -> str:
         """Return the hint that says how to get all of it in a file."""
-        if not self.is_stored:
+        if not self.is_stored and not self.file:
             return "run it with -o results.json"
-        return f"geval show {sanitize(self.run.id)} -o results.json"
+        return f"geval show {sanitize(self.file or self.run.id)} --all"
 
     @property
     def columns(self) -> tuple[Column, ...]:

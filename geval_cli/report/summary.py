@@ -167,6 +167,8 @@ def _print_metrics(summary: RunSummary, console: Console) -> None:
 
 def _run_text(report: RunReport, console: Console) -> Text:
     run = sanitize(report.run.id)
+    if report.file:
+        return Text.assemble(run, (f" in {sanitize(report.file)}", "dim"))
     if not report.is_stored:
         return Text(f"{run} (not stored, so it cannot be shown again)")
     command = f"geval show {run}"

@@ -34,6 +34,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.git_state import is_dirty
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
@@ -80,6 +81,8 @@ async def run_evaluation(
     events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
     books = await _begun_books(run, prepared, state, resumed)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
+    # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
+    dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
     try:
         listen(RunStarted(run, prepared.total - (0 if resumed is None else len(resumed.done))))
@@ -100,6 +103,7 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        run = await _with_dirt(run, dirty)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
         summary = await _concluded(run, books, prepared)
     run = _with_store_trouble(run, books.recording)
@@ -171,6 +175,18 @@ async def _begin(recording: Recording, run: RunRecord, state: State, prepared: P
             path=failure.path,
             hint=failure.hint,
         ) from failure
+
+
+async def _is_dirty(run: RunRecord, prepared: PreparedRun) -> bool | None:
+    suite = prepared.suite
+    return None if run.git is None else await is_dirty(suite.base_dir, suite.access)
+
+
+async def _with_dirt(run: RunRecord, dirty: "asyncio.Future[bool | None] | None") -> RunRecord:
+    """Return the record with what git said about changed files since the run began."""
+    if dirty is None or run.git is None:
+        return run
+    return replace(run, git=replace(run.git, dirty=await dirty))
 
 
 async def _lack_of_room(state: State) -> StoreError | None:

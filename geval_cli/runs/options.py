@@ -128,7 +128,7 @@ HomeOption = Annotated[
     Path | None,
     Option(
         "--home",
-        "Where runs and cache are kept. [default: $GEVAL_HOME or .geval]",
+        "Where runs and cache are kept. [default: $GEVAL_HOME or the nearest .geval]",
         Group.CACHE,
         syntax="FOLDER",
     ),
@@ -164,6 +164,19 @@ class RunOptions:
         Path | None,
         Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
     ] = None
+
+    tags: Annotated[
+        Mapping[str, str],
+        Option(
+            "--tag",
+            "Tag the run, for `geval list --tag`; repeatable.",
+            Group.RESULTS,
+            syntax="NAME=VALUE",
+            example="model=candidate",
+            is_text=True,
+            in_api=InApi("Tags of the run, as `--tag`."),
+        ),
+    ] = field(default_factory=dict)
 
     grader: GraderOption = None
     scoring: ScoringOption = None

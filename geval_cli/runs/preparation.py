@@ -80,6 +80,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         cases=checked.cases,
         asked=_asked(suite, checked),
         ports=ports,
+        judges=_distinct_judges(suite, checked),
     )
 
 
@@ -107,6 +108,12 @@ def _all_problems(
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
     return sort_problems(problems)
+
+
+def _distinct_judges(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
+    """Return every judge of the run once, as it is asked."""
+    found = (resolved(spec, suite) for spec in checked.judges)
+    return tuple({spec.fingerprint: spec for spec in found}.values())
 
 
 def _opened(request: RunRequest) -> OpenedSuite:

@@ -111,7 +111,7 @@ class PreparedRun(Struct, frozen=True):
 
     `warnings` are problems that do not stop it; `notes` go into its record; `cases` counts repeats once;
     `asked` are all providers that may be asked. `ports` are those that the providers of a stranger's suite are asked
-    at, over TCP; None for any.
+    at, over TCP; None for any. `judges` are those of `asked` that judge.
     """
 
     request: RunRequest
@@ -125,6 +125,7 @@ class PreparedRun(Struct, frozen=True):
     cases: int
     asked: tuple[ProviderSpec, ...] = ()
     ports: frozenset[int] | None = None
+    judges: tuple[ProviderSpec, ...] = ()
 
     @property
     def total(self) -> int:

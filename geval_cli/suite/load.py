@@ -32,7 +32,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
@@ -42,6 +42,9 @@ _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
 _CONFIG_PROGRAM_SUFFIXES = _PROGRAM_SUFFIXES | {".ts", ".mts", ".cts"}
 _PROMPTFOO_NAME = "promptfooconfig"
 _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
+_TAGS = "tags"
+"""Decides no result, so a run whose tags were changed can be resumed."""
+
 _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
@@ -172,7 +175,9 @@ def read_suite(
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
-    parts = suite_parts(filled, rows, reading.files, overrides.vars)
+    deciding = {key: value for key, value in filled.items() if key != _TAGS}
+    parts = suite_parts(deciding, rows, reading.files, overrides.vars)
+    rest = _check_rest(fields, reading)
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -188,7 +193,8 @@ def read_suite(
         digest=digest_of(parts),
         parts=parts,
         snapshot=mask_config(raw),
-        description=_check_rest(fields, reading),
+        description=rest.description if rest else None,
+        tags=tag_texts(rest.tags) if rest else {},
         derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
         access=reading.files.access,
@@ -255,13 +261,12 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
-def _check_rest(fields: Fields, reading: LoadContext) -> str | None:
-    """Check the keys that need no reader of their own; gives the description."""
-    names = ("description", "dialect", "schema_uri")
+def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
+    """Return the keys that need no reader of their own, if they are right."""
+    names = ("description", "dialect", "schema_uri", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
-    spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
-    return spec.description if spec else None
+    return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:

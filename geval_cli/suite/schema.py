@@ -78,6 +78,10 @@ class SuiteSpec(Spec):
         None, validation_alias="$schema", description="Where an editor finds this file's schema."
     )
     description: str | None = Field(None, description="What this suite is about.")
+    tags: dict[str, str | bool | int | float] = Field(
+        default_factory=dict,
+        description="What `geval list --tag` finds this suite's runs by: names and values.",
+    )
     dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
     prompts: Any = Field(None, description="What is sent: texts, file://, chat messages, {id, label, raw}.")
     providers: Any = Field(None, description="The models under test.")

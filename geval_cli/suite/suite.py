@@ -1,5 +1,6 @@
 """The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,7 @@ class Suite:
         warnings: problems that do not stop a run.
         rules: of its dialect.
         access: what may be read, run and reached for it.
+        tags: of its runs.
     """
 
     path: Path
@@ -72,6 +74,12 @@ class Suite:
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return tags as texts: numbers and truth values as they are written in YAML."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in tags.items()}
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

@@ -128,10 +128,10 @@ _READ = frozenset(
     {
         "$schema", "assertionTemplates", "commandLineOptions", "defaultTest", "derivedMetrics", "description",
         "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
-        "prompts", "providers", "scenarios", "targets", "tests",
+        "prompts", "providers", "scenarios", "tags", "targets", "tests",
     }
 )  # fmt: skip
-_SILENT = frozenset({"tags", "metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
+_SILENT = frozenset({"metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
 """Keys that change no result, and those that are refused elsewhere."""
 _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
 """How keys begin that only hold YAML anchors or what references name."""
@@ -210,6 +210,7 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
         "gates",
         "nunjucksFilters",
         "options",
+        "tags",
     ):
         if content.get(name) is not None:
             merged.settings[name] = ConfigPart(content[name], place.child(name), config.path.parent)
