@@ -181,7 +181,8 @@ def test_every_hint_to_install_an_extra_names_one_that_exists() -> None:
     sources = [path.read_text("utf-8") for path in (ROOT / "geval_cli").rglob("*.py")]
     named = {name for source in sources for name in re.findall(r"install_hint\(['\"]([a-z-]+)", source)}
 
-    assert named == {"compression", "js", "local", "pdf", "server", "socks", "text-metrics", "xlsx"}
+    optional = {"compression", "js", "local", "pdf", "server", "socks", "text-metrics", "trust", "xlsx"}
+    assert named == optional
     assert named <= set(extras)
     assert install_hint("js") == 'in your clone of geval: pip install ".[js]"'
     assert sum("pip install" in source for source in sources) == 1  # the helper's own

@@ -1,0 +1,1 @@
+"""Whether a judge can be trusted: its scores held against people's labels."""
