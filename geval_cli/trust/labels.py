@@ -19,7 +19,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
-from geval_cli.trust.label_rows import read_rows, write_rows
+from geval_cli.trust.label_rows import Row, read_rows, write_rows
 
 Scale = tuple[float, float]
 """The lowest and the highest label."""
@@ -50,6 +50,7 @@ KEYS = (
 _TEXT_KEYS = ("metric", "annotator", "note", "run_id", "output_sha256", "prompt", "provider", "description")
 _NAME_KEYS = ("id", "doc", "system")
 _MOST_SHOWN = 40
+_DIGITS = 12
 _WORDS = {"pass": 1.0, "fail": 0.0}
 _DIGEST = compile_later(r"(?:sha256:)?[0-9a-fA-F]{64}")
 _DIGEST_HINT = "it is the SHA-256 of the output's text in UTF-8, 64 hexadecimal digits"
@@ -108,8 +109,8 @@ class Label(Struct, frozen=True):
 
     @property
     def human(self) -> float:
-        """The mean of the annotators, 0..1."""
-        return math.fsum(self.marks.values()) / len(self.marks)
+        """The mean of the annotators, 0..1; without the last digits, which would break ties."""
+        return round(math.fsum(self.marks.values()) / len(self.marks), _DIGITS)
 
     @property
     def location(self) -> Location | None:
@@ -162,7 +163,19 @@ def read_labels(path: Path) -> LabelFile:
             twice, a label is off its scale, or nothing is labelled.
     """
     problems: list[Problem] = []
-    rows = read_rows(path, problems)
+    return _collected(read_rows(path, problems), problems, path)
+
+
+def labels_from_rows(rows: Iterable[Mapping[str, JsonValue]], name: str = "rows") -> LabelFile:
+    """Return labels from rows as a line of a .jsonl file has them; `name` is what the result calls them.
+
+    Raises:
+        ConfigError: as `read_labels`, without places.
+    """
+    return _collected(((row, SourcePath.nowhere()) for row in rows), [], Path(name))
+
+
+def _collected(rows: Iterable[Row], problems: list[Problem], path: Path) -> LabelFile:
     found = _Collector(problems)
     for row, place in rows:
         found.add(row, place)
@@ -170,9 +183,8 @@ def read_labels(path: Path) -> LabelFile:
         problems.append(_nothing_labelled(path, found.unlabelled))
     if problems:
         raise ConfigError(problems)
-    return LabelFile(
-        str(path), tuple(found.labels.values()), found.scales, found.unlabelled, found.has_scores
-    )
+    labels = tuple(found.labels.values())
+    return LabelFile(str(path), labels, found.scales, found.unlabelled, found.has_scores)
 
 
 def write_labels(path: Path, rows: Iterable[Mapping[str, JsonValue]]) -> None:

@@ -5,15 +5,18 @@ does not say which text it was about, is unmatched: what people said of one text
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.metrics import with_members
-from geval_cli.records import CaseResult, JsonValue, Status
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.source.problems import did_you_mean
 from geval_cli.trust.labels import ItemRef, Label, count_words, output_digest, vars_key
+
+T = TypeVar("T")
 
 _MOST_NAMED = 20
 """Unmatched labels that are reported one by one, each with the nearest id; the others are counted."""
@@ -31,6 +34,8 @@ class JudgedItem(Struct, frozen=True):
         prompt: its id and its label, of which a label may name either; likewise `provider`.
         repeat: counted from 1.
         scores: 0..1 by metric; None where the judge broke.
+        thresholds: by metric, as the run decided with.
+        judges: which model gave the scores, by metric.
     """
 
     id: str
@@ -45,6 +50,8 @@ class JudgedItem(Struct, frozen=True):
     words: int
     scores: Mapping[str, float | None]
     metadata: Mapping[str, JsonValue]
+    thresholds: Mapping[str, float]
+    judges: Mapping[str, str]
 
 
 class Match(Struct, frozen=True):
@@ -88,6 +95,8 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             words=count_words(result.output),
             scores=scores,
             metadata=result.metadata,
+            thresholds=_of_metrics(result, lambda item: item.threshold),
+            judges=_of_metrics(result, lambda item: item.detail.get("judge")),
         )
 
 
@@ -101,6 +110,16 @@ def scores_of(result: CaseResult) -> dict[str, float | None]:
         if assertion.metric is not None and assertion.status is Status.ERROR:
             scores[assertion.metric] = None
     return scores
+
+
+def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | None]) -> dict[str, T]:
+    """Return the first value that the assertions of each metric have."""
+    found: dict[str, T] = {}
+    for assertion, _ in with_members(result.assertions):
+        value = value_of(assertion)
+        if assertion.metric is not None and value is not None:
+            found.setdefault(assertion.metric, value)
+    return found
 
 
 def match_labels(
