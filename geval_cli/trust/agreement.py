@@ -4,6 +4,7 @@ Here labels and scores become numbers, and numbers the record whose JSON the com
 are in `statistics.correlation` and `statistics.agreement`. What the judge could not judge is counted and left out.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.report import RunReport
+from geval_cli.runs.stored import load_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics import agreement as statistics
 from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling, Confusion
@@ -29,6 +32,7 @@ from geval_cli.statistics.correlation import (
     summary_level,
     system_level,
 )
+from geval_cli.store.state import open_runs
 from geval_cli.trust.gates import Gate, GateOutcome
 from geval_cli.trust.labels import Label, LabelFile, Scale, labels_from_rows, read_labels
 from geval_cli.trust.matching import Match, judged_items, match_labels
@@ -183,31 +187,37 @@ class Options(Struct, frozen=True):
 
 def agree(
     labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
-    run: Iterable[CaseResult] | None = None,
+    run: str | RunReport | Iterable[CaseResult] | None = None,
     *,
     options: Options = Options(),  # noqa: B008 - frozen
     require: Sequence[str] = (),
-    run_id: str = "",
     allow_unmatched: bool = False,
+    home: Path | None = None,
 ) -> Agreement:
     """Return how well the judge of a run agrees with people.
 
     Args:
         labels: a file of labels, or its rows.
-        run: the results that were labelled; None when the labels have a `score`.
+        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
+            `score`.
         options: how it is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
-        run_id: of the run; labels that were made for another one and say no `output_sha256` are unmatched.
         allow_unmatched: leave out labels whose output is not in the run.
+        home: where runs are stored, if `run` is an id; None for GEVAL_HOME, or `.geval` here.
 
     Raises:
         ConfigError: a row is broken or unmatched; all problems at once.
-        UsageError: no scores, an unknown cluster, kind of annotators or gate.
+        UsageError: no scores, or an unknown run, cluster, kind of annotators or gate.
     """
+    if isinstance(run, str):
+        with open_runs(home, os.environ) as runs:
+            report = load_report(runs, run)
+            return agree(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
+    run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
     given = labels if isinstance(labels, LabelFile) else _read(labels)
     _check(options)
     gates = [Gate.parse(text) for text in require]
-    pairs, unmatched = _pairs(given, run, run_id=run_id, allow_unmatched=allow_unmatched)
+    pairs, unmatched = _pairs(given, results, run_id=run_id, allow_unmatched=allow_unmatched)
     clustered_by = _assign_clusters(pairs, options.cluster)
     by_metric: dict[str, list[_Pair]] = {}
     for pair in pairs:

@@ -207,7 +207,7 @@ class _Collector:
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
-        self._scale_places: dict[str, Location | None] = {}
+        self._scale_places: dict[str, SourcePath] = {}
         self.labels: dict[_ItemKey, Label] = {}
         self.scales: dict[str, Scale] = {}
         self.unlabelled = 0
@@ -293,14 +293,14 @@ class _Collector:
             return UNIT_SCALE
         metric = str(row.get("metric"))
         if self.scales.setdefault(metric, scale) != scale:
-            first = self._scale_places[metric]
+            first = self._scale_places[metric].value("scale")
             low, high = self.scales[metric]
             where = f" in line {first.line}" if first else ""
             message = f"the scale of `{metric}` is {low:g} to {high:g}{where}, and {scale[0]:g} to {scale[1]:g} here"
             self._report(
                 message, place.value("scale"), "use one scale for a metric, and write it in every row"
             )
-        self._scale_places.setdefault(metric, place.value("scale"))
+        self._scale_places.setdefault(metric, place)
         return scale
 
     def _score(self, row: Mapping[str, JsonValue], place: SourcePath) -> float | None:
@@ -324,9 +324,9 @@ class _Collector:
             )
             return {}
         if row.get("labels"):
-            given = {name: (value, place.value("labels", name)) for name, value in row["labels"].items()}
+            given = {name: (value, place.child("labels", name)) for name, value in row["labels"].items()}
         else:
-            given = {row.get("annotator") or "": (row.get("label"), place.value("label"))}
+            given = {row.get("annotator") or "": (row.get("label"), place.child("label"))}
         marks = {}
         for name, (value, where) in given.items():
             mark = None if value is None else self._mark(value, scale, where, has_scale="scale" in row)
@@ -334,22 +334,23 @@ class _Collector:
                 marks[name] = mark
         return marks
 
-    def _mark(
-        self, value: JsonValue, scale: Scale, place: Location | None, *, has_scale: bool
-    ) -> float | None:
+    def _mark(self, value: JsonValue, scale: Scale, place: SourcePath, *, has_scale: bool) -> float | None:
         low, high = scale
         word = float(value) if isinstance(value, bool) else _word(value)
         if word is not None and scale != UNIT_SCALE:
             hint = "leave out `scale`, or write a number"
-            self._report(f"{_shown(value)} is no label from {low:g} to {high:g}", place, hint)
+            self._report(f"{_shown(value)} is no label from {low:g} to {high:g}", place.value(), hint)
+            return None
         number = _finite(value) if word is None else word
         if number is None:
             hint = "leave it empty where there is none"
-            self._report(f"a label is a number, `pass` or `fail`, found {_shown(value)}", place, hint)
+            self._report(f"a label is a number, `pass` or `fail`, found {_shown(value)}", place.value(), hint)
             return None
         if not low <= number <= high:
             hint = "write a label within it" if has_scale else 'say which scale it is on: "scale": [1, 5]'
-            self._report(f"the label {number:g} is off the scale from {low:g} to {high:g}", place, hint)
+            self._report(
+                f"the label {number:g} is off the scale from {low:g} to {high:g}", place.value(), hint
+            )
             return None
         return (number - low) / (high - low)
 

@@ -138,6 +138,7 @@ ITEM = '"id": "a", "metric": "m"'
             "1:37 the label 6 is off the scale from 1 to 5 | write a",
         ),
         (f'{{{ITEM}, "label": "pass", "scale": [1, 5]}}', '1:37 "pass" is no label from 1 to 5'),
+        (f'{{{ITEM}, "label": false, "scale": [1, 5]}}', "1:37 false is no label from 1 to 5"),
         (f'{{{ITEM}, "label": 1, "scale": [5, 1]}}', "1:49 `scale` must be the lowest and the highest"),
         (f'{{{ITEM}, "label": 1, "scale": 5}}', "1:49 `scale` must be the lowest and the highest"),
         (f'{{{ITEM}, "label": 1, "labels": {{"b": 1}}}}', "1:40 a row has `label` or `labels`, not both"),
