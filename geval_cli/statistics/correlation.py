@@ -53,8 +53,9 @@ def kendall(x: Numbers, y: Numbers) -> float | None:
     """Return Kendall's tau-b; None as for `pearson`."""
     if len(x) < 2 or _is_constant(x) or _is_constant(y):  # noqa: PLR2004
         return None
-    # The p-value is not used, and the exact one takes long for small samples.
-    return float(stats.kendalltau(x, y, method="asymptotic").statistic)
+    # The p-value is not used: the exact one takes long, and the other is not defined for two pairs.
+    method = "asymptotic" if len(x) > 2 else "exact"  # noqa: PLR2004
+    return float(stats.kendalltau(x, y, method=method).statistic)
 
 
 CORRELATIONS: dict[str, Correlation] = {"pearson": pearson, "spearman": spearman, "kendall": kendall}
