@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import GroupedCommand, ServeOptions, ShowOptions, declared
+from geval_cli.cli.options import AgreeOptions, GroupedCommand, ServeOptions, ShowOptions, declared
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -256,6 +256,18 @@ def rm(
 
     age_s = None if older_than is None else parse_age("--older-than", older_than)
     remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(AgreeOptions)
+def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+    """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval agree")
+    from geval_cli.cli.agree import run_agree
+
+    _exit(run_agree(labels, given))
 
 
 cache_commands = typer.Typer(
