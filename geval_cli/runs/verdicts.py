@@ -1,14 +1,16 @@
 """Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import flaky_tests, with_clustered_intervals
+from geval_cli.engine.columns import ColumnSums, baseline_index
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
-from geval_cli.records import CaseResult, GateResult, RunSummary, Status
+from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunSummary, Status
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.suite.gates import Gate
 
@@ -23,10 +25,14 @@ def with_verdicts(
     if not summary.total and prepared.request.allows_empty:
         return summary
     gates, max_errors = gates_of(prepared)
+    baseline = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
-        if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
-            summary = with_clustered_intervals(summary, results())
+        has_clusters = prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1
+        label = None if baseline is None else baseline.label
+        summary = with_columns(
+            summary, prepared.plan.columns, results(), baseline=label, has_clusters=has_clusters
+        )
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)
@@ -42,6 +48,27 @@ def with_verdicts(
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
         summary = replace(summary, gates=unknown)
     return summary
+
+
+def with_columns(
+    summary: RunSummary,
+    columns: tuple[Column, ...],
+    results: Iterable[CaseResult],
+    *,
+    baseline: JsonValue,
+    has_clusters: bool,
+) -> RunSummary:
+    """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
+
+    `results` come test by test and are gone through once; `baseline` is what the config says.
+    """
+    sums = ColumnSums(columns, baseline_index(columns, baseline))
+    passing = sums.passing(results)
+    if has_clusters:
+        summary = with_clustered_intervals(summary, passing)
+    else:
+        deque(passing, maxlen=0)
+    return replace(summary, columns=sums.summaries())
 
 
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:

@@ -35,7 +35,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import Baseline, OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
@@ -175,6 +175,7 @@ def read_suite(
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
     parts = suite_parts(filled, rows, reading.files, overrides.vars)
+    rest = _check_rest(fields, reading)
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -190,10 +191,11 @@ def read_suite(
         digest=digest_of(parts),
         parts=parts,
         snapshot=mask_config(raw),
-        description=_check_rest(fields, reading),
+        description=rest.description if rest else None,
         derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
         access=reading.files.access,
+        baseline=_baseline(rest, fields),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -257,13 +259,18 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
-def _check_rest(fields: Fields, reading: LoadContext) -> str | None:
-    """Check the keys that need no reader of their own; gives the description."""
-    names = ("description", "dialect", "schema_uri")
+def _baseline(rest: SuiteSpec | None, fields: Fields) -> Baseline | None:
+    if rest is None or rest.baseline is None:
+        return None
+    return Baseline(rest.baseline, fields.child("baseline"))
+
+
+def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
+    """Return the keys that need no reader of their own, checked."""
+    names = ("description", "dialect", "schema_uri", "baseline")
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
-    spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
-    return spec.description if spec else None
+    return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:

@@ -100,6 +100,11 @@ class SuiteSpec(Spec):
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
     )
+    baseline: str | None = Field(
+        None,
+        description="The column that every other one is compared with: the label of a prompt or provider that only it"
+        " has, or both with ` x ` between them. Without it, the first.",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
     )

@@ -11,6 +11,7 @@ from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
@@ -31,6 +32,13 @@ class TestSource(Protocol):
 
 
 TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """The column that a config's others are compared with, by its label; `place` is where the label stands."""
+
+    label: str
+    place: SourcePath
 
 
 class SuiteOverrides(msgspec.Struct, frozen=True):
@@ -54,6 +62,7 @@ class Suite:
         warnings: problems that do not stop a run.
         rules: of its dialect.
         access: what may be read, run and reached for it.
+        baseline: None stands for the first column.
     """
 
     path: Path
@@ -73,6 +82,7 @@ class Suite:
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
+    baseline: Baseline | None = None
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

@@ -124,8 +124,8 @@ def _is_own_schema(key: str, entry: JsonValue) -> bool:
 
 _READ = frozenset(
     {
-        "$schema", "assertionTemplates", "commandLineOptions", "defaultTest", "derivedMetrics", "description",
-        "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
+        "$schema", "assertionTemplates", "baseline", "commandLineOptions", "defaultTest", "derivedMetrics",
+        "description", "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
         "prompts", "providers", "scenarios", "targets", "tests",
     }
 )  # fmt: skip
@@ -206,6 +206,7 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
         "outputPath",
         "derivedMetrics",
         "gates",
+        "baseline",
         "nunjucksFilters",
         "options",
     ):
