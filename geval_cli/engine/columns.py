@@ -4,7 +4,6 @@ Results come test by test, as the store gives them. Of one test at a time the sc
 handful of sums, so memory does not grow with the number of tests.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, fsum
@@ -106,7 +105,7 @@ def check_baseline(plan: Plan) -> Iterator[Problem]:
     labels = column_labels(columns)
     if found:
         message = f"`baseline: {baseline.label}` stands for {len(found):,} columns, and must stand for one"
-        hint = f"write one of their labels, such as `{labels[found[0]]}`"
+        hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
         labels = [labels[index] for index in found]
     else:
         names = {*labels, *(name for column in columns for name in _names_of(column) if name)}
@@ -319,11 +318,12 @@ def _differences(tests: dict[_Row, PairedTest | None]) -> dict[_Row, Difference]
     """Return the differences of all rows; p-values are adjusted for those of which there are two tests or more."""
     found = {row: test for row, test in tests.items() if test is not None}
     decidable = {row: test for row, test in found.items() if test.clusters > 1}
-    values = [test.p for test in decidable.values()]
-    ranked = sorted(values)
+    adjusted = holm([test.p for test in decidable.values()])
+    # Those that are shown already leave the level to the others.
+    undecided = max(sum(p > SIGNIFICANCE for p in adjusted), 1)
     differences = {
-        row: _difference(test, adjusted, strictness=len(ranked) - bisect_left(ranked, test.p))
-        for (row, test), adjusted in zip(decidable.items(), holm(values), strict=True)
+        row: _difference(test, p, strictness=undecided)
+        for (row, test), p in zip(decidable.items(), adjusted, strict=True)
     }
     # Of a single test nothing can be said about others.
     alone = {row: Difference(Delta(test.delta, None, test.n, 1), None) for row, test in found.items()}
@@ -348,7 +348,8 @@ def _difference(test: PairedTest, adjusted: float, *, strictness: int) -> Differ
 def _needed_tests(test: PairedTest, strictness: int) -> int | None:
     """Return how many tests would decide on a difference as large as this one, with a chance of 80 %.
 
-    Holm's correction wants a p-value `strictness` times as small as one difference alone would, which takes more tests.
+    Holm's correction wants a p-value up to `strictness` times as small as one difference alone would, which takes more
+    tests.
     """
     alone = test.needed_tests(test.delta)
     if alone is None:

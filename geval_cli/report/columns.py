@@ -1,6 +1,6 @@
 """The columns of a run side by side: which prompt or model is better, as far as the tests show."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -148,7 +148,7 @@ def _rounded(count: int) -> int:
 
 
 class _Shape(Struct, frozen=True):
-    """Which figures the table has, and how wide the names of columns may be."""
+    """Which figures the table has, and how wide the names of columns may be; 0 stands for their numbers alone."""
 
     title: int = 60
     has_tokens: bool = True
@@ -163,6 +163,7 @@ class _Shape(Struct, frozen=True):
 
 
 _STEPS: tuple[dict[str, bool | int], ...] = (
+    {},
     {"has_tokens": False},
     {"has_p95": False},
     {"title": 36},
@@ -170,12 +171,14 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
     {"has_reasons": False},
     {"has_counts": False},
     {"has_cost": False},
-    {"title": 26},
+    {"has_latency": False},
+    {"title": 0, "has_latency": True, "has_cost": True},
+    {"has_cost": False},
     {"has_latency": False},
     {"has_errors": False},
     {"has_metrics": False},
 )
-"""What is left out where a terminal is narrow, one after another until the table fits."""
+"""The changes of the shape where a terminal is narrow, one after another until the table fits."""
 
 
 def print_columns(report: RunReport, console: Console) -> None:
@@ -185,73 +188,79 @@ def print_columns(report: RunReport, console: Console) -> None:
         return
     signs = signs_of(console)
     titles = [column_title(column, report.columns, signs) for column in report.columns]
-    shape = _whole_shape(columns)
-    for step in ({}, *_STEPS):
+    shape = _Shape()
+    for step in _STEPS:
         shape = replace(shape, **step)
         rows = _rows(columns, titles, shape)
         if _width(rows) <= console.width - 1:
+            _print_legend(titles, shape, console)
             _print_rows(rows, console)
             break
     else:
         _print_blocks(columns, titles, console)
-    if any(cell_len(title) > shape.title for title in titles):
-        for number, title in enumerate(titles, start=1):
-            console.print(Text(f" [{number}] {one_line(title, console.width - 6)}", style="dim"))
-        console.print()
     _print_differences(columns, console)
 
 
-def _whole_shape(columns: Sequence[ColumnSummary]) -> _Shape:
-    """Return the shape with all figures that are there."""
-    return _Shape(
-        has_tokens=any(usage.input_tokens for column in columns for usage in column.usage.values()),
-        has_p95=any(column.latency_ms.p95 is not None for column in columns),
-        has_latency=any(column.latency_ms.median is not None for column in columns),
-        has_cost=any(column.cost_usd != 0 for column in columns),
-    )
+def _print_legend(titles: Sequence[str], shape: _Shape, console: Console) -> None:
+    """Print the names of the columns, where the table has not room for all of them."""
+    if all(cell_len(title) <= shape.title for title in titles):
+        return
+    for number, title in enumerate(titles, start=1):
+        line = Text(f" [{number}] ", style="bold")
+        console.print(line.append(one_line(title, console.width - line.cell_len), style="not bold"))
+    console.print()
 
 
 def _rows(columns: Sequence[ColumnSummary], titles: Sequence[str], shape: _Shape) -> list[tuple[str, ...]]:
     """Return the heading and a row for each column."""
-    metrics = metric_names(columns) if shape.has_metrics else []
-    tries = max((int(k) for column in columns for k in column.pass_at_k), default=0)
-    fields = (
-        (shape.has_counts, ["passed"]),
-        (True, [PASS_RATE + " [95 %]"]),
-        (tries and shape.has_counts, [f"pass@{tries}", f"pass^{tries}"]),
-        (shape.has_metrics, [one_line(name, 20) for name in metrics]),
-        (shape.has_errors, ["errors"]),
-        (shape.has_cost, ["cost"]),
-        (shape.has_latency, ["latency"]),
-        (shape.has_p95, ["p95"]),
-        (shape.has_tokens, ["tokens"]),
-        (True, [f"against [{baseline_number(columns)}]"]),
-    )
-    heading = ("column", *(name for is_shown, names in fields if is_shown for name in names))
-    rows = [heading]
+    fields = _fields(columns, shape)
+    rows = [("column", *(name for name, _ in fields))]
     for number, (column, title) in enumerate(zip(columns, titles, strict=True), start=1):
-        judged = column.passed + column.failed
-        cells = (
-            (shape.has_counts, [f"{column.passed:,} of {judged:,}"]),
-            (True, [share_text(column.pass_rate)]),
-            (
-                tries and shape.has_counts,
-                [_chance(column.pass_at_k, tries), _chance(column.pass_hat_k, tries)],
-            ),
-            (
-                shape.has_metrics,
-                [mean_text(column.metrics.get(name), has_interval=shape.has_intervals) for name in metrics],
-            ),
-            (shape.has_errors, [f"{column.errored:,}"]),
-            (shape.has_cost, [cost_text(column)]),
-            (shape.has_latency, [duration_text(column.latency_ms.median)]),
-            (shape.has_p95, [duration_text(column.latency_ms.p95)]),
-            (shape.has_tokens, [tokens_text(column)]),
-            (True, [verdict_text(column) if shape.has_reasons else verdict_word(column)]),
-        )
-        shown = (cell for is_shown, texts in cells if is_shown for cell in texts)
-        rows.append((f"[{number}] {one_line(title, shape.title)}", *shown))
+        name = f"[{number}] {one_line(title, shape.title)}" if shape.title else f"[{number}]"
+        rows.append((name, *(text(column) for _, text in fields)))
     return rows
+
+
+_Field = tuple[str, Callable[[ColumnSummary], str]]
+"""A column of the table: its heading, and its text for one column of the run."""
+
+
+def _fields(columns: Sequence[ColumnSummary], shape: _Shape) -> list[_Field]:
+    """Return the columns of the table; what no column of the run has, as a cost of local models, is left out."""
+    has_cost = shape.has_cost and any(column.cost_usd != 0 for column in columns)
+    has_latency = any(column.latency_ms.median is not None for column in columns)
+    has_tokens = any(usage.input_tokens for column in columns for usage in column.usage.values())
+    fields: list[tuple[bool, _Field]] = [
+        (shape.has_counts, ("passed", lambda item: f"{item.passed:,} of {item.passed + item.failed:,}")),
+        (True, (f"{PASS_RATE} [95 %]", lambda item: share_text(item.pass_rate))),
+        *((shape.has_counts, field) for field in _chances(columns)),
+        *((shape.has_metrics, _metric(name, shape)) for name in metric_names(columns)),
+        (shape.has_errors, ("errors", lambda item: f"{item.errored:,}")),
+        (has_cost, ("cost", cost_text)),
+        (shape.has_latency and has_latency, ("latency", lambda item: duration_text(item.latency_ms.median))),
+        (shape.has_p95 and has_latency, ("p95", lambda item: duration_text(item.latency_ms.p95))),
+        (shape.has_tokens and has_tokens, ("tokens", tokens_text)),
+        (
+            True,
+            (f"against [{baseline_number(columns)}]", verdict_text if shape.has_reasons else verdict_word),
+        ),
+    ]
+    return [field for is_shown, field in fields if is_shown]
+
+
+def _metric(name: str, shape: _Shape) -> _Field:
+    def text(column: ColumnSummary) -> str:
+        return mean_text(column.metrics.get(name), has_interval=shape.has_intervals)
+
+    return one_line(name, 20), text
+
+
+def _chances(columns: Sequence[ColumnSummary]) -> Iterator[_Field]:
+    """Yield pass@k and pass^k of as many tries as there were repeats; nothing of a run without repeats."""
+    tries = max((int(k) for column in columns for k in column.pass_at_k), default=0)
+    if tries:
+        yield f"pass@{tries}", lambda column: _chance(column.pass_at_k, tries)
+        yield f"pass^{tries}", lambda column: _chance(column.pass_hat_k, tries)
 
 
 def metric_names(columns: Sequence[ColumnSummary]) -> list[str]:
