@@ -24,6 +24,7 @@ class Group(StrEnum):
     RUNNING = "Running"
     CONFIG = "Config"
     SELECTION = "Selection"
+    COMPARING = "Comparing"
     GATES = "Gates"
     RESUMING = "Resuming"
     BUDGET = "Budget"
