@@ -357,7 +357,8 @@ class RunSummary(Struct, frozen=True):
     `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
-    column, in the order of the columns.
+    column, in the order of the columns. `baseline`: the comparison with the run that was named for it, as
+    `geval compare --json` has it; None without one.
     """
 
     total: int = 0
@@ -374,6 +375,7 @@ class RunSummary(Struct, frozen=True):
     flaky_count: int = 0
     derived: Mapping[str, float | None] = field(default_factory=dict)
     derived_by_column: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    baseline: JsonValue = None
 
 
 def to_json(value: Any) -> JsonValue:

@@ -145,7 +145,7 @@ class CompareOptions:
             "--adjust",
             "How p-values are adjusted for all rows: holm or bh.",
             Group.COMPARING,
-            syntax="HOW",
+            syntax="METHOD",
         ),
     ] = "holm"
     home: HomeOption = None

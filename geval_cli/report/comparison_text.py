@@ -6,17 +6,24 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import fixed, format_score
-from geval_cli.records import Status
+from geval_cli.records import JsonValue, Status
 from geval_cli.report.console import is_unicode, print_hanging, print_trimmed
-from geval_cli.report.markdown_file import code_span, markdown_table
+from geval_cli.report.markdown_parts import code_span, markdown_table
 from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import Kind
-from geval_cli.report.run_comparison import ComparedRow, ComparedRun, Delta, Flip, RunComparison
+from geval_cli.report.run_comparison import (
+    ComparedRow,
+    ComparedRun,
+    Delta,
+    Flip,
+    RunComparison,
+    comparison_from_json,
+)
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.statistics.paired import Verdict
 
-_FLIPS_SHOWN = 20
+_FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
 _ROWS_SHOWN = 60
 _WIDE = 120
 """Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
@@ -79,7 +86,6 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
                 print_hanging(
                     Text(f"{row_name(row)}: ", style="dim"), Text(power, style="dim"), console, indent=1
                 )
-    console.print()
 
 
 def _figures(row: ComparedRow) -> tuple[str, str, str]:
@@ -100,7 +106,6 @@ def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, h
         console.print(
             Text(f"  and {plural(len(row.flipped) - most, 'more flipped test')}: see --json", style="dim")
         )
-    console.print()
 
 
 def _flip_text(flip: Flip) -> str:
@@ -222,3 +227,36 @@ def _flips_markdown(row: ComparedRow, *, several: bool) -> list[str]:
     if len(row.flipped) > _FLIPS_SHOWN:
         lines.append(f"- and {len(row.flipped) - _FLIPS_SHOWN:,} more")
     return [*lines, ""]
+
+
+def print_baseline(comparison: JsonValue, console: Console) -> None:
+    """Print the comparison in a run's summary; nothing for a run without a baseline."""
+    if comparison is None:
+        return
+    found = baseline_of(comparison)
+    if isinstance(found, str):
+        console.print()
+        print_hanging(Text("baseline  ", style="dim"), Text(found, style="yellow"), console, indent=1)
+        return
+    print_comparison(found, console, most_flips=_FLIPS_BESIDE)
+
+
+def baseline_markdown(comparison: JsonValue) -> str:
+    """Return the comparison in a run's summary as a section of its page; "" without one."""
+    if comparison is None:
+        return ""
+    found = baseline_of(comparison)
+    if isinstance(found, str):
+        return f"- warning: {code_span(found)}\n"
+    return comparison_markdown(found, heading="## Compared with the baseline")
+
+
+def baseline_of(comparison: JsonValue) -> RunComparison | str:
+    """Return the comparison in a run's summary, or why there is none."""
+    try:
+        return comparison_from_json(comparison)
+    except ValueError:
+        said = comparison.get("error") if isinstance(comparison, dict) else None
+        return sanitize(
+            str(said or "the comparison was made by another version of geval: see `geval compare`")
+        )

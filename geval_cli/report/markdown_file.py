@@ -1,8 +1,7 @@
 """`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -10,7 +9,9 @@ from msgspec import Struct, field
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
+from geval_cli.report.markdown_parts import code_span, longest_run, markdown_table
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
@@ -71,6 +72,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
+        baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
         _derived(report),
@@ -248,28 +250,7 @@ def _usage(usage: Usage) -> str:
     return f"{answers}{cached}, {tokens}, {cost}"
 
 
-def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table whose first column is aligned left; a cell may hold anything but markup of its own."""
-    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
-    # A bar ends a cell even inside a code span.
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
-
-
-def code_span(text: str) -> str:
-    """Return a code span that holds `text` whatever it contains."""
-    text = " ".join(text.split())
-    if not text:
-        return ""
-    fence = "`" * (_longest_run(text) + 1)
-    space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{text}{space}{fence}"
-
-
 def _block(text: str) -> str:
     lines = clipped_lines(text, line_count=_TEXT_LINES, character_count=_TEXT_CHARACTERS) or ["(empty)"]
-    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
+    fence = "`" * max(3, longest_run("\n".join(lines)) + 1)
     return "\n".join([f"\n{fence}text", *lines, fence])
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)

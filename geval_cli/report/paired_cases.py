@@ -3,7 +3,6 @@
 Of the earlier run only scores and verdicts are held; the later one is read case by case.
 """
 
-import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -12,11 +11,12 @@ from msgspec import Struct, field
 
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.records import AssertionResult, CaseResult, Status
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
 from geval_cli.report.matching import TestKey, TestKeys
 from geval_cli.report.report import RunReport
 from geval_cli.statistics.paired import PairedDifferences, PairedTest
 
+_CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 
 
@@ -44,13 +44,13 @@ class Judgement(Struct, frozen=True):
 
     judge: str
     prompt_version: str
-    criterion: bytes
+    criterion: tuple[object, ...]
     criterion_key: str
     rating_key: str
 
 
-class EarlierCase(Struct, frozen=True):
-    """What is kept of a case of the earlier run.
+class ComparedCase(Struct, frozen=True):
+    """The part of a case that is compared.
 
     Attributes:
         statuses: of its assertions, each set followed by its members.
@@ -82,23 +82,23 @@ class EarlierRun:
         self.keys = TestKeys()
         self.metrics: set[str] = set()
         self.cases = self.errored = self.repeats = 0
-        self._found: dict[tuple[TestKey, int, int], EarlierCase] = {}
+        self._found: dict[tuple[TestKey, int, int], ComparedCase] = {}
         shared: dict[Judgement, Judgement] = {}
         for result in report.results():
             key = self.keys.key(result.test_index, result.description, result.vars)
-            self._found[key, result.repeat_index, result.column] = _kept(result, shared)
+            self._found[key, result.repeat_index, result.column] = compared_case(result, shared)
             self.metrics.update(result.named_scores)
             self.cases += 1
             self.errored += result.status is Status.ERROR
             self.repeats = max(self.repeats, result.repeat_index + 1)
 
-    def partner(self, key: TestKey, repeat_index: int, column: int | None) -> EarlierCase | None:
+    def partner(self, key: TestKey, repeat_index: int, column: int | None) -> ComparedCase | None:
         """Return the case of an equal test in this repeat and column."""
         return None if column is None else self._found.get((key, repeat_index, column))
 
     def pairs(
         self, results: Iterable[CaseResult], partners: Mapping[int, int]
-    ) -> Iterator[tuple[EarlierCase, CaseResult]]:
+    ) -> Iterator[tuple[ComparedCase, CaseResult]]:
         """Yield the cases of a later run that have a partner; `partners` are the earlier columns by the later ones."""
         keys = TestKeys()
         for result in results:
@@ -136,7 +136,7 @@ class PairedSample(Struct):
         return len(set(self.clusters)) == len(self.clusters)
 
 
-def values_of(measure: Measure, before: EarlierCase, after: CaseResult) -> tuple[float, float] | None:
+def values_of(measure: Measure, before: ComparedCase, after: ComparedCase) -> tuple[float, float] | None:
     """Return both values of a pair; None unless both were judged."""
     match measure.kind:
         case Kind.PASS_RATE:
@@ -150,15 +150,15 @@ def values_of(measure: Measure, before: EarlierCase, after: CaseResult) -> tuple
     return None if earlier is None or later is None else (earlier, later)
 
 
-def is_same_rating(measure: Measure, before: EarlierCase, after: CaseResult) -> bool:
+def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
     """Return whether both values rate equal texts by equal criteria, as far as results say."""
     if measure.kind is Kind.METRIC:
-        old, new = before.judgements.get(measure.name), judgements_of(after).get(measure.name)
+        old, new = before.judgements.get(measure.name), after.judgements.get(measure.name)
         return bool(old and new and old.rating_key and old.rating_key == new.rating_key)
-    return before.rating_keys is not None and before.rating_keys == rating_keys_of(after)
+    return before.rating_keys is not None and before.rating_keys == after.rating_keys
 
 
-def judgements_of(result: CaseResult) -> dict[str, Judgement]:
+def _judgements_of(result: CaseResult) -> dict[str, Judgement]:
     """Return by whom and by what each metric of a case was judged."""
     found: dict[str, Judgement] = {}
     for item, _ in with_members(result.assertions):
@@ -175,7 +175,7 @@ def judgements_of(result: CaseResult) -> dict[str, Judgement]:
     return found
 
 
-def rating_keys_of(result: CaseResult) -> tuple[str, ...] | None:
+def _rating_keys_of(result: CaseResult) -> tuple[str, ...] | None:
     """Return the rating keys of all assertions; None where one has none."""
     keys = [_text(item.detail.get("rating_key")) for item, _ in with_members(result.assertions)]
     return tuple(keys) if keys and all(keys) else None
@@ -183,28 +183,35 @@ def rating_keys_of(result: CaseResult) -> tuple[str, ...] | None:
 
 def _judgement(item: AssertionResult) -> Judgement:
     detail = item.detail
-    said = [detail.get(name) for name in ("dimension", "criteria", "evaluation_steps", "score_range")]
     return Judgement(
         _text(detail.get("judge")),
         _text(detail.get("prompt_version")),
-        hashlib.blake2b(encode_json(said), digest_size=16).digest(),
+        () if "criterion_key" in detail else tuple(_hashable(detail.get(name)) for name in _CRITERION),
         _text(detail.get("criterion_key")),
         _text(detail.get("rating_key")),
     )
+
+
+def _hashable(value: JsonValue) -> object:
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return encode_json(value) if isinstance(value, Mapping) else value
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _kept(result: CaseResult, shared: dict[Judgement, Judgement]) -> EarlierCase:
-    """Return what is kept of a case; judgements that many cases have are `shared`."""
-    judgements = judgements_of(result)
-    return EarlierCase(
+def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None = None) -> ComparedCase:
+    """Return the part of a case that is compared; judgements that many cases have are `shared`."""
+    judgements = _judgements_of(result)
+    if shared is not None:
+        judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}
+    return ComparedCase(
         result.status,
         result.score,
-        dict(result.named_scores),
+        result.named_scores,
         tuple(item.status for item, _ in with_members(result.assertions)),
-        {name: shared.setdefault(item, item) for name, item in judgements.items()},
-        rating_keys_of(result),
+        judgements,
+        _rating_keys_of(result),
     )

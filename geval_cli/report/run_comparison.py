@@ -14,6 +14,7 @@ from geval_cli.report.matching import (
     ColumnMatch,
     ColumnPair,
     MatchedBy,
+    TestKey,
     TestKeys,
     column_label,
     match_columns,
@@ -22,13 +23,13 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import (
     PASS_RATE,
     SCORE,
-    EarlierCase,
+    ComparedCase,
     EarlierRun,
     Kind,
     Measure,
     PairedSample,
+    compared_case,
     is_same_rating,
-    judgements_of,
     values_of,
 )
 from geval_cli.report.report import RunReport
@@ -181,7 +182,7 @@ def compare(
         _side(a, len(earlier.keys.all()), earlier.cases, earlier.errored),
         _side(b, len(comparing.keys.all()), comparing.cases, comparing.errored),
     )
-    _require_kinship(len(paired), *sides)
+    require_kinship(earlier.keys.all(), comparing.keys.all(), (a.name, b.name))
     if not comparing.rows:
         hint = "name columns that belong together with --column OLD=NEW"
         raise UsageError("the two runs have no column in common", hint=hint)
@@ -234,16 +235,16 @@ class _Comparing:
         before = self.earlier.partner(key, result.repeat_index, self._partners.get(result.column))
         if before is None:
             return
-        cluster = self._cluster_of(result)
+        cluster, after = self._cluster_of(result), compared_case(result)
         metrics = [Measure(Kind.METRIC, name) for name in result.named_scores if name in before.named_scores]
         for measure in (PASS_RATE, SCORE, *metrics):
             row = self.rows.setdefault((result.column, measure), _Row())
-            values = values_of(measure, before, result)
+            values = values_of(measure, before, after)
             if values is not None:
-                row.sample.add(cluster, values, same=is_same_rating(measure, before, result))
+                row.sample.add(cluster, values, same=is_same_rating(measure, before, after))
                 if measure is PASS_RATE and values[0] != values[1]:
                     row.flipped.append(_flip(before, result))
-        self._note_judges(before, result)
+        self._note_judges(before, after)
 
     def _cluster_of(self, result: CaseResult) -> int:
         if self._cluster is None:
@@ -254,11 +255,9 @@ class _Comparing:
         name = ("test", str(result.test_index)) if value is None else ("value", str(value))
         return self._clusters.setdefault(name, len(self._clusters))
 
-    def _note_judges(self, before: EarlierCase, result: CaseResult) -> None:
+    def _note_judges(self, before: ComparedCase, after: ComparedCase) -> None:
         """Count the cases in which a metric was judged in another way."""
-        if not before.judgements:
-            return
-        for name, new in judgements_of(result).items():
+        for name, new in after.judgements.items():
             old = before.judgements.get(name)
             if old is None:
                 continue
@@ -281,22 +280,26 @@ def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
     return ComparedRun(run.id, named.name, run.config_path, run.started_at, tests, cases, errored)
 
 
-def _require_kinship(paired: int, a: ComparedRun, b: ComparedRun) -> None:
-    smaller = min(a.tests, b.tests)
-    if paired and paired >= LEAST_SHARE * smaller:
-        return
-    message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
+    """Check that the tests of two runs are by and large the same.
+
+    Raises:
+        UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
+    """
+    smaller, paired = min(len(a), len(b)), len(a & b)
     if not smaller:
-        message = f"there is nothing to compare: {a.name if not a.tests else b.name} has no results"
-    hint = "tests match when description and variables are equal; at least half of the smaller suite must"
-    raise UsageError(message, hint=hint)
+        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
+    if paired < LEAST_SHARE * smaller:
+        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
+        raise UsageError(message, hint=hint)
 
 
 def _verb(count: int) -> str:
     return "matches" if count == 1 else "match"
 
 
-def _flip(before: EarlierCase, after: CaseResult) -> Flip:
+def _flip(before: ComparedCase, after: CaseResult) -> Flip:
     later = [item for item, _ in with_members(after.assertions)]
     flipped = None
     if len(later) == len(before.statuses):

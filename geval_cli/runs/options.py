@@ -331,6 +331,10 @@ class RunOptions:
             is_text=True,
         ),
     ] = None
+    baseline: Annotated[
+        str | None,
+        Option("--baseline", "Compare with this run or results file.", Group.GATES, syntax="RUN"),
+    ] = None
     max_errors: Annotated[
         int | None,
         Option("--max-errors", "With gates: how many cases may error. [0]", Group.GATES, minimum=0),

@@ -1,25 +1,49 @@
 """Runs by name: stored ones, and files that `geval run -o` wrote, read result by result."""
 
-from collections.abc import Iterator, Mapping
+import codecs
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TypeVar
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json
-from geval_cli.records import CaseResult, Column, JsonValue, RunRecord, RunStatus, RunSummary
+from geval_cli.records import (
+    CaseResult,
+    Column,
+    JsonValue,
+    ProviderRef,
+    RenderedPrompt,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+)
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.store.record_text import read_case_result
 from geval_cli.store.runs import RunStore
 
 _ENDINGS = (".json", ".jsonl")
-_RESULTS = '"results": ['
+_RESULTS = b'"results": ['
 """The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+T = TypeVar("T")
 _HINT = "name a file that `geval run -o FILE` wrote, or a run of `geval list`"
+
+
+class _Place(Struct):
+    """The column of a result."""
+
+    column: int
+    prompt: RenderedPrompt
+    provider: ProviderRef
+
+
+_PLACES = msgspec.json.Decoder(_Place)
 
 
 def named_report(name: str, runs: RunStore, *, folder: Path | None = None) -> RunReport:
@@ -49,24 +73,25 @@ def read_results_file(path: Path) -> RunReport:
     """
     run, summary = _head_of(path)
     if not run.columns:
-        columns = {
-            item.column: Column(item.column, item.prompt.label, item.provider.label)
-            for item in results_in(path)
-        }
-        run = replace(run, columns=tuple(columns[index] for index in sorted(columns)))
+        run = replace(run, columns=_columns_in(path))
     return RunReport(run, summary, lambda: results_in(path), is_stored=False)
 
 
 def results_in(path: Path) -> Iterator[CaseResult]:
     """Yield the results of a file in their order; the errors of `read_results_file`."""
+    yield from _read(path, read_case_result)
+
+
+def _read(path: Path, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield what `decode` makes of each result of a file."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with _opened(path) as file:
             if path.suffix.lower() == ".jsonl":
-                yield from (read_case_result(line) for line in file if line.strip())
+                yield from (decode(line) for line in file if line.strip())
             elif _skip_head(file) is not None:
-                yield from _listed_results(file)
+                yield from map(decode, _listed_results(file))
             else:
-                yield from map(_result, _whole(path)["results"])
+                yield from (decode(encode_json(item)) for item in _whole(path)["results"])
     except OSError as error:
         raise _cannot_read(path, error) from error
     except _UNREADABLE as error:
@@ -79,9 +104,9 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         if path.suffix.lower() == ".jsonl":
             with path.open("rb"):
                 return RunRecord("", RunStatus.COMPLETED, "", None, None, "", "", "", None), RunSummary()
-        with path.open(encoding="utf-8-sig") as file:
+        with _opened(path) as file:
             head = _skip_head(file)
-        data = _whole(path) if head is None else decode_json(f"{head}{_RESULTS}]}}")
+        data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
         return run_record_from_json(data["run"]), run_summary_from_json(data["summary"])
     except OSError as error:
         raise _cannot_read(path, error) from error
@@ -89,17 +114,34 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
 
 
-def _skip_head(file: TextIO) -> str | None:
+def _columns_in(path: Path) -> tuple[Column, ...]:
+    """Return the columns of a .jsonl file's results, of which only they are read."""
+    found: dict[int, Column] = {}
+    for item in _read(path, _PLACES.decode):
+        if item.column not in found:
+            found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
+    return tuple(found[index] for index in sorted(found))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Return a file to be read from its first letter: other programs put a mark of the encoding before it."""
+    file = path.open("rb")
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    return file
+
+
+def _skip_head(file: BinaryIO) -> bytes | None:
     """Return what stands before the results, and leave the file at the first of them; None where no line says so."""
-    lines: list[str] = []
+    lines: list[bytes] = []
     for line in file:
-        if line.rstrip("\n") == _RESULTS:
-            return "".join(lines)
+        if line.rstrip(b"\r\n") == _RESULTS:
+            return b"".join(lines)
         lines.append(line)
     return None
 
 
-def _listed_results(file: TextIO) -> Iterator[CaseResult]:
+def _listed_results(file: BinaryIO) -> Iterator[bytes]:
     """Yield the results that stand in a line each, up to the end of their list.
 
     Raises:
@@ -107,21 +149,17 @@ def _listed_results(file: TextIO) -> Iterator[CaseResult]:
     """
     for line in file:
         text = line.rstrip()
-        if text == "]":
+        if text == b"]":
             return
-        yield read_case_result(text.removesuffix(","))
+        yield text.removesuffix(b",")
     raise ValueError("the list of results has no end")
 
 
 def _whole(path: Path) -> Mapping[str, JsonValue]:
-    data = decode_json(path.read_text(encoding="utf-8-sig"))
+    data = decode_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     if not isinstance(data, dict):
         raise TypeError("no mapping")
     return data
-
-
-def _result(data: JsonValue) -> CaseResult:
-    return read_case_result(encode_json(data).decode())
 
 
 def _cannot_read(path: Path, error: OSError) -> UsageError:

@@ -1,6 +1,6 @@
 """Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -8,15 +8,20 @@ from geval_cli.engine.aggregate import flaky_tests, with_clustered_intervals
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
-from geval_cli.records import CaseResult, GateResult, RunSummary, Status
+from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
+from geval_cli.runs.baseline import Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.suite.gates import Gate
 
 
 def with_verdicts(
-    summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
+    summary: RunSummary,
+    prepared: PreparedRun,
+    results: Callable[[], Iterator[CaseResult]],
+    run: RunRecord,
+    baseline: Baseline | None = None,
 ) -> RunSummary:
-    """Return `summary` with the run's gates, its flaky tests, and its derived metrics for each column.
+    """Return `summary` with the run's gates, its flaky tests, its derived metrics for each column, and its comparison.
 
     The results are gone through again for each of these.
     """
@@ -36,12 +41,30 @@ def with_verdicts(
             )
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+            summary = replace(summary, gates=_judged(gates, max_errors, results, (run, baseline)))
+        if baseline is not None:
+            summary = replace(summary, baseline=compared_with(baseline, run, results))
     # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
         summary = replace(summary, gates=unknown)
     return summary
+
+
+def _judged(
+    gates: Sequence[Gate],
+    max_errors: int | None,
+    results: Callable[[], Iterator[CaseResult]],
+    against: tuple[RunRecord, Baseline | None],
+) -> tuple[GateResult, ...]:
+    """Return the results of all gates in their order, those on differences from the baseline among them."""
+    run, baseline = against
+    differences = [gate for gate in gates if gate.needs_baseline]
+    found = judge_differences(differences, baseline, results(), run.columns)
+    others = [gate for gate in gates if not gate.needs_baseline]
+    judged = iter(judge_gates(others, results(), max_errors=max_errors))
+    in_order = [found[gate.text] if gate.needs_baseline else next(judged) for gate in gates]
+    return (*in_order, *judged)
 
 
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:

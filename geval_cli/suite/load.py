@@ -187,6 +187,7 @@ def read_suite(
         gates=read_gates(fields.values["gates"], fields.child("gates"), reading)
         if "gates" in fields.values
         else (),
+        baseline=_text(fields.values.get("baseline")),
         digest=digest_of(parts),
         parts=parts,
         snapshot=mask_config(raw),
@@ -259,11 +260,15 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
 
 def _check_rest(fields: Fields, reading: LoadContext) -> str | None:
     """Check the keys that need no reader of their own; gives the description."""
-    names = ("description", "dialect", "schema_uri")
+    names = ("baseline", "description", "dialect", "schema_uri")
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
     spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
     return spec.description if spec else None
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:

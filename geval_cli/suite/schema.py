@@ -96,6 +96,11 @@ class SuiteSpec(Spec):
         validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
         description="Numbers computed from the sums of metrics: a list of {name, value}.",
     )
+    baseline: str | None = Field(
+        None,
+        min_length=1,
+        description="What results are compared with: a column's label, else a run or a results file.",
+    )
     gates: Any = Field(
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",

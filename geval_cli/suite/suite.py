@@ -53,6 +53,7 @@ class Suite:
         snapshot: the config as data, before env values are put in; what the run record keeps.
         warnings: problems that do not stop a run.
         rules: of its dialect.
+        baseline: what results are compared with, as written.
         access: what may be read, run and reached for it.
     """
 
@@ -69,6 +70,7 @@ class Suite:
     warnings: tuple[Problem, ...] = ()
     rules: DialectRules = DEFAULT_RULES
     gates: tuple[Gate, ...] = ()
+    baseline: str | None = None
     derived_metrics: tuple[DerivedMetric, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
