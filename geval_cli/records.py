@@ -452,7 +452,8 @@ class RunSummary(Struct, frozen=True):
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
     column, in the order of the columns. `columns`: the figures of each column, in their order; empty while the run goes
-    on.
+    on. `baseline`: the comparison with the run that was named for it, as `geval compare --json` has it; None without
+    one.
     """
 
     total: int = 0
@@ -470,6 +471,7 @@ class RunSummary(Struct, frozen=True):
     derived: Mapping[str, float | None] = field(default_factory=dict)
     derived_by_column: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     columns: tuple[ColumnSummary, ...] = ()
+    baseline: JsonValue = None
 
 
 def to_json(value: Any) -> JsonValue:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
+from geval_cli.cli.options import CompareOptions, GroupedCommand, ServeOptions, declared
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -208,6 +208,15 @@ def show(
     from geval_cli.cli.runs import show_run
 
     show_run(given.home, run, outputs=tuple(output or ()), verbose=verbose)
+
+
+@app.command(cls=GroupedCommand)
+@declared(CompareOptions)
+def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
+    """Compare two runs: what became better or worse, and whether chance explains it."""
+    from geval_cli.cli.compare import compare_runs
+
+    compare_runs(earlier, later, given)
 
 
 cache_commands = typer.Typer(

@@ -59,7 +59,14 @@ ConfigFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or `latest`.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, its beginning, `latest` or `latest~1`.")
+]
+EarlierRunName = Annotated[
+    str,
+    typer.Argument(metavar="A", help="The earlier run: its id, `latest~1`, or a .json or .jsonl file of -o."),
+]
+LaterRunName = Annotated[str, typer.Argument(metavar="B", help="The later run, likewise.")]
 ReportFiles = Annotated[
     list[Path] | None,
     typer.Option(
@@ -109,6 +116,39 @@ class ServeOptions:
         bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
     ] = False
     opens_browser: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `geval compare`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", "Write it to a file: .json, .md; repeatable.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    prints_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    columns: Annotated[
+        tuple[str, ...],
+        Option("--column", "Compare these two columns; repeatable.", Group.COMPARING, syntax="OLD=NEW"),
+    ] = ()
+    cluster: Annotated[
+        str | None,
+        Option("--cluster", "Tests with equal metadata KEY count as one.", Group.COMPARING, syntax="KEY"),
+    ] = None
+    detect: Annotated[
+        float,
+        Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
+    ] = 0.05
+    adjust: Annotated[
+        str,
+        Option(
+            "--adjust",
+            "How p-values are adjusted for all rows: holm or bh.",
+            Group.COMPARING,
+            syntax="METHOD",
+        ),
+    ] = "holm"
+    home: HomeOption = None
 
 
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,7 +10,6 @@ from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.outcome import CheckContext, JudgeDefaults, judges_of
 from geval_cli.assertions.registry import check_assertion
 from geval_cli.assertions.test_case import TestCase
-from geval_cli.engine.columns import check_baseline
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
@@ -127,8 +126,7 @@ def check_plan(
     """Go through all tests once and collect their problems, of which at most `MAX_PROBLEMS` are listed.
 
     Without `is_complete`, parts of the suite are missing because they have problems of their own, and nothing is
-    said about what seems to be absent. With `is_filtered`, what a gate or the baseline lacks may be in what was left
-    out: a warning.
+    said about what seems to be absent. With `is_filtered`, what a gate lacks may be in what was left out: a warning.
     """
     findings, judges = _Findings(), _Judges(defaults)
     of_suite = (*check_prompts(plan.suite.prompts), *check_formulas(plan.suite.derived_metrics))
@@ -167,8 +165,7 @@ def check_plan(
         (
             *findings.all(),
             *asked.problems(),
-            *(_softened(subjects.problems(), is_filtered=is_filtered) if count and is_complete else ()),
-            *(_softened(check_baseline(plan), is_filtered=is_filtered) if is_complete else ()),
+            *(_of_gates(subjects, is_filtered=is_filtered) if count and is_complete else ()),
         ),
         count,
         tuple(judges.found.values()),
@@ -212,9 +209,8 @@ def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judge
             yield Problem(message, spec.place.value("type"), "add another prompt or provider")
 
 
-def _softened(problems: Iterable[Problem], *, is_filtered: bool) -> Iterator[Problem]:
-    """Yield problems about what is absent, as warnings where it may be in what a filter left out."""
-    for problem in problems:
+def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:
+    for problem in subjects.problems():
         yield dataclasses.replace(problem, severity=Severity.WARNING) if is_filtered else problem
 
 

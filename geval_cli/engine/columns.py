@@ -4,7 +4,7 @@ Results come test by test, as the store gives them. Of one test at a time the sc
 handful of sums, so memory does not grow with the number of tests.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, fsum
 from statistics import NormalDist
@@ -12,8 +12,7 @@ from statistics import NormalDist
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import metric_scores
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.aggregate import metric_scores, with_clustered_intervals
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
 from geval_cli.records import (
@@ -24,9 +23,11 @@ from geval_cli.records import (
     ColumnSummary,
     Delta,
     Difference,
+    JsonValue,
     Latency,
     MetricStat,
     Role,
+    RunSummary,
     Stat,
     Status,
     Usage,
@@ -36,6 +37,7 @@ from geval_cli.statistics.intervals import ClusteredMean, RunningMean
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedDifferences, PairedTest, holm
 from geval_cli.statistics.quantiles import Quantiles
 from geval_cli.statistics.repeats import mean_share, pass_at_k, pass_hat_k
+from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Numbers of tries whose chances are computed, beside the number of repeats itself."""
@@ -85,7 +87,7 @@ def _names_of(column: Column) -> set[str]:
     return {column.prompt_label, column.provider_label, *both}
 
 
-def baseline_index(columns: Sequence[Column], name: object) -> int:
+def baseline_index(columns: Sequence[Column], name: JsonValue) -> int:
     """Return the column with which the others are compared: the only one that `name` stands for, else the first."""
     found = columns_named(columns, name) if isinstance(name, str) else []
     return found[0] if len(found) == 1 else 0
@@ -94,24 +96,22 @@ def baseline_index(columns: Sequence[Column], name: object) -> int:
 _LABELS_LISTED = 12
 
 
-def check_baseline(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem unless the config's `baseline` stands for one column of the run."""
-    baseline, columns = plan.suite.baseline, plan.columns
-    if baseline is None:
-        return
-    found = columns_named(columns, baseline.label)
+def check_baseline(baseline: BaselineName, columns: Sequence[Column]) -> Iterator[Problem]:
+    """Yield a problem unless the config's `baseline` stands for one of the run's `columns`."""
+    found = columns_named(columns, baseline.name)
     if len(found) == 1:
         return
     labels = column_labels(columns)
     if found:
-        message = f"`baseline: {baseline.label}` stands for {len(found):,} columns, and must stand for one"
+        message = f"`baseline: {baseline.name}` stands for {len(found):,} columns, and must stand for one"
         hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
         labels = [labels[index] for index in found]
     else:
         names = {*labels, *(name for column in columns for name in _names_of(column) if name)}
-        near = did_you_mean(baseline.label, sorted(names))
-        message = f"no prompt, provider or pair of both is called `{baseline.label}`"
-        hint = f"did you mean `{near}`?" if near else "write the label of the column to compare with"
+        near = did_you_mean(baseline.name, sorted(names))
+        message = f"no prompt, provider or pair of both is called `{baseline.name}`"
+        other = "write the label of a column, a run's id, `latest` or a results file"
+        hint = f"did you mean `{near}`?" if near else other
     more = f", and {len(labels) - _LABELS_LISTED:,} more" if len(labels) > _LABELS_LISTED else ""
     listed = ", ".join(f"`{label}`" for label in labels[:_LABELS_LISTED])
     yield Problem(message, baseline.place.value(), hint, (f"columns: {listed}{more}",))
@@ -187,6 +187,27 @@ class ColumnSums(Struct):
                     pairs = self._pairs.setdefault((column, name), PairedDifferences())
                     old, new = before.means[name], after.means[name]
                     pairs.add(test, old, new, same=before.is_same(after, name))
+
+
+def with_columns(
+    summary: RunSummary,
+    columns: tuple[Column, ...],
+    results: Iterable[CaseResult],
+    *,
+    baseline: JsonValue,
+    has_clusters: bool,
+) -> RunSummary:
+    """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
+
+    `results` come test by test and are gone through once; `baseline` is what the config says.
+    """
+    sums = ColumnSums(columns, baseline_index(columns, baseline))
+    passing = sums.passing(results)
+    if has_clusters:
+        summary = with_clustered_intervals(summary, passing)
+    else:
+        deque(passing, maxlen=0)
+    return replace(summary, columns=sums.summaries())
 
 
 class _TestSums(Struct):

@@ -1,6 +1,5 @@
 """`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,7 +37,9 @@ from geval_cli.report.columns import (
     tokens_text,
     verdict_word,
 )
+from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
+from geval_cli.report.markdown_parts import code_span, longest_run, markdown_table
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.safe_file import SafeFile
@@ -99,6 +100,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
+        baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
         _derived(report),
@@ -150,14 +152,14 @@ def _between(bounds: tuple[float, float]) -> str:
 def _gates(summary: RunSummary) -> str:
     rows = [
         (
-            _code(sanitize(gate.gate)),
+            code_span(sanitize(gate.gate)),
             gate_value(gate),
             f"{_MARKS[gate.status]} {gate.status.value}",
             gate.note,
         )
         for gate in summary.gates
     ]
-    return _table(("gate", "actual", "status", "note"), rows) if rows else ""
+    return markdown_table(("gate", "actual", "status", "note"), rows) if rows else ""
 
 
 def _columns(report: RunReport, picked: _Picked) -> str:
@@ -167,14 +169,14 @@ def _columns(report: RunReport, picked: _Picked) -> str:
     header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
     figures = report.summary.columns
     if len(figures) != len(rows):  # a run under way has none yet
-        return _table(header, rows)
+        return markdown_table(header, rows)
     metrics = metric_names(figures)
-    names = [_code(one_line(name, 40)) for name in metrics]
+    names = [code_span(one_line(name, 40)) for name in metrics]
     whole = [
         (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
         for row, column in zip(rows, figures, strict=True)
     ]
-    table = _table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
+    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
     return f"{table}{_differences(report)}"
 
 
@@ -193,8 +195,8 @@ def _differences(report: RunReport) -> str:
     """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
     rows = [
         (
-            _code(suite_name(column)),
-            name if name == PASS_RATE else _code(one_line(name, 40)),
+            code_span(suite_name(column)),
+            name if name == PASS_RATE else code_span(one_line(name, 40)),
             signed(item.delta.value or 0.0),
             interval_of(item),
             p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
@@ -211,7 +213,7 @@ def _differences(report: RunReport) -> str:
     more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
     baseline = report.columns[baseline_number(report.summary.columns) - 1]
     header = (
-        f"against {_code(suite_name(baseline))}",
+        f"against {code_span(suite_name(baseline))}",
         "",
         "difference",
         "95 % interval",
@@ -219,7 +221,7 @@ def _differences(report: RunReport) -> str:
         "MDE",
         "verdict (more tests)",
     )
-    return f"\n{_table(header, rows[:DIFFERENCES_MAX])}{more}"
+    return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
 def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
@@ -228,7 +230,7 @@ def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
         for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
     )
     rate = format_percentage(passed, passed + failed)
-    return (_code(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
+    return (code_span(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -236,7 +238,7 @@ def _metrics(summary: RunSummary) -> str:
         return ""
     rows = [
         (
-            _code(one_line(name, 60)),
+            code_span(one_line(name, 60)),
             "none" if metric.mean is None else format_score(metric.mean),
             "" if metric.interval is None else format_interval(metric.interval),
             f"{metric.n:,}",
@@ -246,18 +248,18 @@ def _metrics(summary: RunSummary) -> str:
     ]
     hidden = len(summary.metrics) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
-    return _table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+    return markdown_table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
 
 
 def _derived(report: RunReport) -> str:
     titles = {column.index: suite_name(column) for column in report.columns}
-    rows = [(_code(name), _code(of), value) for name, of, value in derived_rows(report, titles)]
-    return _table(DERIVED_HEADER, rows) if rows else ""
+    rows = [(code_span(name), code_span(of), value) for name, of, value in derived_rows(report, titles)]
+    return markdown_table(DERIVED_HEADER, rows) if rows else ""
 
 
 def _warnings(report: RunReport) -> str:
     return "".join(
-        f"- warning: {_code(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
+        f"- warning: {code_span(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
     )
 
 
@@ -275,18 +277,18 @@ def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
         parts.append(text)
         used += len(text) + 1
     if left_out:
-        command = _code(f"geval show {report.run.id} -o results.html")
+        command = code_span(f"geval show {report.run.id} -o results.html")
         parts.append(f"{left_out:,} more are not shown here; everything: {command}\n")
     return "\n".join(parts)
 
 
 def _case(result: CaseResult, report: RunReport) -> str:
     column = next((item for item in report.columns if item.index == result.column), None)
-    where = f" {_code(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
-    title = f"{_MARKS[result.status]} **{case_number(result)}** {_code(case_title(result, 120))}{where}\n"
+    where = f" {code_span(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
+    title = f"{_MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
     lines = [title]
     if result.error is not None:
-        lines.append(f"- {_code(result.error.type)}: {_code(one_line(result.error.message, 500))}")
+        lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
     lines.extend(_assertion_lines(result.assertions))
     if result.output is not None:
         lines.append(_block(value_text(result.output)))
@@ -296,9 +298,9 @@ def _case(result: CaseResult, report: RunReport) -> str:
 def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in _PROBLEMS:
-            name = _code(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
+            name = code_span(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
-            reason = f": {_code(one_line(said, 700))}" if said else ""
+            reason = f": {code_span(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
         yield from _assertion_lines(item.assertions)
 
@@ -318,7 +320,7 @@ def _foot(report: RunReport) -> str:
         for role, amount in report.summary.usage.items()
         if amount.requests
     ]
-    run = f"run {_code(sanitize(report.run.id))} of {_code(sanitize(report.run.config_path))}"
+    run = f"run {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
     return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
 
 
@@ -330,27 +332,7 @@ def _usage(usage: Usage) -> str:
     return f"{answers}{cached}, {tokens}, {cost}"
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
-    # A bar ends a cell even inside a code span.
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
-
-
-def _code(text: str) -> str:
-    """Return a code span that holds `text` whatever it contains."""
-    text = " ".join(text.split())
-    if not text:
-        return ""
-    fence = "`" * (_longest_run(text) + 1)
-    space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{text}{space}{fence}"
-
-
 def _block(text: str) -> str:
     lines = clipped_lines(text, line_count=_TEXT_LINES, character_count=_TEXT_CHARACTERS) or ["(empty)"]
-    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
+    fence = "`" * max(3, longest_run("\n".join(lines)) + 1)
     return "\n".join([f"\n{fence}text", *lines, fence])
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)

@@ -33,6 +33,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
@@ -75,13 +76,15 @@ async def run_evaluation(
 
     Raises:
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
+        UsageError: what it is to be compared with cannot be read, or is unrelated; nothing was asked.
+        ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
     events, notices = EventStream(), Notices()
     tally = Tally() if resumed is None else resumed.kept
     spending = Spending() if resumed is None else Spending(dict(tally.usage), resumed.carried)
     run, started = begun_run(prepared, resumed), time.monotonic()
     recording = Recording(state.runs, run, origin_of(prepared), is_resumed=resumed is not None)
-    await _begin(recording, run, state, prepared)
+    baseline = await _begin(recording, run, state, prepared)
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, budget))
     # Holds when an error ends the block below.
@@ -115,7 +118,7 @@ async def run_evaluation(
         await asyncio.gather(running, return_exceptions=True)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
         summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
-        summary = await _concluded(run, summary, recording, prepared)
+        summary = await _concluded(run, summary, recording, prepared, baseline)
     run = _with_store_trouble(run, recording)
     listen(RunFinished(run, summary))
     return RunReport(
@@ -128,15 +131,19 @@ async def run_evaluation(
     )
 
 
-async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
-    """Store the run as it begins.
+async def _begin(
+    recording: Recording, run: RunRecord, state: State, prepared: PreparedRun
+) -> Baseline | None:
+    """Store the run as it begins, and return what it is to be compared with.
 
     Raises:
         StoreError: its results could not be stored, and it may cost money.
+        UsageError, ConfigError: what it is to be compared with is not good for that.
     """
+    baseline = await asyncio.to_thread(open_baseline, prepared, state.runs)
     if not asks_for_money(prepared):
         await recording.begin(run)
-        return
+        return baseline
     failure = state.no_room or await _lack_of_room(state)
     if failure is None:
         await recording.begin(run)
@@ -147,6 +154,7 @@ async def _begin(recording: Recording, run: RunRecord, state: State, prepared: P
             path=failure.path,
             hint=failure.hint,
         ) from failure
+    return baseline
 
 
 async def _lack_of_room(state: State) -> StoreError | None:
@@ -183,11 +191,15 @@ def _what_changed(error: ConfigError) -> str:
 
 
 async def _concluded(
-    run: RunRecord, summary: RunSummary, recording: Recording, prepared: PreparedRun
+    run: RunRecord,
+    summary: RunSummary,
+    recording: Recording,
+    prepared: PreparedRun,
+    baseline: Baseline | None,
 ) -> RunSummary:
     """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
     await recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results)
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, recording.results, run, baseline)
     await recording.finish(run, summary)
     return summary
 

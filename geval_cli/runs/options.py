@@ -24,6 +24,7 @@ class Group(StrEnum):
     RUNNING = "Running"
     CONFIG = "Config"
     SELECTION = "Selection"
+    COMPARING = "Comparing"
     GATES = "Gates"
     RESUMING = "Resuming"
     BUDGET = "Budget"
@@ -329,6 +330,10 @@ class RunOptions:
             syntax="SHARE",
             is_text=True,
         ),
+    ] = None
+    baseline: Annotated[
+        str | None,
+        Option("--baseline", "Compare with this run or results file.", Group.GATES, syntax="RUN"),
     ] = None
     max_errors: Annotated[
         int | None,

@@ -18,6 +18,7 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
@@ -69,6 +70,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request.max_cost),
+        *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
     ]
     if checked.checks_nothing and not opened.problems:
         problems.append(_NOTHING_CHECKED)

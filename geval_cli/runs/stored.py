@@ -5,13 +5,13 @@ from itertools import islice
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.columns import with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
 from geval_cli.metrics import with_members
 from geval_cli.records import JsonValue, RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.report import RunReport
 from geval_cli.runs.spending import combined, larger
-from geval_cli.runs.verdicts import with_columns
 from geval_cli.store.record_text import metrics_of_run
 from geval_cli.store.runs import RunOrigin, RunStore
 

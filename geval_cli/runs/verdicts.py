@@ -1,35 +1,39 @@
 """Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import flaky_tests, with_clustered_intervals
-from geval_cli.engine.columns import ColumnSums, baseline_index
+from geval_cli.engine.aggregate import flaky_tests
+from geval_cli.engine.columns import with_columns
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
-from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunSummary, Status
+from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
+from geval_cli.runs.baseline import Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.suite.gates import Gate
 
 
 def with_verdicts(
-    summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
+    summary: RunSummary,
+    prepared: PreparedRun,
+    results: Callable[[], Iterator[CaseResult]],
+    run: RunRecord,
+    baseline: Baseline | None = None,
 ) -> RunSummary:
-    """Return `summary` with the run's gates, its flaky tests, and its derived metrics for each column.
+    """Return `summary` with the run's gates, its flaky tests, the figures of its columns, and its comparison.
 
     The results are gone through again for each of these.
     """
     if not summary.total and prepared.request.allows_empty:
         return summary
     gates, max_errors = gates_of(prepared)
-    baseline = prepared.suite.baseline
+    named = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         has_clusters = prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1
-        label = None if baseline is None else baseline.label
+        label = None if named is None else named.name
         summary = with_columns(
             summary, prepared.plan.columns, results(), baseline=label, has_clusters=has_clusters
         )
@@ -42,7 +46,9 @@ def with_verdicts(
             )
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+            summary = replace(summary, gates=_judged(gates, max_errors, results, (run, baseline)))
+        if baseline is not None:
+            summary = replace(summary, baseline=compared_with(baseline, run, results))
     # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
@@ -50,25 +56,20 @@ def with_verdicts(
     return summary
 
 
-def with_columns(
-    summary: RunSummary,
-    columns: tuple[Column, ...],
-    results: Iterable[CaseResult],
-    *,
-    baseline: JsonValue,
-    has_clusters: bool,
-) -> RunSummary:
-    """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
-
-    `results` come test by test and are gone through once; `baseline` is what the config says.
-    """
-    sums = ColumnSums(columns, baseline_index(columns, baseline))
-    passing = sums.passing(results)
-    if has_clusters:
-        summary = with_clustered_intervals(summary, passing)
-    else:
-        deque(passing, maxlen=0)
-    return replace(summary, columns=sums.summaries())
+def _judged(
+    gates: Sequence[Gate],
+    max_errors: int | None,
+    results: Callable[[], Iterator[CaseResult]],
+    against: tuple[RunRecord, Baseline | None],
+) -> tuple[GateResult, ...]:
+    """Return the results of all gates in their order, those on differences from the baseline among them."""
+    run, baseline = against
+    differences = [gate for gate in gates if gate.needs_baseline]
+    found = judge_differences(differences, baseline, results(), run.columns)
+    others = [gate for gate in gates if not gate.needs_baseline]
+    judged = iter(judge_gates(others, results(), max_errors=max_errors))
+    in_order = [found[gate.text] if gate.needs_baseline else next(judged) for gate in gates]
+    return (*in_order, *judged)
 
 
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:

@@ -33,6 +33,7 @@ from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"
+_MOST_DIGITS = 9
 
 # What is no JSON, or not the JSON that this version writes.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -49,6 +50,7 @@ _INSERT_RESULT = """
     DO UPDATE SET case_id = excluded.case_id, status = excluded.status, result = excluded.result
 """
 _SELECT_RUNS = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT ?"
+_SELECT_NTH = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT 1 OFFSET ?"
 _SELECT_BY_PREFIX = """
     SELECT record, summary FROM runs, (SELECT ? AS wanted) WHERE substr(id, 1, length(wanted)) = wanted
     ORDER BY id = wanted DESC, sequence DESC LIMIT 2
@@ -238,18 +240,22 @@ class RunStore:
         return self._select_runs(_SELECT_RUNS, limit)
 
     def find(self, name: str) -> StoredRun:
-        """Return the run with this id, or whose id alone begins so; "latest" is the one that was begun last.
+        """Return the run with this id, or whose id alone begins so.
+
+        "latest" is the run that was begun last, "latest~1" the one before it.
 
         Raises:
             UsageError: there is none, or more than one.
             StoreError: the database cannot be read.
         """
         hint = "`geval list` shows the runs that are stored here"
-        if name == LATEST:
-            latest = self.runs(1)
-            if not latest:
-                raise UsageError("no run is stored here yet", hint="`geval run CONFIG` makes one")
-            return latest[0]
+        if (back := _runs_back(name)) is not None:
+            found = self._select_runs(_SELECT_NTH, back)
+            if found:
+                return found[0]
+            if self.runs(1):
+                raise UsageError(f"there is no run `{name}`: fewer are stored", hint=hint)
+            raise UsageError("no run is stored here yet", hint="`geval run CONFIG` makes one")
         found = self._select_runs(_SELECT_BY_PREFIX, name) if name else []
         if not found:
             raise UsageError(f"there is no run `{name}`", hint=hint)
@@ -334,6 +340,15 @@ class RunStore:
             path=str(path),
             hint="read it with the version that wrote it, or choose another place with --home",
         )
+
+
+def _runs_back(name: str) -> int | None:
+    """Return how many runs before the latest `latest~N` means; None when a name is not of this form."""
+    if name == LATEST:
+        return 0
+    word, _, count = name.partition("~")
+    is_number = count.isascii() and count.isdigit() and len(count) <= _MOST_DIGITS
+    return int(count) if word == LATEST and is_number else None
 
 
 def _dump(record: RunRecord | RunSummary | CaseResult) -> str:

@@ -35,7 +35,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import Baseline, OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
@@ -259,10 +259,10 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
-def _baseline(rest: SuiteSpec | None, fields: Fields) -> Baseline | None:
+def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
     if rest is None or rest.baseline is None:
         return None
-    return Baseline(rest.baseline, fields.child("baseline"))
+    return BaselineName(rest.baseline, fields.child("baseline"))
 
 
 def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:

@@ -34,10 +34,10 @@ class TestSource(Protocol):
 TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
 
 
-class Baseline(msgspec.Struct, frozen=True):
-    """The column that a config's others are compared with, by its label; `place` is where the label stands."""
+class BaselineName(msgspec.Struct, frozen=True):
+    """The `baseline` of a config: the label of a column, else a run or a results file; `place` is where it stands."""
 
-    label: str
+    name: str
     place: SourcePath
 
 
@@ -62,7 +62,7 @@ class Suite:
         warnings: problems that do not stop a run.
         rules: of its dialect.
         access: what may be read, run and reached for it.
-        baseline: None stands for the first column.
+        baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
     """
 
     path: Path
@@ -82,7 +82,7 @@ class Suite:
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
-    baseline: Baseline | None = None
+    baseline: BaselineName | None = None
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

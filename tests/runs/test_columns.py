@@ -143,7 +143,7 @@ def problems_of(folder: Path, baseline: Any, **options: Any) -> tuple[Problem, .
         (
             "something else",
             "no prompt, provider or pair of both is called `something else`",
-            "write the label of the column to compare with",
+            "write the label of a column, a run's id, `latest` or a results file",
             LABELS,
         ),
         (
@@ -152,7 +152,6 @@ def problems_of(folder: Path, baseline: Any, **options: Any) -> tuple[Problem, .
             "did you mean `polite x large`?",
             LABELS,
         ),
-        ("", "no prompt, provider or pair of both is called ``", None, LABELS),
         (
             "polite",
             "`baseline: polite` stands for 2 columns, and must stand for one",
@@ -180,11 +179,16 @@ def test_a_baseline_that_a_filter_left_out_is_a_warning(tmp_path: Path) -> None:
     assert problem.message == "no prompt, provider or pair of both is called `polite x small`"
 
 
-@pytest.mark.parametrize("baseline", [3, ["polite"], {"label": "polite"}, True])
+@pytest.mark.parametrize("name", ["latest", "latest~2", "20261122-0", "before.json", "results/old.jsonl"])
+def test_what_is_no_column_may_be_a_run(tmp_path: Path, name: str) -> None:
+    assert problems_of(tmp_path, name) == ()
+
+
+@pytest.mark.parametrize("baseline", [3, ["polite"], {"label": "polite"}, True, ""])
 def test_a_baseline_is_text(tmp_path: Path, baseline: Any) -> None:
     (problem,) = problems_of(tmp_path, baseline)
 
-    assert problem.message.startswith("`baseline` must be text, found ")
+    assert problem.message.startswith("`baseline` must be ")
 
 
 @pytest.mark.parametrize("baseline", [3, ["polite"]])

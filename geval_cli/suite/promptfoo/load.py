@@ -27,7 +27,7 @@ from geval_cli.suite.promptfoo.providers import delayed, read_promptfoo_provider
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.promptfoo.tests import PromptfooTests, read_scenarios
-from geval_cli.suite.suite import Baseline, OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.validation import LoadContext
 
 
@@ -242,13 +242,13 @@ def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[Der
     return () if part is None else read_derived_metrics(part.value, part.place, reading)
 
 
-def _baseline(part: ConfigPart | None, reading: LoadContext) -> Baseline | None:
+def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | None:
     if part is None:
         return None
     if isinstance(part.value, str):
-        return Baseline(part.value, part.place)
+        return BaselineName(part.value, part.place)
     message = f"`baseline` must be text, found {describe_value(part.value)}"
-    reading.report(message, part.place.value(), "write the label of a prompt or provider")
+    reading.report(message, part.place.value(), "write the label of a column, or a run")
     return None
 
 
