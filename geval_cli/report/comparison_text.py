@@ -36,6 +36,7 @@ _STYLES = {
 }
 _ADJUSTED = {"holm": "Holm", "bh": "BH"}
 _TENTH, _LEAST_P = 0.1, 0.001
+_DIGITS_SHOWN = 4
 
 
 def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
@@ -158,8 +159,9 @@ def rounded_up(count: int) -> str:
 
 def signed(value: float) -> str:
     """Return a difference with its sign: +0.07, -0.11, 0.00."""
-    text = format_score(abs(value)) if round(abs(value), 2) or not value else fixed(abs(value), 4)
-    return text if not float(text) else f"{'+' if value > 0 else '-'}{text}"
+    size = round(abs(value), _DIGITS_SHOWN)
+    text = format_score(size) if round(size, 2) or not size else fixed(size, _DIGITS_SHOWN)
+    return text if not size else f"{'+' if value > 0 else '-'}{text}"
 
 
 def interval_text(delta: Delta) -> str:
