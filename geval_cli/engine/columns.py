@@ -49,6 +49,8 @@ _NORMAL, _POWER = NormalDist(), 0.8
 
 _Row = tuple[int, str | None]
 """A row of the comparison: the column, and the metric or `_PASS_RATE`."""
+_Means = dict[str | None, float]
+"""A number for each row of a column."""
 _Keys = tuple[str, ...] | None
 
 
@@ -180,13 +182,17 @@ class ColumnSums(Struct):
         test, before = self._test, of_test.get(self.baseline)
         if test is None:
             return
+        old = {} if before is None else before.means()
         for column, after in sorted(of_test.items()):
-            self._figures[column].end_test(after)
-            if before is not None and column != self.baseline:
-                for name in before.means.keys() & after.means.keys():
-                    pairs = self._pairs.setdefault((column, name), PairedDifferences())
-                    old, new = before.means[name], after.means[name]
-                    pairs.add(test, old, new, same=before.is_same(after, name))
+            new = after.means()
+            self._figures[column].end_test(after, new)
+            if before is None or column == self.baseline:
+                continue
+            for name in old.keys() & new.keys():
+                pairs = self._pairs.get((column, name))
+                if pairs is None:
+                    pairs = self._pairs[column, name] = PairedDifferences()
+                pairs.add(test, old[name], new[name], same=before.is_same(after, name))
 
 
 def with_columns(
@@ -226,12 +232,9 @@ class _TestSums(Struct):
             of_metric = [item for item in members if item.metric == name]
             self.keys.setdefault(name, []).append(_rating_keys(of_metric))
 
-    @property
-    def means(self) -> dict[str | None, float]:
-        """The share of repeats that passed, and the mean of each metric; in whatever order they came."""
-        found: dict[str | None, float] = {
-            name: fsum(scores) / len(scores) for name, scores in self.scores.items()
-        }
+    def means(self) -> _Means:
+        """Return the share of repeats that passed, and the mean of each metric."""
+        found: _Means = {name: fsum(scores) / len(scores) for name, scores in self.scores.items()}
         if self.passes:
             found[_PASS_RATE] = sum(self.passes) / len(self.passes)
         return found
@@ -285,9 +288,8 @@ class _Figures(Struct):
         if result.latency_ms and not result.cached and result.error is None:
             self.latencies.add(result.latency_ms)
 
-    def end_test(self, test: _TestSums) -> None:
-        """Take in the repeats of a test as one."""
-        means = test.means
+    def end_test(self, test: _TestSums, means: _Means) -> None:
+        """Take in the repeats of a test as one, and their `means`."""
         for name, scores in test.scores.items():
             metric = self.metrics.setdefault(name, _Metric())
             metric.means.add(means[name])

@@ -184,7 +184,8 @@ _STEPS: tuple[dict[str, bool | int], ...] = (
 def print_columns(report: RunReport, console: Console) -> None:
     """Print the columns side by side, then how far each differs from the baseline; nothing for a single column."""
     columns = report.summary.columns
-    if len(columns) < 2:  # noqa: PLR2004 - one has nothing to be compared with
+    # One has nothing to be compared with.
+    if len(columns) < 2 or not report.summary.total:  # noqa: PLR2004
         return
     signs = signs_of(console)
     titles = [column_title(column, report.columns, signs) for column in report.columns]

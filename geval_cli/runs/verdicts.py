@@ -26,24 +26,21 @@ def with_verdicts(
 
     The results are gone through again for each of these.
     """
+    columns = prepared.plan.columns
     if not summary.total and prepared.request.allows_empty:
-        return summary
+        return with_columns(summary, columns, (), baseline=None, has_clusters=False)
     gates, max_errors = gates_of(prepared)
     named = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
-        has_clusters = prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1
+        has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
         label = None if named is None else named.name
-        summary = with_columns(
-            summary, prepared.plan.columns, results(), baseline=label, has_clusters=has_clusters
-        )
+        summary = with_columns(summary, columns, results(), baseline=label, has_clusters=has_clusters)
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)
         if prepared.suite.derived_metrics:
-            by_column = derive_by_column(
-                prepared.suite.derived_metrics, results(), columns=len(prepared.plan.columns)
-            )
+            by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
             summary = replace(summary, gates=_judged(gates, max_errors, results, (run, baseline)))

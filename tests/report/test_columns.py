@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
-from support.sample_columns import FIGURES, comparison, difference, report_of
+from support.sample_columns import COLUMNS, FIGURES, comparison, difference, report_of
 from support.sample_run import SUMMARY, TerminalStream, console_of, make_report
 
-from geval_cli.records import Column, ColumnComparison, ColumnSummary, Delta, Difference, MetricStat, Stat
+from geval_cli.records import (
+    Column,
+    ColumnComparison,
+    ColumnSummary,
+    Delta,
+    Difference,
+    MetricStat,
+    RunSummary,
+    Stat,
+)
 from geval_cli.report.columns import p_text, print_columns, share_text, signed, verdict_text
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
@@ -54,6 +63,11 @@ def test_one_column_has_no_table_of_columns() -> None:
 
 def test_columns_of_a_run_under_way_are_not_there_yet() -> None:
     assert printed(200, report=report_of(())) == ""
+
+
+def test_a_run_without_cases_has_no_table() -> None:
+    report = make_report(columns=COLUMNS, summary=RunSummary(columns=FIGURES))
+    assert printed(200, report=report) == ""
 
 
 def test_labels_and_metrics_cannot_act_on_the_terminal() -> None:
