@@ -1,6 +1,7 @@
 """A run held against an earlier one: which one that is, the comparison, and gates on the difference."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -84,21 +85,21 @@ def open_baseline(prepared: PreparedRun, runs: RunStore) -> Baseline | None:
 
     Raises:
         UsageError: there is no such run or file, or its tests are not those of the suite.
-        ConfigError: a gate is on a metric that it does not have.
+        ConfigError: a gate is on a metric that it does not have, or the config may not read the file.
         StoreError: stored runs cannot be read.
     """
     request, suite = prepared.request, prepared.suite
     name = baseline_name(request, suite, prepared.plan.columns)
     if name is None:
         return None
-    if request.baseline is None and is_results_file(name):
-        suite.access.require_inside(suite.base_dir / name)
+    if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
+        raise ConfigError([suite.access.outside_problem(Path(name), None)])
     earlier = EarlierRun(named_report(name, runs))
     keys = TestKeys()
     for test in suite.tests:
         keys.key(test.index, test.description, test.vars)
-    # Variables that programs make are known only later; then the comparison itself finds out.
-    if suite.rules.name == "geval" and keys.all():
+    # Where programs may make variables, they are known only later; then the comparison itself finds out.
+    if not suite.rules.tells_programs and keys.all():
         require_kinship(earlier.keys.all(), keys.all(), ("the baseline", THIS_RUN))
     problems = [
         Problem(
