@@ -36,6 +36,8 @@ from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import Suite
 
 THIS_RUN = "this run"
+NO_BASELINE = "none"
+"""The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
 _HINT = (
     "name one with --baseline RUN, or with `baseline:` in the config: a run's id, `latest`, or a results file"
 )
@@ -55,7 +57,7 @@ def baseline_name(request: RunRequest, suite: Suite, columns: Sequence[Column]) 
     only else an earlier run or, relative to the config's folder, a file.
     """
     if request.baseline is not None:
-        return request.baseline
+        return None if request.baseline == NO_BASELINE else request.baseline
     named = suite.baseline
     if named is None:
         return None
@@ -75,7 +77,12 @@ def baseline_problems(
         return
     severity = Severity.ERROR if is_going_to_run else Severity.WARNING
     for gate in suite.gates:
-        if gate.needs_baseline:
+        if not gate.needs_baseline:
+            continue
+        if request.baseline == NO_BASELINE:
+            message = f"the gate `{gate.text}` is left out: there is no baseline"
+            yield Problem(message, gate.place.value(), severity=Severity.WARNING)
+        else:
             message = f"the gate `{gate.text}` needs a baseline, and there is none"
             yield Problem(message, gate.place.value(), _HINT, severity=severity)
 

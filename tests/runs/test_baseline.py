@@ -135,6 +135,16 @@ def test_a_gate_without_a_baseline_is_a_problem(tmp_path: Path) -> None:
     assert warning.message == problem.message
 
 
+def test_a_first_run_leaves_out_what_needs_a_baseline(tmp_path: Path) -> None:
+    gates = ["tone.delta >= 0 vs baseline", "tone.mean >= 0.5"]
+    config = config_of(tmp_path, "new.yaml", ["good"] * 3, gates=gates, baseline="main.json")
+    (warning,) = prepare(RunRequest(config, {}, baseline="none")).warnings
+    assert "is left out: there is no baseline" in warning.message
+    summary, code = summary_of(tmp_path, store_run(config, baseline="none"))
+    assert [gate.gate for gate in summary.gates] == ["tone.mean >= 0.5", "errors <= 0"]
+    assert (summary.baseline, code) == (None, 0)
+
+
 @pytest.mark.parametrize(
     ("keys", "baseline", "message"),
     [
