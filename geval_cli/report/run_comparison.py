@@ -277,7 +277,15 @@ class _Comparing:
 
 def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
     run = named.report.run
-    return ComparedRun(run.id, named.name, run.config_path, run.started_at, tests, cases, errored)
+    return ComparedRun(
+        id=run.id,
+        name=named.name,
+        config_path=run.config_path,
+        started_at=run.started_at,
+        tests=tests,
+        cases=cases,
+        errored=errored,
+    )
 
 
 def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
@@ -349,7 +357,13 @@ def _row(
         dz=test.dz,
     )
     plain = ComparedRow(
-        measure.name, measure.kind, label, test.before, test.after, delta, test.verdict(p_adjusted)
+        metric=measure.name,
+        kind=measure.kind,
+        column=label,
+        a=test.before,
+        b=test.after,
+        delta=delta,
+        verdict=test.verdict(p_adjusted),
     )
     if measure is not PASS_RATE:
         return plain

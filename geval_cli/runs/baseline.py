@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -39,6 +40,8 @@ from geval_cli.suite.suite import Suite
 
 THIS_RUN = "this run"
 _RUN_NAME = compile_later(r"latest(~\d+)?|\d[\da-f-]*")
+NO_BASELINE = "none"
+"""The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
 _HINT = (
     "name one with --baseline RUN, or with `baseline:` in the config: a run's id, `latest`, or a results file"
 )
@@ -58,7 +61,7 @@ def baseline_name(request: RunRequest, suite: Suite, columns: Sequence[Column]) 
     only else an earlier run or, relative to the config's folder, a file.
     """
     if request.baseline is not None:
-        return request.baseline
+        return None if request.baseline == NO_BASELINE else request.baseline
     named = suite.baseline
     if named is None:
         return None
@@ -83,7 +86,12 @@ def baseline_problems(
         return
     severity = Severity.ERROR if is_going_to_run else Severity.WARNING
     for gate in suite.gates:
-        if gate.needs_baseline:
+        if not gate.needs_baseline:
+            continue
+        if request.baseline == NO_BASELINE:
+            message = f"the gate `{gate.text}` is left out: there is no baseline"
+            yield Problem(message, gate.place.value(), severity=Severity.WARNING)
+        else:
             message = f"the gate `{gate.text}` needs a baseline, and there is none"
             yield Problem(message, gate.place.value(), _HINT, severity=severity)
 
@@ -98,21 +106,21 @@ def open_baseline(prepared: PreparedRun, runs: RunStore) -> Baseline | None:
 
     Raises:
         UsageError: there is no such run or file, or its tests are not those of the suite.
-        ConfigError: a gate is on a metric that it does not have.
+        ConfigError: a gate is on a metric that it does not have, or the config may not read the file.
         StoreError: stored runs cannot be read.
     """
     request, suite = prepared.request, prepared.suite
     name = baseline_name(request, suite, prepared.plan.columns)
     if name is None:
         return None
-    if request.baseline is None and is_results_file(name):
-        suite.access.require_inside(suite.base_dir / name)
+    if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
+        raise ConfigError([suite.access.outside_problem(Path(name), None)])
     earlier = EarlierRun(named_report(name, runs))
     keys = TestKeys()
     for test in suite.tests:
         keys.key(test.index, test.description, test.vars)
-    # Variables that programs make are known only later; then the comparison itself finds out.
-    if suite.rules.name == "geval" and keys.all():
+    # Where programs may make variables, they are known only later; then the comparison itself finds out.
+    if not suite.rules.tells_programs and keys.all():
         require_kinship(earlier.keys.all(), keys.all(), ("the baseline", THIS_RUN))
     problems = [
         Problem(

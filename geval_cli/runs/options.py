@@ -333,7 +333,12 @@ class RunOptions:
     ] = None
     baseline: Annotated[
         str | None,
-        Option("--baseline", "Compare with this run or results file.", Group.GATES, syntax="RUN"),
+        Option(
+            "--baseline",
+            "Compare with this run or results file; none: leave it out.",
+            Group.GATES,
+            syntax="RUN",
+        ),
     ] = None
     max_errors: Annotated[
         int | None,

@@ -35,6 +35,20 @@ T = TypeVar("T")
 _HINT = "name a file that `geval run -o FILE` wrote, or a run of `geval list`"
 
 
+_NAMELESS = RunRecord(
+    id="",
+    status=RunStatus.COMPLETED,
+    started_at="",
+    finished_at=None,
+    duration_ms=None,
+    tool_version="",
+    config_path="",
+    config_digest="",
+    config=None,
+)
+"""The run of results without one."""
+
+
 class _Place(Struct):
     """The column of a result."""
 
@@ -103,7 +117,7 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
     try:
         if path.suffix.lower() == ".jsonl":
             with path.open("rb"):
-                return RunRecord("", RunStatus.COMPLETED, "", None, None, "", "", "", None), RunSummary()
+                return _NAMELESS, RunSummary()
         with _opened(path) as file:
             head = _skip_head(file)
         data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")

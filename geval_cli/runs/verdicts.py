@@ -10,7 +10,7 @@ from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
-from geval_cli.runs.baseline import Baseline, compared_with, judge_differences
+from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.suite.gates import Gate
 
@@ -77,6 +77,8 @@ def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
     """
     request = prepared.request
     gates = prepared.suite.gates
+    if request.baseline == NO_BASELINE:
+        gates = tuple(gate for gate in gates if not gate.needs_baseline)
     if request.fail_under is not None:
         gates = (*gates, passed_gate(request.fail_under))
     if request.max_errors is not None:
