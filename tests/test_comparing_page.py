@@ -1,4 +1,4 @@
-"""docs/comparing.md: its commands run, and its gates can be read."""
+"""docs/comparing.md, two runs: its commands run, and its gates can be read."""
 
 import json
 import re
@@ -10,7 +10,11 @@ from support.geval_command import run_geval
 from geval_cli.source.source_map import SourcePath
 from geval_cli.suite.gates import Gate, parse_gate
 
-PAGE = (Path(__file__).parents[1] / "docs/comparing.md").read_text(encoding="utf-8")
+PAGE = (
+    (Path(__file__).parents[1] / "docs/comparing.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## Two runs\n")[2]
+)
 COMMANDS = [
     shlex.split(line)[1:]
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
