@@ -103,10 +103,9 @@ def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, h
         style = "red" if flip.became is Status.FAILED else "green"
         name = Text(f"{flip.was.value} {arrow} {flip.became.value}  ", style=style)
         print_hanging(name, Text(_flip_text(flip)), console, indent=2)
-    if len(row.flipped) > most:
-        console.print(
-            Text(f"  and {plural(len(row.flipped) - most, 'more flipped test')}: see --json", style="dim")
-        )
+    hidden = flip_count(row) - min(most, len(row.flipped))
+    if hidden:
+        console.print(Text(f"  and {plural(hidden, 'more flipped test')}", style="dim"))
 
 
 def _flip_text(flip: Flip) -> str:
@@ -114,6 +113,11 @@ def _flip_text(flip: Flip) -> str:
     if flip.assertion is not None:
         said += f": {one_line(flip.assertion, _NAME_WIDTH)}"
     return f"{said}: {flip.reason}" if flip.reason else said
+
+
+def flip_count(row: ComparedRow) -> int:
+    """Return how many tests flipped; a summary lists only the first of many."""
+    return (row.broken or 0) + (row.fixed or 0)
 
 
 def flips_text(row: ComparedRow) -> str:
@@ -226,8 +230,9 @@ def _flips_markdown(row: ComparedRow, *, several: bool) -> list[str]:
     lines = [f"**{flips_text(row).replace('<', '&lt;')}**{where}", ""]
     for flip in row.flipped[:_FLIPS_SHOWN]:
         lines.append(f"- {flip.was.value} → {flip.became.value}: {code_span(_flip_text(flip))}")
-    if len(row.flipped) > _FLIPS_SHOWN:
-        lines.append(f"- and {len(row.flipped) - _FLIPS_SHOWN:,} more")
+    hidden = flip_count(row) - min(_FLIPS_SHOWN, len(row.flipped))
+    if hidden:
+        lines.append(f"- and {hidden:,} more")
     return [*lines, ""]
 
 
