@@ -27,6 +27,8 @@ _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
 _ROWS_SHOWN = 60
 _WIDE = 120
 """Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
+_NARROW = 76
+"""Below, a row is a sentence: a table would lose its names and numbers."""
 _NAME_WIDTH = 60
 _STYLES = {
     Verdict.BETTER: "green",
@@ -67,6 +69,14 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
 
 
 def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
+    if console.width < _NARROW:
+        for row in rows:
+            change, between, p = _figures(row)
+            means = f"{format_score(row.a)} {arrow} {format_score(row.b)}"
+            parts = (means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value)
+            line = Text(f"{row_name(row)}: {', '.join(parts)}", style=_STYLES[row.verdict])
+            print_hanging(Text(), line, console, indent=1)
+        return
     is_wide = console.width >= _WIDE
     table = plain_table(console)
     table.add_column("", overflow="fold")
@@ -84,9 +94,8 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
     if not is_wide:
         for row in rows:
             if power := power_text(row.delta, found.detect):
-                print_hanging(
-                    Text(f"{row_name(row)}: ", style="dim"), Text(power, style="dim"), console, indent=1
-                )
+                line = Text(f"{row_name(row)}: {power}", style="dim")
+                print_hanging(Text(), line, console, indent=1)
 
 
 def _figures(row: ComparedRow) -> tuple[str, str, str]:

@@ -351,13 +351,29 @@ def test_a_comparison_of_another_version_is_no_crash() -> None:
     assert baseline_of({"kind": "compare", "error": "the suites are unrelated"}) == "the suites are unrelated"
 
 
+def two_columns() -> RunComparison:
+    columns = (Column(0, "Answer politely: {{ question }}", "small"), Column(1, "p", "large"))
+    runs = []
+    for name, seed in (("A", 1), ("B", 2)):
+        numbers = random.Random(seed)
+        metric = "the-answer-is-right-and-names-its-sources"
+        cases = [
+            case(test, {metric: numbers.choice([0.0, 0.5, 1.0])}, column=column)
+            for test in range(20)
+            for column in columns
+        ]
+        runs.append(named(name, cases, columns=columns))
+    return compare(*runs, ComparisonOptions(adjust="bh"))
+
+
 PICTURES: dict[str, Callable[[], RunComparison]] = {
     "regression": lambda: compared(*waver(60, 0.5)),
+    "columns": two_columns,
     "undecided": lambda: compared(*waver(40, 0.0, seed=3)),
 }
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures(name: str, width: int, check_expected: Callable[[str, str], None]) -> None:
     stream = io.StringIO()

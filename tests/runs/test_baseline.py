@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored_runs import store_run
+from support.stored_runs import store_judged_run, store_run
 
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.records import RunSummary, Status
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.output import write_results_file
-from geval_cli.report.run_comparison import comparison_from_json
+from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, compare, comparison_from_json
 from geval_cli.runs.baseline import open_baseline
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
@@ -197,6 +197,20 @@ def test_a_resumed_run_is_not_its_own_baseline(tmp_path: Path, main_run: str) ->
         assert open_baseline(prepared, runs, "another") is not None
         with pytest.raises(UsageError, match="is the run itself"):
             open_baseline(prepared, runs, main_run)
+
+
+def test_runs_of_a_real_judge_are_comparable_unless_it_is_another(tmp_path: Path) -> None:
+    first, second = store_judged_run(tmp_path), store_judged_run(tmp_path)
+    (tmp_path / "other.json").write_bytes((tmp_path / "judge.json").read_bytes())
+    config = tmp_path / "judged.json"
+    config.write_text(config.read_text("utf-8").replace("judge.json", "other.json"), encoding="utf-8")
+    third = store_run(config)
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        a, b, c = (NamedRun(run_id, load_report(runs, run_id)) for run_id in (first, second, third))
+        again, another = (compare(a, later, ComparisonOptions()) for later in (b, c))
+    assert again.warnings == ()
+    assert another.warnings == ("not comparable: another judge in coherence",)
+    assert "left out as errors: 2 of 6 cases in A, 2 of 6 cases in B" in again.notes
 
 
 def test_a_summary_lists_the_first_of_many_flipped_tests(tmp_path: Path) -> None:
