@@ -62,10 +62,12 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
         _print_rows([row for row in shown if row.column == column], found, console, arrow)
     if len(found.rows) > len(shown):
         console.print(Text(f" and {plural(len(found.rows) - len(shown), 'more row')}", style="dim"))
-    for row in found.rows:
-        if row.kind is Kind.PASS_RATE and row.flipped:
+    room = most_flips
+    for row in shown:
+        if row.flipped:
             console.print()
-            _print_flips(row, console, arrow, most_flips, has_columns=len(found.columns) > 1)
+            _print_flips(row, console, arrow, room, has_columns=len(found.columns) > 1)
+            room -= min(room, len(row.flipped))
 
 
 def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
@@ -223,9 +225,11 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     lines += ["", markdown_table(header, rows)]
     if len(found.rows) > len(rows):
         lines.append(f"and {plural(len(found.rows) - len(rows), 'more row')}\n")
-    for row in found.rows:
+    room = _FLIPS_SHOWN
+    for row in found.rows[:_ROWS_SHOWN]:
         if row.flipped:
-            lines += _flips_markdown(row, several=several)
+            lines += _flips_markdown(row, room, several=several)
+            room -= min(room, len(row.flipped))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -234,12 +238,12 @@ def _remarks(found: RunComparison) -> Iterable[tuple[str, str]]:
     yield from (("note", text) for text in found.notes)
 
 
-def _flips_markdown(row: ComparedRow, *, several: bool) -> list[str]:
+def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:
     where = f" {code_span(one_line(row.column, _NAME_WIDTH))}" if several else ""
     lines = [f"**{flips_text(row).replace('<', '&lt;')}**{where}", ""]
-    for flip in row.flipped[:_FLIPS_SHOWN]:
+    for flip in row.flipped[:room]:
         lines.append(f"- {flip.was.value} → {flip.became.value}: {code_span(_flip_text(flip))}")
-    hidden = flip_count(row) - min(_FLIPS_SHOWN, len(row.flipped))
+    hidden = flip_count(row) - min(room, len(row.flipped))
     if hidden:
         lines.append(f"- and {hidden:,} more")
     return [*lines, ""]

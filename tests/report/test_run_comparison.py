@@ -388,6 +388,28 @@ def test_markdown(check_expected: Callable[[str, str], None]) -> None:
     check_expected("compare.md", comparison_markdown(PICTURES["regression"]()))
 
 
+def test_many_columns_and_flips_leave_a_short_page() -> None:
+    columns = tuple(Column(index, "p" * 100, f"model {index}") for index in range(80))
+    before, after = (
+        [
+            case(test, {"m": score}, column=column, reason="no " * 400)
+            for test in range(5)
+            for column in columns
+        ]
+        for score in (1.0, 0.0)
+    )
+    found = compare(
+        named("A", before, columns=columns), named("B", after, columns=columns), ComparisonOptions()
+    )
+    stream = io.StringIO()
+    print_comparison(found, console_of(stream, 100))
+
+    assert len(found.rows) == 240
+    assert len(comparison_markdown(found)) < 30_000
+    assert stream.getvalue().count("passed → failed") == 20
+    assert "and 180 more rows" in stream.getvalue()
+
+
 def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:
     hostile = "\x1b[31m<img src=x> `|` @all\n# big"
     before = [case(test, {"m": 1.0}) for test in range(3)]
