@@ -9,9 +9,8 @@ from msgspec import Struct, field
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import case_number, case_title
 
 ANNOTATIONS_MAX = 10
 """As many of each kind as GitHub shows for one step."""

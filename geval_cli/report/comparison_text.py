@@ -27,6 +27,8 @@ _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
 _ROWS_SHOWN = 60
 _WIDE = 120
 """Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
+_NARROW = 76
+"""Below, a row is a sentence: a table would lose its names and numbers."""
 _NAME_WIDTH = 60
 _STYLES = {
     Verdict.BETTER: "green",
@@ -60,13 +62,23 @@ def print_comparison(found: RunComparison, console: Console, *, most_flips: int 
         _print_rows([row for row in shown if row.column == column], found, console, arrow)
     if len(found.rows) > len(shown):
         console.print(Text(f" and {plural(len(found.rows) - len(shown), 'more row')}", style="dim"))
-    for row in found.rows:
-        if row.kind is Kind.PASS_RATE and row.flipped:
+    room = most_flips
+    for row in shown:
+        if row.flipped:
             console.print()
-            _print_flips(row, console, arrow, most_flips, has_columns=len(found.columns) > 1)
+            _print_flips(row, console, arrow, room, has_columns=len(found.columns) > 1)
+            room -= min(room, len(row.flipped))
 
 
 def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
+    if console.width < _NARROW:
+        for row in rows:
+            change, between, p = _figures(row)
+            means = f"{format_score(row.a)} {arrow} {format_score(row.b)}"
+            parts = (means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value)
+            line = Text(f"{row_name(row)}: {', '.join(parts)}", style=_STYLES[row.verdict])
+            print_hanging(Text(), line, console, indent=1)
+        return
     is_wide = console.width >= _WIDE
     table = plain_table(console)
     table.add_column("", overflow="fold")
@@ -84,9 +96,8 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
     if not is_wide:
         for row in rows:
             if power := power_text(row.delta, found.detect):
-                print_hanging(
-                    Text(f"{row_name(row)}: ", style="dim"), Text(power, style="dim"), console, indent=1
-                )
+                line = Text(f"{row_name(row)}: {power}", style="dim")
+                print_hanging(Text(), line, console, indent=1)
 
 
 def _figures(row: ComparedRow) -> tuple[str, str, str]:
@@ -103,10 +114,9 @@ def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, h
         style = "red" if flip.became is Status.FAILED else "green"
         name = Text(f"{flip.was.value} {arrow} {flip.became.value}  ", style=style)
         print_hanging(name, Text(_flip_text(flip)), console, indent=2)
-    if len(row.flipped) > most:
-        console.print(
-            Text(f"  and {plural(len(row.flipped) - most, 'more flipped test')}: see --json", style="dim")
-        )
+    hidden = flip_count(row) - min(most, len(row.flipped))
+    if hidden:
+        console.print(Text(f"  and {plural(hidden, 'more flipped test')}", style="dim"))
 
 
 def _flip_text(flip: Flip) -> str:
@@ -114,6 +124,11 @@ def _flip_text(flip: Flip) -> str:
     if flip.assertion is not None:
         said += f": {one_line(flip.assertion, _NAME_WIDTH)}"
     return f"{said}: {flip.reason}" if flip.reason else said
+
+
+def flip_count(row: ComparedRow) -> int:
+    """Return how many tests flipped; a summary lists only the first of many."""
+    return (row.broken or 0) + (row.fixed or 0)
 
 
 def flips_text(row: ComparedRow) -> str:
@@ -210,9 +225,11 @@ def comparison_markdown(found: RunComparison, *, heading: str = "# geval: compar
     lines += ["", markdown_table(header, rows)]
     if len(found.rows) > len(rows):
         lines.append(f"and {plural(len(found.rows) - len(rows), 'more row')}\n")
-    for row in found.rows:
+    room = _FLIPS_SHOWN
+    for row in found.rows[:_ROWS_SHOWN]:
         if row.flipped:
-            lines += _flips_markdown(row, several=several)
+            lines += _flips_markdown(row, room, several=several)
+            room -= min(room, len(row.flipped))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -221,13 +238,14 @@ def _remarks(found: RunComparison) -> Iterable[tuple[str, str]]:
     yield from (("note", text) for text in found.notes)
 
 
-def _flips_markdown(row: ComparedRow, *, several: bool) -> list[str]:
+def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:
     where = f" {code_span(one_line(row.column, _NAME_WIDTH))}" if several else ""
     lines = [f"**{flips_text(row).replace('<', '&lt;')}**{where}", ""]
-    for flip in row.flipped[:_FLIPS_SHOWN]:
+    for flip in row.flipped[:room]:
         lines.append(f"- {flip.was.value} → {flip.became.value}: {code_span(_flip_text(flip))}")
-    if len(row.flipped) > _FLIPS_SHOWN:
-        lines.append(f"- and {len(row.flipped) - _FLIPS_SHOWN:,} more")
+    hidden = flip_count(row) - min(room, len(row.flipped))
+    if hidden:
+        lines.append(f"- and {hidden:,} more")
     return [*lines, ""]
 
 

@@ -32,9 +32,8 @@ from geval_cli.report.paired_cases import (
     is_same_rating,
     values_of,
 )
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.verdict import case_number, case_title
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import PairedTest, Verdict, benjamini_hochberg, holm, mcnemar_mid_p
 

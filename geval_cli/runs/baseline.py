@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.engine.columns import check_baseline, columns_named
 from geval_cli.engine.gates import is_tagged
@@ -40,6 +41,8 @@ from geval_cli.suite.suite import Suite
 
 THIS_RUN = "this run"
 _RUN_NAME = compile_later(r"latest(~\d+)?|\d[\da-f-]*")
+_FLIPS_KEPT = 100
+"""A summary is read whenever runs are listed; `geval compare` tells of all flipped tests."""
 NO_BASELINE = "none"
 """The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
 _HINT = (
@@ -101,11 +104,11 @@ def _may_be_a_run(name: str) -> bool:
     return is_results_file(name) or _RUN_NAME.fullmatch(name) is not None
 
 
-def open_baseline(prepared: PreparedRun, runs: RunStore) -> Baseline | None:
-    """Return the run that a prepared run is to be compared with; None without one.
+def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baseline | None:
+    """Return the run that a prepared run, whose id is `run_id`, is to be compared with; None without one.
 
     Raises:
-        UsageError: there is no such run or file, or its tests are not those of the suite.
+        UsageError: there is no such run or file, it is the run itself, or its tests are not those of the suite.
         ConfigError: a gate is on a metric that it does not have, or the config may not read the file.
         StoreError: stored runs cannot be read.
     """
@@ -115,7 +118,11 @@ def open_baseline(prepared: PreparedRun, runs: RunStore) -> Baseline | None:
         return None
     if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
         raise ConfigError([suite.access.outside_problem(Path(name), None)])
-    earlier = EarlierRun(named_report(name, runs))
+    report = named_report(name, runs)
+    if report.run.id == run_id:
+        hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"
+        raise UsageError(f"the baseline {name} is the run itself", hint=hint)
+    earlier = EarlierRun(report)
     keys = TestKeys()
     for test in suite.tests:
         keys.key(test.index, test.description, test.vars)
@@ -143,7 +150,9 @@ def compared_with(
     earlier = NamedRun(baseline.name, baseline.earlier.report)
     later = NamedRun(THIS_RUN, RunReport(run, RunSummary(), results))
     try:
-        return comparison_to_json(compare(earlier, later, ComparisonOptions(), baseline.earlier))
+        found = compare(earlier, later, ComparisonOptions(), baseline.earlier)
+        rows = tuple(replace(row, flipped=row.flipped[:_FLIPS_KEPT]) for row in found.rows)
+        return comparison_to_json(replace(found, rows=rows))
     except UsageError as error:
         return {"kind": "compare", "error": error.message}
 

@@ -140,7 +140,7 @@ async def _begin(
         StoreError: its results could not be stored, and it may cost money.
         UsageError, ConfigError: what it is to be compared with is not good for that.
     """
-    baseline = await asyncio.to_thread(open_baseline, prepared, state.runs)
+    baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     if not asks_for_money(prepared):
         await recording.begin(run)
         return baseline

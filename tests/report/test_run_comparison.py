@@ -351,13 +351,29 @@ def test_a_comparison_of_another_version_is_no_crash() -> None:
     assert baseline_of({"kind": "compare", "error": "the suites are unrelated"}) == "the suites are unrelated"
 
 
+def two_columns() -> RunComparison:
+    columns = (Column(0, "Answer politely: {{ question }}", "small"), Column(1, "p", "large"))
+    runs = []
+    for name, seed in (("A", 1), ("B", 2)):
+        numbers = random.Random(seed)
+        metric = "the-answer-is-right-and-names-its-sources"
+        cases = [
+            case(test, {metric: numbers.choice([0.0, 0.5, 1.0])}, column=column)
+            for test in range(20)
+            for column in columns
+        ]
+        runs.append(named(name, cases, columns=columns))
+    return compare(*runs, ComparisonOptions(adjust="bh"))
+
+
 PICTURES: dict[str, Callable[[], RunComparison]] = {
     "regression": lambda: compared(*waver(60, 0.5)),
+    "columns": two_columns,
     "undecided": lambda: compared(*waver(40, 0.0, seed=3)),
 }
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures(name: str, width: int, check_expected: Callable[[str, str], None]) -> None:
     stream = io.StringIO()
@@ -370,6 +386,28 @@ def test_pictures(name: str, width: int, check_expected: Callable[[str, str], No
 
 def test_markdown(check_expected: Callable[[str, str], None]) -> None:
     check_expected("compare.md", comparison_markdown(PICTURES["regression"]()))
+
+
+def test_many_columns_and_flips_leave_a_short_page() -> None:
+    columns = tuple(Column(index, "p" * 100, f"model {index}") for index in range(80))
+    before, after = (
+        [
+            case(test, {"m": score}, column=column, reason="no " * 400)
+            for test in range(5)
+            for column in columns
+        ]
+        for score in (1.0, 0.0)
+    )
+    found = compare(
+        named("A", before, columns=columns), named("B", after, columns=columns), ComparisonOptions()
+    )
+    stream = io.StringIO()
+    print_comparison(found, console_of(stream, 100))
+
+    assert len(found.rows) == 240
+    assert len(comparison_markdown(found)) < 30_000
+    assert stream.getvalue().count("passed → failed") == 20
+    assert "and 180 more rows" in stream.getvalue()
 
 
 def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stored_runs import store_run
+from support.stored_runs import store_judged_run, store_run
 
 from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.records import RunSummary, Status
+from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.output import write_results_file
-from geval_cli.report.run_comparison import comparison_from_json
+from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, compare, comparison_from_json
+from geval_cli.runs.baseline import open_baseline
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import exit_code, load_report
@@ -186,6 +188,39 @@ def test_a_metric_that_the_baseline_lacks_is_a_problem_of_the_gate(tmp_path: Pat
     assert "has no score of `style`" in problem.message
     assert problem.hint == "its metrics: tone"
     assert problem.location is not None
+
+
+def test_a_resumed_run_is_not_its_own_baseline(tmp_path: Path, main_run: str) -> None:
+    config = config_of(tmp_path, "new.yaml", ["good"] * 60)
+    prepared = prepare(RunRequest(config, {}, baseline="latest"))
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        assert open_baseline(prepared, runs, "another") is not None
+        with pytest.raises(UsageError, match="is the run itself"):
+            open_baseline(prepared, runs, main_run)
+
+
+def test_runs_of_a_real_judge_are_comparable_unless_it_is_another(tmp_path: Path) -> None:
+    first, second = store_judged_run(tmp_path), store_judged_run(tmp_path)
+    (tmp_path / "other.json").write_bytes((tmp_path / "judge.json").read_bytes())
+    config = tmp_path / "judged.json"
+    config.write_text(config.read_text("utf-8").replace("judge.json", "other.json"), encoding="utf-8")
+    third = store_run(config)
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        a, b, c = (NamedRun(run_id, load_report(runs, run_id)) for run_id in (first, second, third))
+        again, another = (compare(a, later, ComparisonOptions()) for later in (b, c))
+    assert again.warnings == ()
+    assert another.warnings == ("not comparable: another judge in coherence",)
+    assert "left out as errors: 2 of 6 cases in A, 2 of 6 cases in B" in again.notes
+
+
+def test_a_summary_lists_the_first_of_many_flipped_tests(tmp_path: Path) -> None:
+    earlier = store_run(config_of(tmp_path, "main.yaml", ["good"] * 150))
+    summary, _ = summary_of(
+        tmp_path, store_run(config_of(tmp_path, "new.yaml", ["bad"] * 150), baseline=earlier)
+    )
+    row = comparison_from_json(summary.baseline).rows[0]
+    assert (row.broken, len(row.flipped)) == (150, 100)
+    assert "and 130 more" in baseline_markdown(summary.baseline)
 
 
 def test_a_strangers_config_reads_no_baseline_elsewhere(tmp_path: Path, main_run: str) -> None:
