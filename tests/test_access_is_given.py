@@ -166,6 +166,7 @@ ALLOWED: dict[str, str] = {
     "web/": "the server's own pages, and configs by their names in the served folder",
     "cli/configs.py": "writes and reads the files that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
+    "runs/results_file.py": "reads results that the user named; `baseline:` of a config only after asking its access",
     "cli/streams.py": "the standard streams",
     "cli/watch.py": "looks at times and sizes of the files in the folder of the user's config",
 }

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import AgreeOptions, GroupedCommand, ServeOptions, ShowOptions, declared
+from geval_cli.cli.options import (
+    AgreeOptions,
+    CompareOptions,
+    GroupedCommand,
+    ServeOptions,
+    ShowOptions,
+    declared,
+)
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -268,6 +275,15 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
     from geval_cli.cli.agree import run_agree
 
     _exit(run_agree(labels, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(CompareOptions)
+def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
+    """Compare two runs: what became better or worse, and whether chance explains it."""
+    from geval_cli.cli.compare import compare_runs
+
+    compare_runs(earlier, later, given)
 
 
 cache_commands = typer.Typer(

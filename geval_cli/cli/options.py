@@ -74,6 +74,14 @@ ConfigOfRuns = Annotated[
     Path | None,
     typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),
 ]
+EarlierRunName = Annotated[
+    str,
+    typer.Argument(metavar="A", help="The earlier run: its id, `latest~1`, or a .json or .jsonl file of -o."),
+]
+LaterRunName = Annotated[
+    str,
+    typer.Argument(metavar="B", help="The later run, likewise."),
+]
 WithTags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag; repeatable."),
@@ -220,6 +228,39 @@ class AgreeOptions:
         ),
     ] = ()
     as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `geval compare`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", "Write it to a file: .json, .md; repeatable.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    prints_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    columns: Annotated[
+        tuple[str, ...],
+        Option("--column", "Compare these two columns; repeatable.", Group.COMPARING, syntax="OLD=NEW"),
+    ] = ()
+    cluster: Annotated[
+        str | None,
+        Option("--cluster", "Tests with equal metadata KEY count as one.", Group.COMPARING, syntax="KEY"),
+    ] = None
+    detect: Annotated[
+        float,
+        Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
+    ] = 0.05
+    adjust: Annotated[
+        str,
+        Option(
+            "--adjust",
+            "How p-values are adjusted for all rows: holm or bh.",
+            Group.COMPARING,
+            syntax="METHOD",
+        ),
+    ] = "holm"
     home: HomeOption = None
 
 

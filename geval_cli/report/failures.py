@@ -14,11 +14,9 @@ from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
-    case_number,
-    case_title,
     case_verdict,
     column_title,
     signs_of,

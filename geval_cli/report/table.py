@@ -8,12 +8,10 @@ from rich.text import Text
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import print_trimmed
 from geval_cli.report.numbers import plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (
     VERDICT_WIDTH,
-    case_number,
-    case_title,
     case_verdict,
     column_title,
     has_fallback,

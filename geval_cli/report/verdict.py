@@ -10,7 +10,7 @@ from rich.text import Text
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.console import is_unicode
-from geval_cli.report.sanitize import one_line, value_text
+from geval_cli.report.sanitize import one_line
 
 STYLES = {
     Status.PASSED: "green",
@@ -69,20 +69,6 @@ def case_verdict(result: CaseResult, signs: Signs) -> Text:
 def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
     """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
     return any(item.detail.get("fallback") or has_fallback(item.assertions) for item in assertions)
-
-
-def case_number(result: CaseResult) -> str:
-    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
-    repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
-    return f"#{result.test_index + 1}{repeat}"
-
-
-def case_title(result: CaseResult, width: int) -> str:
-    """Return a test's title on one line: its description, else its vars in short, else its prompt."""
-    if result.description or not result.vars:
-        return one_line(result.description or result.prompt.rendered, width)
-    pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())
-    return one_line(", ".join(pairs), width)
 
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:

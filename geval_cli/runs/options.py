@@ -24,6 +24,7 @@ class Group(StrEnum):
     RUNNING = "Running"
     CONFIG = "Config"
     SELECTION = "Selection"
+    COMPARING = "Comparing"
     GATES = "Gates"
     RESUMING = "Resuming"
     BUDGET = "Budget"
@@ -341,6 +342,15 @@ class RunOptions:
             Group.GATES,
             syntax="SHARE",
             is_text=True,
+        ),
+    ] = None
+    baseline: Annotated[
+        str | None,
+        Option(
+            "--baseline",
+            "Compare with this run or results file; none: leave it out.",
+            Group.GATES,
+            syntax="RUN",
         ),
     ] = None
     max_errors: Annotated[

@@ -18,6 +18,7 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
@@ -62,7 +63,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         is_filtered=not request.selection.takes_all,
     )
     refused = watched.refused if watched else ()
-    problems = _all_problems(opened, refused, suite, checked, request, is_going_to_run=is_going_to_run)
+    problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ConfigError(problems)
@@ -87,13 +88,14 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
 def _all_problems(
     opened: OpenedSuite,
     refused: Iterable[Problem],
-    suite: Suite,
+    plan: Plan,
     checked: Checked,
     request: RunRequest,
     *,
     is_going_to_run: bool,
 ) -> list[Problem]:
-    """Return all problems of what was opened, sorted; `suite` is what was selected of it."""
+    """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
+    suite = plan.suite
     problems = [
         *opened.problems,
         *refused,
@@ -102,6 +104,7 @@ def _all_problems(
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request.max_cost),
+        *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
     ]
     if checked.checks_nothing and not opened.problems:
         problems.append(_NOTHING_CHECKED)

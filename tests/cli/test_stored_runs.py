@@ -27,8 +27,14 @@ from geval_cli.records import RunStatus, Status
 from geval_cli.report.failures import GroupBy
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.stored import load_report, read_report
+from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
+
+
+def read_all(file: Path) -> list[CaseResult]:
+    with open_report(str(file), None, {}) as (report, _):
+        return list(report.results())
 
 
 def checks(*words: str) -> list[dict[str, Any]]:
@@ -321,7 +327,8 @@ class TestShow:
         file = tmp_path / f"out{ending}"
         show_run(tmp_path / ".geval", "latest", ShowChoice(), outputs=(file,), as_json=False)
         capsys.readouterr()
-        counts = read_report(file).summary
+        with open_report(str(file), None, {}) as (report, _):
+            counts = report.summary
         assert (counts.passed, counts.failed, counts.pass_rate) == (1, 1, 0.5)
         text = shown(str(file))
         assert 'reason  the output does not contain "a"' in text
@@ -334,9 +341,9 @@ class TestShow:
         file = tmp_path / "x.json"
         file.write_bytes(content.encode("latin-1"))
         with pytest.raises(UsageError, match="holds no results of geval"):
-            read_report(file)
+            read_all(file)
         with pytest.raises(UsageError, match="no such file"):
-            read_report(tmp_path / "none.json")
+            read_all(tmp_path / "none.json")
 
     def test_names_of_runs(self, tmp_path: Path) -> None:
         ids = [stored(tmp_path, "a") for _ in range(3)]
