@@ -23,7 +23,7 @@ from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
 from geval_cli.cli.remove import remove_runs
 from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
-from geval_cli.records import RunStatus, Status
+from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.failures import GroupBy
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
