@@ -26,7 +26,7 @@ from geval_cli.trust.agreement import Agreement, MetricAgreement, Options, agree
 from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
 from geval_cli.trust.labels import LabelFile, read_labels
 
-_WIDE = 100
+_WIDE = 140
 _NO_VALUE = "-"
 
 
