@@ -25,7 +25,7 @@ from geval_cli.providers.judge_kinds import (
 from geval_cli.records import AssertionResult, JsonValue, ModelResponse, Status
 from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.specs.base import ProviderSpec, Scoring
+from geval_cli.specs.base import ProviderSpec, Samples, Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.templating import Templates, template_problem
@@ -113,13 +113,15 @@ class Subject(Struct, frozen=True):
 class JudgeDefaults(Struct, frozen=True):
     """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
 
-    `threshold` is what the dialect asks of a g-eval that names none.
+    `threshold` is what the dialect asks of a g-eval that names none. `exact_metrics` are those whose scores themselves
+    are held against something, so that a verdict is not enough; None for all.
     """
 
     grader: ProviderSpec | None = None
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: Samples | None = None
     threshold: float = DEFAULT_THRESHOLD
+    exact_metrics: frozenset[str] | None = frozenset()
 
 
 JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[AssertionResult]]]
@@ -167,6 +169,7 @@ class CheckContext(Struct, frozen=True):
     rendered_prompt: str | None = None
     base_dir: Path = field(default_factory=Path)
     access: Access = TRUSTED
+    defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
 
     @property
     def rules(self) -> DialectRules:

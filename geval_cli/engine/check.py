@@ -185,7 +185,12 @@ def describe_test(test: TestCase) -> str:
 
 def _check_test(test: TestCase, plan: Plan, templates: Templates, judges: _Judges) -> Iterator[Problem]:
     context = CheckContext(
-        test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir, access=plan.suite.access
+        test,
+        templates,
+        f"in {describe_test(test)}",
+        base_dir=plan.suite.base_dir,
+        access=plan.suite.access,
+        defaults=judges.defaults,
     )
     if test.index == 0:
         yield from check_suite_code(plan.suite, context)

@@ -8,7 +8,8 @@ from typing import Any, TypeGuard
 
 from geval_cli.assertions.graded.geval_checks import check_metric
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import metric_from_spec
+from geval_cli.assertions.graded.geval_metric import ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_thresholds import check_threshold_on_rating
 from geval_cli.assertions.outcome import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
@@ -49,13 +50,20 @@ def define(arguments: Mapping[str, Any]) -> Definition:
     """
     reading = _new_reading()
     spec = _read_spec(arguments, reading)
-    problems = reading.problems + (check_metric(spec) if spec is not None else [])
+    problems = reading.problems + ([] if spec is None else [*check_metric(spec), *_check_threshold(spec)])
     judge = _read_judge(arguments["model"], None, problems)
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors or spec is None or judge is None:
         raise UsageError.of(f"the metric {arguments['name']!r} is not valid", errors)
     doubts = tuple(problem.message for problem in problems)
     return Definition(metric_from_spec(spec), judge, doubts)
+
+
+def _check_threshold(spec: GEvalFields) -> list[Problem]:
+    """Return what is doubtful about a threshold; the default one is not told from one that was given."""
+    if spec.threshold == DEFAULT_THRESHOLD:
+        return []
+    return check_threshold_on_rating(spec, (ScoringChoice(spec.scoring, spec.samples),))
 
 
 def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | ClientModel | Judge:

@@ -43,7 +43,8 @@ class GEval:
             object with the methods of `geval_cli.judge.metric.Judge`. None for openai:gpt-4.1.
         threshold: the least score (0..1) that passes.
         scoring: how ratings become a score: auto, logprobs, samples or single.
-        samples: how many ratings are asked for when `scoring` is, or falls back to, samples.
+        samples: how many ratings are asked for when `scoring` is, or falls back to, samples; {"upto": 20} asks for no
+            more than settle the verdict, {"upto": 20, "stop_error": 0.01} until it is surer.
         min_valid: the least share (0..1) of samples that must be readable.
 
     Raises:
@@ -61,7 +62,7 @@ class GEval:
     model: "Model | None" = field(default=None, repr=False)
     threshold: float = 0.5
     scoring: Literal["auto", "logprobs", "samples", "single"] = "auto"
-    samples: int = 20
+    samples: int | Mapping[str, float] = 20
     min_valid: float = 0.5
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge" = field(init=False, repr=False)

@@ -123,9 +123,8 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "logprobs" and _is_number(coverage):
             return f"logprobs, coverage {format_score(coverage)}"
         if estimator == "samples" and _is_number(requested):
-            return (
-                f"{requested:g} samples, {valid:g} valid" if _is_number(valid) else f"{requested:g} samples"
-            )
+            taken = f"{requested:g}{_most_samples(detail)} samples"
+            return f"{taken}, {valid:g} valid" if _is_number(valid) else taken
         if estimator == "single":
             return "single rating"
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
@@ -142,6 +141,13 @@ class JudgeVerdict(Struct, frozen=True):
         )
         hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
         return f"{shown}, and {hidden} more" if hidden > 0 else shown
+
+
+def _most_samples(detail: Mapping[str, JsonValue]) -> str:
+    """Return ` of at most 20` where samples could end early."""
+    early_stop = detail.get("early_stop")
+    upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
+    return f" of at most {upto:g}" if _is_number(upto) else ""
 
 
 def _masses(value: JsonValue) -> list[tuple[str, float]]:

@@ -61,6 +61,7 @@ _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache knows what is asked after code of the config has run"
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FALLBACK_SAMPLES: "for each rating, if the judge gives no usable token probabilities",
+    Purpose.FURTHER_SAMPLES: "as many as it takes to settle the verdict",
     Purpose.EXPLANATION: "one for each output that fails, or passes what it should not",
     Purpose.VERDICT: "one for each output that claims something",
     Purpose.EMBEDDING: "of made-up questions, as far as they differ",
@@ -215,19 +216,19 @@ class _DryRun(Struct):
     async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult]) -> None:
         """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
         subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
-        is_after_code, form = any(_is_after_code(item, spec) for item in row), None
+        is_after_code, metric = any(_is_after_code(item, spec) for item in row), None
 
         def judge(named: ProviderSpec) -> Judge:
-            return _CountingJudge(self.provider(named), self, is_after_code, form)
+            return _CountingJudge(self.provider(named), self, is_after_code, metric)
 
         tools = self._tools(judge)
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
             return
         for subject in subjects:
-            if isinstance(spec, GEvalFields) and spec.dimension is not None:
+            if isinstance(spec, GEvalFields):
                 with suppress(GevalError):  # it is told where the output is judged
-                    form = metric_of(spec, subject.test, tools)
+                    metric = metric_of(spec, subject.test, tools)
             await judge_one(spec, subject, tools)
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
@@ -254,6 +255,9 @@ class _DryRun(Struct):
         return Tools(templates, judges, self._memory, self.prepared.defaults, access=access)
 
 
+_SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
+
+
 class NotAskedError(GevalError):
     """A model was to be asked for what no stand-in can take the place of: no further can a judgement be followed."""
 
@@ -268,13 +272,13 @@ class _CountingJudge:
     Attributes:
         is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
             cache knows.
-        form: the metric of a g-eval by a dimension; None for any other assertion.
+        metric: of a g-eval; None for any other assertion.
     """
 
     provider: Provider
     dry_run: _DryRun = dataclass_field(compare=False, repr=False)
     is_after_code: bool = dataclass_field(compare=False)
-    form: Metric | None = dataclass_field(compare=False)
+    metric: Metric | None = dataclass_field(compare=False)
     has_made_up: bool = dataclass_field(default=False, compare=False)
 
     @property
@@ -291,7 +295,8 @@ class _CountingJudge:
         Raises:
             NotAskedError: neither is possible.
         """
-        found = await self.dry_run.note(self.provider, request, self._assumption(request))
+        is_counted = self.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES  # with the batch before
+        found = None if is_counted else await self._note(request)
         if found is not None and not self.has_made_up:
             return found
         probabilities = None
@@ -309,6 +314,23 @@ class _CountingJudge:
             raise NotAskedError("nothing is sent")
         self.has_made_up = True
         return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
+
+    @property
+    def form(self) -> Metric | None:
+        """The metric of a g-eval by a dimension, whose ratings are explained."""
+        return None if self.metric is None or self.metric.dimension is None else self.metric
+
+    async def _note(self, request: ModelRequest) -> ModelResponse | None:
+        """Count `request`; where samples may end early and it is not in the cache, all that may come after it, too."""
+        found = await self.dry_run.note(self.provider, request, self._assumption(request))
+        is_sample = request.purpose in _SAMPLES
+        if found is None and is_sample and self.metric is not None and self.metric.stop_error is not None:
+            rest = tuple(range(request.sample_indexes[-1] + 1, self.metric.samples))
+            if rest:
+                further = replace(request, sample_indexes=rest, purpose=Purpose.FURTHER_SAMPLES)
+                assumption = _AFTER_STAND_IN[Purpose.FURTHER_SAMPLES]
+                await self.dry_run.note(self.provider, further, assumption)
+        return found
 
     def _assumption(self, request: ModelRequest) -> str:
         otherwise = _AFTER_CODE if self.is_after_code else ""

@@ -73,6 +73,28 @@ class ProviderSpec(Spec):
 Scoring = Literal["auto", "logprobs", "samples", "single"]
 
 
+class EarlyStopSpec(Spec):
+    """Samples that are taken until the verdict is settled."""
+
+    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="How many ratings to ask for at most.")
+    stop_error: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.02,
+        description="The chance of another verdict at which no further ratings are asked for; 0: none at all.",
+    )
+
+
+Samples = int | EarlyStopSpec
+"""How many ratings to ask for: a number, or at most a number."""
+
+UPTO = "upto:"
+"""Stands before the number in `--samples upto:20`."""
+
+
+def samples_of(written: int | str | None) -> Samples | None:
+    """Return what `--samples` means: a number, or `upto:` and a number, which was checked."""
+    return EarlyStopSpec(upto=int(written.removeprefix(UPTO))) if isinstance(written, str) else written
+
+
 class RubricPromptSpec(Spec):
     """Both judge prompts of the criteria form, each a template."""
 
@@ -170,8 +192,8 @@ class TestOptionsSpec(Spec):
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
     scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
-    samples: SampleCount | None = Field(
-        None, description="How many ratings to ask for; means scoring: samples."
+    samples: SampleCount | EarlyStopSpec | None = Field(
+        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
     )
     factuality: FactualityWeightsSpec | None = Field(
         None, description="What each case of a factuality assertion is worth."

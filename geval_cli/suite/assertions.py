@@ -11,11 +11,11 @@ from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
-from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
+from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertion_values import read_value
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
+from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _PAIR = 2
 _FORMS = (
@@ -241,9 +241,15 @@ def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContex
     return build_spec(RubricPromptSpec, fields, reading)
 
 
+def _read_samples(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
+    """Return `{upto: 20}` as its spec; other kinds pass, for the spec to refuse."""
+    return read_spec(EarlyStopSpec, value, place, "`samples`", reading) if isinstance(value, dict) else value
+
+
 _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] = {
     "criteria": _read_texts,
     "rubric": read_rubric,
+    "samples": _read_samples,
     "provider": read_provider,
     "rubric_prompt": _read_rubric_prompt,
 }

@@ -6,7 +6,13 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, metric_from_spec
+from geval_cli.assertions.graded.geval_thresholds import (
+    check_early_stop,
+    check_threshold_on_rating,
+    scoring_levels,
+    why_all_samples,
+)
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
@@ -25,6 +31,9 @@ class GEvalAssertion(GEvalFields):
     def check(self, context: CheckContext) -> list[Problem]:
         """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
         problems = list(check_metric(self))
+        levels = scoring_levels(self, context.test, context.defaults)
+        problems += check_threshold_on_rating(self, levels)
+        problems += check_early_stop(self, context.test, context.defaults, context.templates)
         _check_criteria(self, context, problems)
         for step in self.evaluation_steps or ():
             place = self.place.spelled("evaluation_steps", "evaluationSteps")
@@ -106,18 +115,17 @@ def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
         return metric_from_spec(silent, criteria=criteria, evaluation_steps=steps, defaults=defaults)
 
     sources = (spec, test.options, test.default_options, tools.defaults)
-    return tools.metrics.find(sources, (criteria, steps), make)
+    metric = tools.metrics.find(sources, (criteria, steps), make)
+    if metric.stop_error is None or why_all_samples(spec, test, tools.defaults, tools.templates) is None:
+        return metric
+    return replace(metric, stop_error=None)
 
 
 def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricDefaults:
     owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
     return MetricDefaults(
         threshold=defaults.threshold,
-        scoring=(
-            _scoring(test.options),
-            ScoringChoice(defaults.scoring, defaults.samples),
-            _scoring(test.default_options),
-        ),
+        scoring=scoring_levels(spec, test, defaults)[1:],
         rubric_prompt=None if owner is None else owner.rubric_prompt,
     )
 
@@ -149,10 +157,6 @@ def _criteria(spec: GEvalFields) -> tuple[str, ...]:
     if spec.criteria is None:
         return ()
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
-
-
-def _scoring(options: TestOptionsSpec) -> ScoringChoice:
-    return ScoringChoice(options.scoring, options.samples)
 
 
 def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:

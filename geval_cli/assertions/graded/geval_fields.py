@@ -6,7 +6,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.specs.base import SampleCount, Scoring, Spec
+from geval_cli.specs.base import EarlyStopSpec, SampleCount, Scoring, Spec
 
 EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
 
@@ -50,8 +50,8 @@ class GEvalFields(ModelGradedAssertion):
     )
     strict_mode: bool = Field(False, description="All or nothing: the judge answers 0 or 1.")
     scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
-    samples: SampleCount | None = Field(
-        None, description="How many ratings to ask for; means scoring: samples."
+    samples: SampleCount | EarlyStopSpec | None = Field(
+        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
     )
     min_valid: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="The share of samples that must be readable."

@@ -14,14 +14,14 @@ from geval_cli.judge.metric import (
     RubricBand,
     RubricPrompt,
 )
-from geval_cli.specs.base import RubricPromptSpec, Scoring
+from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, Samples, Scoring
 
 
 class ScoringChoice(Struct, frozen=True):
     """The estimator settings of one level: assertion, test options, command line or defaultTest options."""
 
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: Samples | None = None
 
 
 class MetricDefaults(Struct, frozen=True):
@@ -71,14 +71,15 @@ def metric_from_spec(
         strict_mode=spec.strict_mode,
         threshold=defaults.threshold if spec.threshold is None else spec.threshold,
         scoring=scoring,
-        samples=samples,
+        samples=samples.upto if isinstance(samples, EarlyStopSpec) else samples,
+        stop_error=samples.stop_error if isinstance(samples, EarlyStopSpec) else None,
         min_valid=spec.min_valid,
         explain=_explain(spec),
         rubric_prompt=_rubric_prompt(own_prompt),
     )
 
 
-def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, int]:
+def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, Samples]:
     """Return the estimator and the number of samples, from the strongest level to the weakest.
 
     A number of samples means `samples` unless the same or a stronger level names an estimator.

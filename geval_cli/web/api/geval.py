@@ -17,7 +17,7 @@ from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import Judges
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.web.api.described import described
 from geval_cli.web.evaluations import Evaluations
 from geval_cli.web.problems_json import upstream_problem
@@ -179,7 +179,7 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
         GEvalFields(type="g-eval", metric=asked.name),
         criteria=criteria,
         evaluation_steps=asked.evaluation_steps,
-        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, settings.samples),)),
+        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, samples_of(settings.samples)),)),
     )
     return metric, derived_from
 
