@@ -70,6 +70,23 @@ class ProviderSpec(Spec):
         return self.label or self.public_id
 
 
+class JurySpec(ProviderSpec):
+    """Several judges in the place of one. It answers nothing itself: `members` do."""
+
+    members: tuple[ProviderSpec, ...] = ()
+
+
+class JuryRulesSpec(Spec):
+    """How one verdict is made of those of several judges."""
+
+    combine: Literal["mean", "median", "majority", "calibrated"] = Field(
+        "mean", description="Of the scores the mean or the median, or what more than half of the judges say."
+    )
+    min_judges: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="How many judges must give a verdict; more than half when left out."
+    )
+
+
 Scoring = Literal["auto", "logprobs", "samples", "single"]
 
 

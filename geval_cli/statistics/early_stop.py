@@ -39,7 +39,7 @@ class StopRule(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """A decision to stop or to go on, and how likely all samples together pass: 0 or 1 is certain, None was not computed."""
+    """A decision to stop or to go on; `p_pass` is how likely all samples together pass, None if it was not computed."""
 
     stops: bool
     p_pass: float | None

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
 from geval_cli.assertions.base import Assertion
-from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RubricBandSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
-from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, TestOptionsSpec
+from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertion_values import read_value
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _PAIR = 2
@@ -142,6 +142,8 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     if fields is None:
         return None
     _write_out(fields, reading)
+    if not issubclass(model, GEvalFields):
+        _refuse_jury(fields, f"{base} takes", reading)
     _read_members(fields, reading)
     read_value(model, fields, reading)
     return build_spec(model, fields, reading)
@@ -153,6 +155,7 @@ def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext)
     if fields is None:
         return None
     _write_out(fields, reading)
+    _refuse_jury(fields, "the options of a test take", reading)
     return build_spec(TestOptionsSpec, fields, reading)
 
 
@@ -224,6 +227,20 @@ def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> Js
     return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
 
 
+def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
+    return read_spec(JuryRulesSpec, value, place, "`jury`", reading)
+
+
+def _refuse_jury(fields: Fields, what: str, reading: LoadContext) -> None:
+    """Report several judges where one is asked."""
+    if isinstance(fields.values.get("provider"), JurySpec):
+        message = f"{what} one judge, and `provider` is a list"
+        reading.report(
+            message, fields.child("provider").value(), "name one; a g-eval assertion takes several"
+        )
+        fields.drop("provider")
+
+
 def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
         # A chat, whose texts are templates.
@@ -250,6 +267,7 @@ _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] =
     "criteria": _read_texts,
     "rubric": read_rubric,
     "samples": _read_samples,
-    "provider": read_provider,
+    "jury": _read_jury,
+    "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
 }

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.specs.base import (
     ChatMessageSpec,
@@ -152,7 +153,10 @@ def _assertion_schema() -> JsonSchema:
 
 
 def _kind_schema(model: type[Assertion]) -> JsonSchema:
-    schema = _spec_schema(model, _judge_forms())
+    forms = _judge_forms()
+    if issubclass(model, GEvalFields):
+        forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
+    schema = _spec_schema(model, forms)
     schema["description"] = inspect.cleandoc(model.__doc__ or "")
     return schema
 

@@ -13,15 +13,16 @@ from geval_cli.assertions.graded.geval_thresholds import (
     scoring_levels,
     why_all_samples,
 )
+from geval_cli.assertions.graded.jury import ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
 from geval_cli.judge.grading import grade, steps_requests
-from geval_cli.judge.metric import Judge, JudgedCase, Metric
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import JsonValue, ModelRequest
-from geval_cli.specs.base import TestOptionsSpec
+from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.templating import Templates
 
 
@@ -69,9 +70,12 @@ def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
-    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
-    for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
-        yield model, request
+    named = judge_provider(spec, test, tools.defaults)
+    metric = metric_of(spec, test, tools)
+    for judge in named.members if isinstance(named, JurySpec) else (named,):
+        model = tools.judge_for(judge)
+        for request in steps_requests(metric, case, model, memory=tools.judge_memory):
+            yield model, request
 
 
 async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
@@ -80,20 +84,25 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     Raises:
         JudgeError, ProviderError: no verdict could be had.
     """
-    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
-    result = await grade(
-        metric_of(spec, test, tools),
-        case,
-        model,
-        render=tools.templates.render,
-        memory=tools.judge_memory,
-    )
+    named = judge_provider(spec, test, tools.defaults)
+    metric = metric_of(spec, test, tools)
+
+    async def ask(judge: ProviderSpec) -> Grade:
+        model = tools.judge_for(judge)
+        return await grade(metric, case, model, render=tools.templates.render, memory=tools.judge_memory)
+
+    is_default = spec.threshold is None and not spec.strict_mode
+    rules = spec.jury_rules
+    if rules is not None and isinstance(named, JurySpec):
+        outcome = verdict_of_jury(await ask_jury(named, ask), rules)
+        return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
+    result = await ask(named)
     return Outcome(
         status=result.status,
         score=result.score,
         reason=result.reason or "",
         threshold=result.threshold,
-        threshold_is_default=spec.threshold is None and not spec.strict_mode,
+        threshold_is_default=is_default,
         detail=result.detail,
         latency_ms=result.latency_ms,
     )

@@ -11,6 +11,7 @@ from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, ScoreRange, default_step
 from geval_cli.judge.weighing import LARGEST_SCALE
 from geval_cli.numbers import percent_hint
 from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import JuryRulesSpec, JurySpec
 
 _DUST = 1e-9
 
@@ -23,7 +24,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
     if not range_problems:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
-    return [*problems, *_check_threshold(spec)]
+    return [*problems, *_check_threshold(spec), *_check_jury(spec)]
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
@@ -173,6 +174,27 @@ def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.value("threshold"),
             "leave `threshold` out",
             severity=Severity.WARNING,
+        )
+
+
+def _check_jury(spec: GEvalFields) -> Iterator[Problem]:
+    jury = spec.provider
+    if not isinstance(jury, JurySpec):
+        if spec.jury is not None:
+            hint = "list the judges: `provider: [openai:gpt-4.1, anthropic:claude-sonnet-4-5, ...]`"
+            yield Problem("`jury` needs several judges in `provider`", spec.place.key("jury"), hint)
+        return
+    rules = spec.jury or JuryRulesSpec()
+    if rules.combine == "calibrated":
+        yield Problem(
+            "`combine: calibrated` needs a weight for each judge, found from outputs that people have rated",
+            spec.place.child("jury").value("combine"),
+            "there are none here: use `mean`, `median` or `majority`",
+        )
+    if rules.min_judges is not None and rules.min_judges > len(jury.members):
+        message = f"`min_judges` is {rules.min_judges}, and the jury has {len(jury.members)} judges"
+        yield Problem(
+            message, spec.place.child("jury").value("min_judges"), "leave it out for more than half"
         )
 
 

@@ -6,7 +6,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.specs.base import EarlyStopSpec, SampleCount, Scoring, Spec
+from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleCount, Scoring, Spec
 
 EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
 
@@ -60,3 +60,11 @@ class GEvalFields(ModelGradedAssertion):
         "failed", description="When to buy a rationale for a dimension's score."
     )
     source: str | None = Field(None, description="What the output was made from; a template.")
+    jury: JuryRulesSpec | None = Field(None, description="How the verdicts of several judges become one.")
+
+    @property
+    def jury_rules(self) -> JuryRulesSpec | None:
+        """Return how the verdicts of several judges become one; None when there is one judge."""
+        if not isinstance(self.provider, JurySpec):
+            return None
+        return self.jury or JuryRulesSpec()

@@ -45,6 +45,8 @@ def why_all_samples(
         return "with the weight 0 it has no verdict to settle"
     if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
         return "the scores of several criteria are averaged"
+    if _combines_scores(spec):
+        return "the scores of several judges are combined"
     if test.threshold is not None:
         return "the `threshold` of the test is held against its score"
     if test.promptfoo.assert_scoring_function is not None:
@@ -58,6 +60,11 @@ def why_all_samples(
         return "a gate on `score.mean`, or a derived metric, is made of its score"
     name = metric_name(spec, test, templates)
     return f"a gate holds the mean of `{name}` against a limit" if name in defaults.exact_metrics else None
+
+
+def _combines_scores(spec: GEvalFields) -> bool:
+    """Return whether several judges rate and their scores count, not how many of them pass the output."""
+    return spec.jury_rules is not None and spec.jury_rules.combine != "majority"
 
 
 def check_early_stop(
@@ -85,7 +92,7 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
         return []
     scoring, _ = choose_scoring(levels)
     is_mean = scoring in ("samples", "logprobs") or (scoring == "auto" and spec.dimension is not None)
-    if not is_mean or (isinstance(spec.criteria, tuple) and len(spec.criteria) > 1):
+    if not is_mean or _combines_scores(spec) or (isinstance(spec.criteria, tuple) and len(spec.criteria) > 1):
         return []
     low, high = range_of(spec)
     if not low < high:
