@@ -13,7 +13,7 @@ from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
 from geval_cli.judge.prompt import Criterion
-from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_rating
+from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_member_rating, parse_rating
 from geval_cli.judge.scoring import (
     STRICT_MAJORITY,
     Distribution,
@@ -33,12 +33,17 @@ _MOST_LISTED = 101
 
 
 class RatingQuestion(Struct, frozen=True):
-    """A request for a rating, together with the reader of its answer."""
+    """A request for a rating, together with the reader of its answer.
+
+    Attributes:
+        joint: the labels of all that is rated in the same reply, in order; empty when the rating is asked for alone.
+    """
 
     messages: tuple[Message, ...]
     criterion: Criterion
     repeat_index: int
     response_schema: Mapping[str, JsonValue] | None = None
+    joint: tuple[str, ...] = ()
 
     def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:
         """Return the request for one rating at temperature 0."""
@@ -48,7 +53,7 @@ class RatingQuestion(Struct, frozen=True):
             repeat_index=self.repeat_index,
             want_logprobs=want_logprobs,
             response_schema=self.response_schema,
-            ratings=_ratings(self.criterion.score_range, self.criterion.score_step),
+            ratings=() if self.joint else _ratings(self.criterion.score_range, self.criterion.score_step),
             role=Role.JUDGE,
             purpose=Purpose.RATING,
         )
@@ -59,7 +64,7 @@ class RatingQuestion(Struct, frozen=True):
         return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
 
     def _max_tokens(self) -> int | None:
-        return FORM_MAX_TOKENS if self.criterion.is_form else None
+        return FORM_MAX_TOKENS * (len(self.joint) + 1) if self.criterion.is_form else None
 
     def read(self, choice: Choice) -> ParsedReply:
         """Return the verdict of a reply.
@@ -68,6 +73,8 @@ class RatingQuestion(Struct, frozen=True):
             JudgeError: there is none, there are different ones, or it lies outside the range.
         """
         score_range, ends_early = self.criterion.score_range, is_cut_off(choice)
+        if self.joint:
+            return parse_member_rating(choice.text, score_range=score_range, name=self.criterion.label)
         if self.criterion.is_form:
             name = self.criterion.label
             return parse_form_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)

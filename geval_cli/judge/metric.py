@@ -56,6 +56,7 @@ class Metric(Struct, frozen=True):
         criteria: several mean: each judged for itself, the mean of the scores against one threshold.
         evaluation_params: None for the default: the input, the output and whatever else the test case has.
         evaluation_steps: None to have the judge write them once.
+        joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
         threshold: minimum score (0..1) to pass; strict mode always takes 1.
@@ -67,6 +68,7 @@ class Metric(Struct, frozen=True):
     name: str
     criteria: tuple[str, ...] = ()
     dimension: str | None = None
+    joint: tuple[str, ...] = ()
     evaluation_params: tuple[str, ...] | None = None
     evaluation_steps: tuple[str, ...] | None = None
     rubric: tuple[RubricBand, ...] = ()

@@ -1,6 +1,7 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from geval_cli.engine.plan import Job
 from geval_cli.errors import GevalError, StoreError
 from geval_cli.gateway.cache import recalled
 from geval_cli.gateway.identity import choice_keys
+from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message
@@ -308,7 +310,7 @@ class _CountingJudge:
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
             # A rating that is explained, if any is.
             rating = self.form.asked_range[self.form.explain == "passed"]
-            texts = [format_number(rating)] * len(request.sample_indexes)
+            texts = [_rating_text(self.form, rating)] * len(request.sample_indexes)
             probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
         else:
             raise NotAskedError("nothing is sent")
@@ -343,6 +345,14 @@ class _CountingJudge:
         if not self.has_made_up or (is_always and request.purpose is Purpose.EXPLANATION):
             return otherwise
         return _AFTER_STAND_IN[request.purpose]
+
+
+def _rating_text(metric: Metric, rating: float) -> str:
+    """Return a judge's answer in the form of a dimension: the rating, or one of each dimension that is asked for."""
+    if not metric.joint:
+        return format_number(rating)
+    lowest = {find_dimension(name).label: int(find_dimension(name).score_range[0]) for name in metric.joint}
+    return json.dumps({**lowest, find_dimension(metric.dimension or "").label: int(rating)})
 
 
 def _no_judge(spec: ProviderSpec) -> Judge:

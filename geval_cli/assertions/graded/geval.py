@@ -182,6 +182,10 @@ def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Pro
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
     """Check the user's own prompt by rendering it, with examples for the variables that only a judgement has."""
     owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
+    if owner is not None and spec.dimensions is not None and owner is not spec:
+        message = "a `rubricPrompt` cannot rate several `dimensions` in one call"
+        hint = "write an assertion with `dimension` for each"
+        problems.append(Problem(message, spec.place.key("dimensions"), hint))
     if owner is None:
         if spec.rubric_prompt is not None:
             problems.append(_unused_prompt(spec))

@@ -18,7 +18,7 @@ _DUST = 1e-9
 
 def check_metric(spec: GEvalFields) -> list[Problem]:
     """Return every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
-    problems = [*_check_form(spec), *_check_texts(spec)]
+    problems = [*_check_form(spec), *_check_joint(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
     if not range_problems:
@@ -50,7 +50,7 @@ def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
 
 
 def _check_form(spec: GEvalFields) -> Iterator[Problem]:
-    if spec.dimension is not None and spec.dimension not in DIMENSIONS:
+    if spec.dimension is not None and spec.dimension not in DIMENSIONS and spec.dimensions is None:
         near = did_you_mean(spec.dimension, DIMENSIONS)
         yield Problem(
             f"there is no dimension `{spec.dimension}`",
@@ -83,6 +83,23 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.key("source"),
             "give the test a `context` and name it in `evaluation_params`",
         )
+
+
+_NOT_JOINT = ("metric", "evaluation_steps", "rubric", "score_step", "strict_mode", "rubric_prompt")
+
+
+def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
+    """Check what is said for one of several dimensions that are rated in one call."""
+    if spec.dimensions is None:
+        return
+    for name in _NOT_JOINT:
+        if getattr(spec, name):
+            place = spec.place.spelled("rubricPrompt", "rubric_prompt") if name == "rubric_prompt" else None
+            yield Problem(
+                f"`{'rubricPrompt' if name == 'rubric_prompt' else name}` does not go with `dimensions`",
+                place or spec.place.key(name),
+                "each dimension has its own; write an assertion with `dimension` for each",
+            )
 
 
 def _check_texts(spec: GEvalFields) -> Iterator[Problem]:

@@ -63,6 +63,7 @@ def metric_from_spec(
         name=spec.metric or spec.dimension or "g-eval",
         criteria=_written_criteria(spec) if criteria is None else criteria,
         dimension=spec.dimension,
+        joint=tuple(item.dimension for item in spec.dimensions or ()),
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,

@@ -99,8 +99,8 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
         return []
     step = default_step((low, high)) if spec.score_step is None else spec.score_step
     share = step / (high - low)
-    place = spec.threshold / share
-    if abs(place - round(place)) > _DUST * max(1.0, place):
+    steps = spec.threshold / share
+    if abs(steps - round(steps)) > _DUST * max(1.0, steps):
         return []
     rating = format_number(round(low + spec.threshold * (high - low), 9))
     span = f"{format_number(low)} to {format_number(high)}"
@@ -111,7 +111,9 @@ def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]
     halfway = [spec.threshold + part * share for part in (-0.5, 0.5)]
     between = " or ".join(_shown(value) for value in halfway if 0 < value < 1)
     hint = f"halfway between two ratings: {between}; {_shown(spec.threshold - _NEAR * share)} will do, too"
-    return [Problem(message, spec.place.value("threshold"), hint, severity=Severity.WARNING)]
+    entry = next((item for item in spec.dimensions or () if item.dimension == spec.dimension), None)
+    place = spec.place if entry is None or entry.threshold is None else entry.place
+    return [Problem(message, place.value("threshold"), hint, severity=Severity.WARNING)]
 
 
 def _shown(threshold: float) -> str:
