@@ -9,7 +9,7 @@ from support.judge_server import STEPS_TEXT, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply, choices_reply
 from support.product import Product
 
-from geval_cli.errors import JudgeError
+from geval_cli import GEval, JudgeError, TestCase, UsageError
 from geval_cli.judge.prompt import Block, rotation
 from geval_cli.judge.replies.parse import parse_member_rating
 
@@ -40,7 +40,7 @@ def replying(*texts: str, logprobs: Any = None) -> LoopbackServer:
 
 
 def rating_requests(server: LoopbackServer) -> list[Any]:
-    return [request.json for request in server.requests if '"steps"' not in prompt_text(request.json)]
+    return [request.json for request in server.requests if prompt_text(request.json).startswith("You rate")]
 
 
 def test_one_call_gives_each_dimension_a_verdict_of_its_own(product: Product) -> None:
@@ -235,3 +235,23 @@ def test_a_rating_is_read_by_its_key(text: str, rating: float) -> None:
 def test_what_is_no_rating_of_the_dimension_is_not_read(text: str) -> None:
     with pytest.raises(JudgeError):
         parse_member_rating(text, score_range=(1, 5), name="Coherence")
+
+
+def test_the_library_rates_several_dimensions_in_one_call() -> None:
+    with replying('{"Fluency": 3, "Coherence": 4}') as server:
+        judge = {"id": "openai:judge", "config": {"base_url": server.base_url, "api_key": "k"}}
+        metrics = GEval.for_dimensions({"fluency": 0.4, "coherence": 0.9}, model=judge, scoring="single")
+        results = [metric.evaluate(TestCase(input="in", actual_output="out")) for metric in metrics]
+    shown = [(one.metric, one.score, one.success, one.threshold) for one in results]
+    assert shown == [("Fluency [GEval]", 1, True, 0.4), ("Coherence [GEval]", 0.75, False, 0.9)]
+    assert len(rating_requests(server)) == 1
+
+
+def test_the_library_refuses_dimensions_that_cannot_be_rated_together() -> None:
+    for dimensions in (["fluency"], ["fluency", "fluency"], ["fluency", "coherance"]):
+        with pytest.raises(UsageError):
+            GEval.for_dimensions(dimensions)
+    with pytest.raises(UsageError, match="`joint` must hold `dimension`"):
+        GEval("One", dimension="relevance", joint=["fluency", "coherence"])
+    with pytest.raises(UsageError, match="does not go with"):
+        GEval.for_dimensions(["fluency", "coherence"], strict_mode=True)

@@ -7,6 +7,8 @@ from support.judge_server import STEPS_TEXT, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Product
 
+from geval_cli import GEval, JudgeError, TestCase, UsageError
+
 CRITERIA = {"type": "g-eval", "criteria": "It is kind.", "scoring": "single"}
 ERROR = "broken"
 
@@ -180,3 +182,44 @@ def test_options_and_promptfoo_know_no_juries(product: Product) -> None:
         )
     assert "the options of a test take one judge" in of_options.stderr
     assert "a provider must be text or a mapping, found a list" in of_promptfoo.stderr
+
+
+def of_library(server: LoopbackServer, count: int) -> list[dict[str, Any]]:
+    config = {"base_url": server.base_url, "api_key": "k", "max_retries": 0}
+    return [{"id": f"openai:m{number}", "config": config} for number in range(count)]
+
+
+def test_the_library_has_juries() -> None:
+    case = TestCase(input="in", actual_output="out")
+    with jury_of(9, 6, ERROR) as server:
+        judges = of_library(server, 3)
+        mean = GEval("Kind", "It is kind.", judges=judges, scoring="single", threshold=0.75)
+        count = GEval("Kind", "It is kind.", judges=judges, jury={"combine": "majority"}, threshold=0.75)
+        all_three = GEval("Kind", "It is kind.", judges=judges, jury={"min_judges": 3})
+        found, counted = mean.evaluate(case), count.evaluate(case)
+        with pytest.raises(JudgeError, match="only 2 of 3 judges gave a verdict"):
+            all_three.evaluate(case)
+    assert (found.success, found.score, found.threshold) == (True, 0.75, 0.75)
+    assert (counted.success, counted.score) == (False, 0.5)
+    assert [one["score"] for one in found.metadata["judges"]] == [0.9, 0.6, None]
+    assert (found.metric, found.metadata["spread"]) == ("Kind [GEval]", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"judges": ["openai:a"]}, "`judges` must name several"),
+        ({"judges": "openai:a"}, "`judges` must name several"),
+        ({"jury": {"combine": "mean"}}, "`judges` must name several"),
+        ({"judges": ["openai:a", "openai:a"]}, "would count double"),
+        ({"judges": ["openai:a", "openai:b"], "model": "openai:c"}, "both say who judges"),
+        ({"judges": ["openai:a", "openai:b"], "jury": {"combine": "calibrated"}}, "needs a weight"),
+        ({"judges": ["openai:a", "openai:b"], "jury": {"combine": "best"}}, "`combine` must be one of"),
+        ({"judges": ["openai:a", "openai:b"], "jury": {"min_judges": 3}}, "there are 2 judges"),
+        ({"judges": ["openai:a", ""]}, "a provider's id is empty"),
+    ],
+    ids=str,
+)
+def test_the_library_refuses_what_is_no_jury(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        GEval("Kind", "It is kind.", **arguments)

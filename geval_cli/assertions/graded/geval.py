@@ -1,6 +1,7 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from geval_cli.assertions.graded.geval_thresholds import (
     scoring_levels,
     why_all_samples,
 )
-from geval_cli.assertions.graded.jury import ask_jury, verdict_of_jury
+from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
@@ -94,7 +95,8 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     is_default = spec.threshold is None and not spec.strict_mode
     rules = spec.jury_rules
     if rules is not None and isinstance(named, JurySpec):
-        outcome = verdict_of_jury(await ask_jury(named, ask), rules)
+        members = [Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members]
+        outcome = verdict_of_jury(await ask_jury(members), rules)
         return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
     result = await ask(named)
     return Outcome(

@@ -57,11 +57,14 @@ def metric_from_spec(
         defaults: what holds where the assertion is silent.
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
+    texts = _written_criteria(spec) if criteria is None else criteria
+    # The scores of several criteria are averaged, so a settled verdict on one of them is not enough.
+    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and len(texts) <= 1 else None
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
     own_prompt = spec.rubric_prompt if spec.rubric_prompt is not None else defaults.rubric_prompt
     return Metric(
         name=spec.metric or spec.dimension or "g-eval",
-        criteria=_written_criteria(spec) if criteria is None else criteria,
+        criteria=texts,
         dimension=spec.dimension,
         joint=tuple(item.dimension for item in spec.dimensions or ()),
         evaluation_params=spec.evaluation_params,
@@ -73,7 +76,7 @@ def metric_from_spec(
         threshold=defaults.threshold if spec.threshold is None else spec.threshold,
         scoring=scoring,
         samples=samples.upto if isinstance(samples, EarlyStopSpec) else samples,
-        stop_error=samples.stop_error if isinstance(samples, EarlyStopSpec) else None,
+        stop_error=stop_error,
         min_valid=spec.min_valid,
         explain=_explain(spec),
         rubric_prompt=_rubric_prompt(own_prompt),

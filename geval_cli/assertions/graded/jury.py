@@ -13,7 +13,7 @@ from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
 from geval_cli.records import JsonValue, Status, to_json
-from geval_cli.specs.base import JuryRulesSpec, JurySpec, ProviderSpec
+from geval_cli.specs.base import JuryRulesSpec
 
 SPLIT = 0.5
 """Scores that lie so far apart are marked: the judges do not mean the same."""
@@ -27,23 +27,31 @@ COMBINED_SCORES: Mapping[str, Combine] = {"mean": statistics.fmean, "median": st
 they agree with people belongs here, with the weights bound to it."""
 
 
+class Member(Struct, frozen=True):
+    """One judge of a jury: its id and its name, without keys, and how it is asked."""
+
+    id: str
+    title: str
+    ask: Callable[[], Awaitable[Grade]]
+
+
 class Vote(Struct, frozen=True):
     """The grade of one judge, or the error that kept it from giving one."""
 
-    judge: ProviderSpec
+    judge: Member
     grade: Grade | None = None
     error: GevalError | None = None
 
 
-async def ask_jury(jury: JurySpec, ask: Callable[[ProviderSpec], Awaitable[Grade]]) -> list[Vote]:
+async def ask_jury(members: Sequence[Member]) -> list[Vote]:
     """Return the votes of all judges, who are asked side by side, in the order of the jury.
 
     Raises:
         BudgetError: the run may spend no more. All judges have come to their end by then.
     """
-    came = await asyncio.gather(*(ask(judge) for judge in jury.members), return_exceptions=True)
+    came = await asyncio.gather(*(judge.ask() for judge in members), return_exceptions=True)
     votes = []
-    for judge, found in zip(jury.members, came, strict=True):
+    for judge, found in zip(members, came, strict=True):
         if isinstance(found, Grade):
             votes.append(Vote(judge, found))
         elif isinstance(found, GevalError) and not isinstance(found, BudgetError):
@@ -121,7 +129,7 @@ def _detail(votes: Sequence[Vote], rules: JuryRulesSpec, grades: Sequence[Grade]
 
 
 def _vote_shown(vote: Vote) -> dict[str, JsonValue]:
-    shown: dict[str, JsonValue] = {"id": vote.judge.public_id, "label": vote.judge.title}
+    shown: dict[str, JsonValue] = {"id": vote.judge.id, "label": vote.judge.title}
     if vote.grade is None:
         assert vote.error is not None
         error = {"type": type(vote.error).__name__, "message": vote.error.message, "hint": vote.error.hint}
