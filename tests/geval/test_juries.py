@@ -1,5 +1,7 @@
 """Several judges rate one output: how their verdicts become one, what is kept of each, and what is refused."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Product
 
 from geval_cli import GEval, JudgeError, TestCase, UsageError
+from geval_cli.runs.code import runs_code
+from geval_cli.runs.requests import RunRequest
 
 CRITERIA = {"type": "g-eval", "criteria": "It is kind.", "scoring": "single"}
 ERROR = "broken"
@@ -223,3 +227,22 @@ def test_the_library_has_juries() -> None:
 def test_the_library_refuses_what_is_no_jury(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         GEval("Kind", "It is kind.", **arguments)
+
+
+@pytest.mark.parametrize("in_a_set", [False, True])
+def test_a_program_in_a_jury_of_a_test_file_is_code_of_the_config(tmp_path: Path, in_a_set: bool) -> None:
+    check = {**CRITERIA, "provider": ["openai:a", "exec:./judge.sh"]}
+    checks = [{"type": "assert-set", "assert": [check]}] if in_a_set else [check]
+    (tmp_path / "tests.jsonl").write_text(json.dumps({"output": "A.", "assert": checks}), encoding="utf-8")
+    config = tmp_path / "config.json"
+    config.write_text('{"tests": "file://tests.jsonl"}', encoding="utf-8")
+    assert "exec:./judge.sh" in runs_code(RunRequest(config, {}))
+
+
+def test_a_stranger_may_name_no_program_in_a_jury(product: Product) -> None:
+    config = a_config(2)
+    config["tests"][0]["assert"][0]["provider"][1] = "exec:touch ran"
+    with jury_of(9, 9) as server:
+        finished = product.run(config, server, "--untrusted")
+    assert (finished.code, server.requests) == (2, [])
+    assert not (product.folder / "ran").exists()

@@ -19,7 +19,7 @@ from geval_cli.scripting.script_errors import (
     ScriptLimitError,
     ScriptTimeoutError,
 )
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.templating import TEMPLATE_MARKS, Templates
 
 OUTPUT_ARGUMENTS = ("output", "context")
@@ -186,7 +186,9 @@ def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
     if "criteria" in shown:
         shown["value"] = shown.pop("criteria")
     provider = getattr(spec, "provider", None)
-    if isinstance(provider, ProviderSpec):
+    if isinstance(provider, JurySpec):
+        shown["provider"] = [judge.public_id for judge in provider.members]
+    elif isinstance(provider, ProviderSpec):
         shown["provider"] = provider.public_id
     if isinstance(spec, AssertSet):
         shown["assert"] = [written_assertion(member) for member in spec.assertions]
