@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
@@ -181,7 +182,8 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
         evaluation_steps=asked.evaluation_steps,
         defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, samples_of(settings.samples)),)),
     )
-    return metric, derived_from
+    # The answer is a score without a verdict, so there is none that fewer samples could settle.
+    return replace(metric, stop_error=None), derived_from
 
 
 def _details(metric: Metric, grade: Grade, derived_from: str | None, latency_ms: float) -> JsonValue:
