@@ -49,6 +49,7 @@ class Purpose(StrEnum):
     RATING = "ratings"
     SAMPLES = "samples"
     FALLBACK_SAMPLES = "fallback samples"
+    FURTHER_SAMPLES = "further samples"
     EXPLANATION = "explanations"
     CLAIMS = "claims"
     QUESTIONS = "questions"

@@ -25,6 +25,7 @@ from geval_cli.specs.base import (
     EvaluationParsing,
     ProviderSpec,
     RubricPromptSpec,
+    Samples,
     Score,
     Scoring,
     Spec,
@@ -254,13 +255,15 @@ class Subject(Struct, frozen=True):
 class JudgeDefaults(Struct, frozen=True):
     """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
 
-    `threshold` is what the dialect asks of a g-eval that names none.
+    `threshold` is what the dialect asks of a g-eval that names none. `exact_metrics` are those whose scores themselves
+    are held against something, so that a verdict is not enough; None for all.
     """
 
     grader: ProviderSpec | None = None
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: Samples | None = None
     threshold: float = DEFAULT_THRESHOLD
+    exact_metrics: frozenset[str] | None = frozenset()
 
 
 JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[AssertionResult]]]
@@ -308,6 +311,7 @@ class CheckContext(Struct, frozen=True):
     rendered_prompt: str | None = None
     base_dir: Path = field(default_factory=Path)
     access: Access = TRUSTED
+    defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
 
     @property
     def rules(self) -> DialectRules:

@@ -9,21 +9,11 @@ from importlib.util import find_spec
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import (
-    Assertion,
-    CheckContext,
-    RowMember,
-    Subject,
-    TestCase,
-    Tools,
-    location_of,
-)
-from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
+from geval_cli.assertions.base import Assertion, CheckContext, RowMember, Subject, Tools, location_of
+from geval_cli.assertions.metric_names import default_metric_of, metric_name
 from geval_cli.assertions.outcome import Outcome, negated
-from geval_cli.errors import GevalError, Problem, TemplateError
+from geval_cli.errors import GevalError, Problem
 from geval_cli.judge.metric import Judge
-from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
@@ -244,19 +234,6 @@ def score_threshold(spec: Assertion) -> float | None:
     return None if not spec.threshold_is_score else getattr(spec, "threshold", None)
 
 
-def metric_name(spec: Assertion, test: TestCase, templates: Templates) -> str | None:
-    """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
-
-    A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.
-    """
-    if spec.metric is None:
-        return _default_metric(spec, templates)
-    try:
-        return templates.render(spec.metric, test.variables).strip() or None
-    except TemplateError:
-        return spec.metric
-
-
 def with_default_metrics(
     specs: Iterable[Assertion], results: Iterable[AssertionResult], templates: Templates
 ) -> tuple[AssertionResult, ...]:
@@ -270,18 +247,7 @@ def with_default_metrics(
         if spec is None:
             found.append(result)
             continue
-        metric = _default_metric(spec, templates) if spec.metric is None else None
+        metric = default_metric_of(spec, templates) if spec.metric is None else None
         members = with_default_metrics(spec.members, result.assertions, templates)
         found.append(replace(result, metric=result.metric or metric, assertions=members))
     return tuple(found)
-
-
-def _default_metric(spec: Assertion, templates: Templates) -> str | None:
-    """Return the dimension of a g-eval, or, where the dialect takes it, the name of its criteria; else None."""
-    if not isinstance(spec, GEvalAssertion):
-        return None
-    if spec.dimension is not None or not templates.rules.names_geval_by_criteria:
-        return spec.dimension
-    if isinstance(spec, LlmEvaluation) and not spec.criteria:
-        return None
-    return default_metric(spec.criteria, spec.evaluation_steps, is_negated=spec.is_negated)

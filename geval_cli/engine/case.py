@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
     judge_assertion,
     judge_row,
-    metric_name,
     score_threshold,
     wants_logprobs,
 )

@@ -23,9 +23,12 @@ from geval_cli.judge.prompt import (
     evaluate_text,
     explain_text,
     is_whole_scale,
+    joint_prompt_version,
+    joint_text,
     label_params,
     prompt_version,
     render_messages,
+    rotation,
     rubric_prompt_variables,
     steps_text,
     user_message,
@@ -162,12 +165,15 @@ class _Judging(Struct, frozen=True):
     async def grade(self, criterion: Criterion) -> Grade:
         calls = JudgeCalls(self.judge, self.memory)
         steps = await self._steps(criterion, calls)
-        question = RatingQuestion(
-            messages=self._evaluate_messages(criterion, steps),
-            criterion=criterion,
-            repeat_index=self.case.repeat_index,
-            response_schema=self._rating_schema(criterion),
-        )
+        if self.metric.joint:
+            question = await self._joint_question(criterion, steps, calls)
+        else:
+            question = RatingQuestion(
+                messages=self._evaluate_messages(criterion, steps),
+                criterion=criterion,
+                repeat_index=self.case.repeat_index,
+                response_schema=self._rating_schema(criterion),
+            )
         estimate = await estimate_rating(question, self.metric, calls)
         score = self._score(estimate)
         status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
@@ -182,6 +188,7 @@ class _Judging(Struct, frozen=True):
             coverage=estimate.coverage,
             valid=estimate.valid,
             requested=estimate.requested,
+            early_stop=estimate.early_stop,
             read_from=estimate.read_from,
             distribution=estimate.distribution.shares,
             evaluation_steps=steps,
@@ -189,7 +196,30 @@ class _Judging(Struct, frozen=True):
             usage=calls.usage,
             latency_ms=calls.latency_ms,
         )
-        return replace(result, detail=self._detail(result, criterion))
+        return replace(result, detail=self._detail(result, criterion, question.joint))
+
+    async def _joint_question(
+        self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
+    ) -> RatingQuestion:
+        """Return the question that asks for all dimensions of the metric; it is the same for each of them.
+
+        Later ratings depend on earlier ones, so the texts decide which dimension comes first.
+        """
+        asked = _joint_criteria(self.metric)
+        first = rotation(self.shown.blocks, len(asked))
+        asked = asked[first:] + asked[:first]
+        others = [item for item in asked if item.label != criterion.label]
+        found = await all_of(self._steps(item, calls) for item in others)
+        steps_of = {criterion.label: steps, **dict(zip((item.label for item in others), found, strict=True))}
+        text = joint_text([(item, steps_of[item.label]) for item in asked], self.shown.blocks)
+        labels = tuple(item.label for item in asked)
+        return RatingQuestion(
+            messages=user_message(text),
+            criterion=criterion,
+            repeat_index=self.case.repeat_index,
+            response_schema=_joint_schema(labels),
+            joint=labels,
+        )
 
     async def _steps(self, criterion: Criterion, calls: JudgeCalls) -> tuple[str, ...]:
         if self.metric.evaluation_steps is not None:
@@ -264,7 +294,7 @@ class _Judging(Struct, frozen=True):
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
-    def _detail(self, result: Grade, criterion: Criterion) -> dict[str, JsonValue]:
+    def _detail(self, result: Grade, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
         source = self.shown.source
         about = {
             "dimension": self.metric.dimension,
@@ -273,9 +303,31 @@ class _Judging(Struct, frozen=True):
             "source_from": None if source is None else source.found_in,
             "judge": self.judge.label,
             "strict_mode": self.metric.strict_mode or None,
-            "prompt_version": prompt_version(),
+            "joint": joint or None,
+            "prompt_version": joint_prompt_version() if joint else prompt_version(),
         }
         return _with_values({**_grade_detail(result, criterion.score_range), **about})
+
+
+@lru_cache(maxsize=_METRICS_KEPT)
+def _joint_criteria(metric: Metric) -> tuple[Criterion, ...]:
+    """Return the criteria of all dimensions that are rated together, as they are written."""
+    found: list[Criterion] = []
+    for name in metric.joint:
+        dimension = find_dimension(name)
+        alone = replace(metric, dimension=name, score_range=dimension.score_range)
+        found += criteria_of(alone, dimension.label, (dimension.definition,))
+    return tuple(found)
+
+
+@lru_cache(maxsize=_METRICS_KEPT)
+def _joint_schema(labels: tuple[str, ...]) -> Mapping[str, JsonValue]:
+    return {
+        "type": "object",
+        "properties": {label: {"type": "integer"} for label in labels},
+        "required": list(labels),
+        "additionalProperties": False,
+    }
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:
@@ -341,6 +393,7 @@ def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, 
         "coverage": result.coverage,
         "valid": result.valid,
         "requested": result.requested,
+        "early_stop": result.early_stop,
         "read_from": result.read_from,
         "fallback": result.fallback,
         "evaluation_steps": result.evaluation_steps,

@@ -110,11 +110,13 @@ ScoringOption = Annotated[
     ),
 ]
 SamplesOption = Annotated[
-    int | None,
+    int | str | None,
     Option(
         "--samples",
-        "Judge each output this many times.",
+        "Judge each output this many times; upto:20 stops when the verdict is settled.",
         Group.JUDGING,
+        syntax="N|upto:N",
+        is_text=True,
         minimum=1,
         maximum=1000,
         decides_results=True,

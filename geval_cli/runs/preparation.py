@@ -22,8 +22,9 @@ from geval_cli.runs.baseline import baseline_problems
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.specs.promptfoo import PromptfooOptions
+from geval_cli.suite.gates import Statistic
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.trust import WatchedTests
@@ -185,7 +186,21 @@ def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
     options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
     grader = None if name is None else resolved(ProviderSpec(id=name), suite)
-    return JudgeDefaults(grader, request.scoring, request.samples, suite.rules.geval_threshold)
+    return JudgeDefaults(
+        grader,
+        request.scoring,
+        samples_of(request.samples),
+        suite.rules.geval_threshold,
+        _exact_metrics(suite),
+    )
+
+
+def _exact_metrics(suite: Suite) -> frozenset[str] | None:
+    """Return the metrics whose scores are averaged by a gate; None for all of them."""
+    means = {gate.metric for gate in suite.gates if gate.statistic is Statistic.MEAN}
+    if suite.derived_metrics or None in means:
+        return None
+    return frozenset(name for name in means if name is not None)
 
 
 def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
