@@ -23,7 +23,7 @@ from geval_cli.gateway.request_log import RequestTrace
 from geval_cli.gateway.responses import align
 from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.store.cache import ResponseCache
 
@@ -213,6 +213,11 @@ class BoundModel(Struct, frozen=True):
     def provider_params(self) -> Mapping[str, JsonValue]:
         """Return the wire parameters that the provider's config sets."""
         return self.provider.identity.params
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """Return what of the provider decides its answers."""
+        return self.provider.identity
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         return await self.gateway.complete(self.provider, request)

@@ -120,6 +120,36 @@ def steps_requests(
             yield _shared_steps_request(criterion.criteria, labels, JudgeCalls(judge, memory))
 
 
+def criterion_facts(metric: Metric) -> JsonValue:
+    """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
+    own = metric.rubric_prompt
+    is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
+    return [
+        metric.dimension,
+        [criterion.strip() for criterion in metric.criteria],
+        metric.evaluation_steps,
+        metric.evaluation_params,
+        metric.rubric,
+        metric.asked_range,
+        metric.asked_step,
+        metric.strict_mode,
+        metric.scoring,
+        [metric.samples, metric.min_valid] if is_sampled else None,
+        own,
+        metric.name if own is not None and metric.dimension is None else None,
+    ]
+
+
+def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
+    """Return the texts of `case` that a judge is shown, each with its label."""
+    own = metric.rubric_prompt
+    shown = [[block.label, block.text] for block in _what_is_shown(metric, case).blocks]
+    if own is None:
+        return shown
+    others = {name: param_text(name, case) for name in _OTHER_PARAMS}
+    return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
+
+
 class _Shown(Struct, frozen=True):
     """The parts of the case that the judge gets to see."""
 

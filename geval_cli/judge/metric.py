@@ -8,6 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
+from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -156,6 +157,19 @@ class KeepingJudge(Protocol):
     async def forget(self, request: ModelRequest) -> None:
         """Forget the answers to `request`: it is answered anew the next time."""
         ...
+
+
+@runtime_checkable
+class IdentifiedJudge(Protocol):
+    """A judge that can say what decides its answers; None where it stands before one that cannot."""
+
+    @property
+    def identity(self) -> ProviderIdentity | None: ...
+
+
+def identity_of(judge: Judge) -> ProviderIdentity | None:
+    """Return what decides the answers of a judge, as far as it says so."""
+    return judge.identity if isinstance(judge, IdentifiedJudge) else None
 
 
 class Grade(Struct, frozen=True):
