@@ -15,6 +15,7 @@ _SHOWN_VALUE = 60
 _VARIABLES = "variables"
 """The option that has a part of the fingerprint to itself."""
 
+_JUDGED = "judged"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
@@ -22,7 +23,9 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
     """Return what decides the results of a run: the suite's parts as hashes, and the options that matter."""
     request, suite = prepared.request, prepared.suite
     found = {"repeats": prepared.plan.repeats, "dialect": str(suite.rules.name)}
+    judged = {} if request.judged is None else {_JUDGED: request.judged.facts}
     return {
+        **judged,
         _SUITE: dict(suite.parts),
         _OPTIONS: deciding_options(request, found),
         _VARS: dict(request.variables),

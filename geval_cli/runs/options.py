@@ -394,6 +394,34 @@ class RunOptions:
     )
 
 
+JUDGE_OPTIONS = (
+    "outputs",
+    "is_verbose",
+    "shows_progress",
+    "log_file",
+    "grader",
+    "scoring",
+    "samples",
+    "max_concurrency",
+    "fail_fast",
+    "plan",
+    "dialect",
+    "env_file",
+    "fail_under",
+    "max_errors",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that judging its outputs again takes, too."""
+
+
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:
     """Yield the options that a record declares, in its order."""
     for declared in fields(record):
