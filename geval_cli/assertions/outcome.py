@@ -61,7 +61,7 @@ class SharedByTests(Struct, Generic[Shared]):
 
 
 class SharedMetrics(SharedByTests[Metric]):
-    """What g-evals were made into for other tests."""
+    """The metrics that g-evals were made into for other tests."""
 
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")

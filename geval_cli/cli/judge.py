@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from geval_cli.cli.run import RunDisplay, run_configs
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.runs.judge_again import judging_request, open_source
@@ -39,6 +41,8 @@ def judge_again(
             from geval_cli.cli.plan import show_plans
 
             return show_plans([request], given.outputs, home=given.home, cache=cache, wall=wall)
+        # Ratings that are taken over need no cache, offline either.
+        cache = replace(cache, may_be_absent=True)
         display = RunDisplay(
             given.outputs,
             shows_progress=given.shows_progress,

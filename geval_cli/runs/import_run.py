@@ -2,48 +2,40 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
-    AssertionResult,
     CaseResult,
     Column,
-    ErrorInfo,
     JsonValue,
     ProviderRef,
-    RenderedPrompt,
-    Role,
     RunRecord,
     RunStatus,
     RunSummary,
-    Status,
-    Usage,
 )
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import open_problem
 from geval_cli.source.json_source import read_json
 from geval_cli.source.safe_open import open_regular
 from geval_cli.source.secrets import mask_config, mask_text
-from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import LATEST, RunOrigin, RunStore
+from geval_cli.suite.promptfoo.results import DIALECT, VERSION, case_of_row
 from geval_cli.version import __version__
 
 MAX_FILE_BYTES = 1 << 30
 _MOST_PROBLEMS = 20
 _MOST_INDEX = 1 << 31
-_V3 = 3
-_V3_ERROR = 2  # promptfoo's `failureReason` of a case that could not be judged
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
 _WHAT_IS_READ = (
@@ -52,12 +44,17 @@ _WHAT_IS_READ = (
 
 
 class ImportedRun(Struct, frozen=True):
-    """A run as a file has it. `summary` is what the file says beside the results; None when it says nothing."""
+    """A run as a file has it.
+
+    Attributes:
+        summary: what the file says beside the results; None when it says nothing.
+        dialect: of the run's config, where the file settles it.
+    """
 
     run: RunRecord
     results: Sequence[CaseResult]
     summary: RunSummary | None = None
-    dialect: Dialect | None = None
+    dialect: str = ""
 
 
 def read_results_file(path: Path) -> ImportedRun:
@@ -98,10 +95,8 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
         StoreError: it cannot be stored.
     """
     run = imported.run
-    with suppress(UsageError):
-        if runs.find(run.id).run.id == run.id:
-            hint = f"`geval show {run.id}` shows it"
-            raise _AlreadyThereError(f"run {run.id} is stored here already", hint=hint)
+    if _is_stored(run.id, runs):
+        raise UsageError(f"run {run.id} is stored here already", hint=f"`geval show {run.id}` shows it")
     tally = Tally()
     for result in imported.results:
         tally.add(result)
@@ -118,7 +113,7 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
             derived=said.derived,
             derived_by_column=said.derived_by_column,
         )
-    options = {} if imported.dialect is None else {"options": {"--dialect": str(imported.dialect)}}
+    options = {"options": {"--dialect": imported.dialect}} if imported.dialect else {}
     runs.begin(run, RunOrigin(run.config_path, len(imported.results), options))
     written = [runs.add(run.id, result) for result in imported.results]
     for future in written:
@@ -127,8 +122,11 @@ def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
     return run
 
 
-class _AlreadyThereError(UsageError):
-    """A UsageError that is meant, and not that of a run which was not found."""
+def _is_stored(run_id: str, runs: RunStore) -> bool:
+    try:
+        return runs.find(run_id).run.id == run_id
+    except UsageError:
+        return False
 
 
 def _text_of(path: Path) -> str:
@@ -291,85 +289,24 @@ def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-# -- promptfoo --------------------------------------------------------------------------------------------------
-
-
-class _Prompt(Struct):
-    raw: str = ""
-    label: str = ""
-
-
-class _Provider(Struct):
-    id: str = ""
-    label: str | None = None
-
-
-class _Tokens(Struct):
-    prompt: int | None = None
-    completion: int | None = None
-
-
-class _Answer(Struct):
-    output: Any = None
-
-
-class _Asserted(Struct):
-    type: str = "unknown"
-    metric: str | None = None
-    threshold: float | None = None
-    weight: float | None = None
-
-
-class _Graded(Struct, rename="camel"):
-    passed: bool = field(default=False, name="pass")
-    score: float = 0.0
-    reason: str | None = None
-    assertion: _Asserted | None = None
-    component_results: "list[_Graded] | None" = None
-
-
-class _Test(Struct):
-    description: str | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class _Row(Struct, rename="camel"):
-    test_idx: int
-    prompt_idx: int
-    success: bool
-    prompt: _Prompt
-    provider: _Provider | str
-    score: float = 0.0
-    vars: dict[str, Any] | None = None
-    response: _Answer | None = None
-    named_scores: dict[str, float] | None = None
-    grading_result: _Graded | None = None
-    error: str | None = None
-    failure_reason: int | str | None = None
-    latency_ms: float | None = None
-    cost: float | None = None
-    token_usage: _Tokens | None = None
-    test_case: _Test | None = None
-
-
 def _read_promptfoo(
     value: Mapping[str, JsonValue], results: Mapping[str, JsonValue], text: str, path: Path
 ) -> ImportedRun:
     rows = results.get("results")
-    if results["version"] != _V3 or not isinstance(rows, list):
+    if results["version"] != VERSION or not isinstance(rows, list):
         where = _place(text, path, "results", "version")
         message = "only results of promptfoo's version 3 can be read"
         raise ConfigError(
-            [Problem(message, where, "export them anew: promptfoo export eval ID -o results.json")]
+            [Problem(message, where, "export them again: promptfoo export eval ID -o results.json")]
         )
-    cases = _converted(rows, _case_of_row, text, path, "results", "results")
+    cases = _converted(rows, case_of_row, text, path, "results", "results")
     known: dict[str, Any] = {}
     if isinstance(name := value.get("evalId"), str):
         known["id"] = _safe_id(name)
     if isinstance(begun := results.get("timestamp"), str) and _is_time(begun):
         known["started_at"] = known["finished_at"] = begun
     run = _new_run(path, cases, value.get("config"), **known)
-    return ImportedRun(run, cases, dialect=Dialect.PROMPTFOO)
+    return ImportedRun(run, cases, dialect=DIALECT)
 
 
 def _is_time(text: str) -> bool:
@@ -377,61 +314,3 @@ def _is_time(text: str) -> bool:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False
-
-
-def _case_of_row(item: JsonValue) -> CaseResult:
-    try:
-        row = msgspec.convert(item, _Row)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"this is no result of promptfoo: {error}") from error
-    provider = _Provider(row.provider) if isinstance(row.provider, str) else row.provider
-    status = _status_of_row(row)
-    output = None if row.response is None else row.response.output
-    is_error = status is Status.ERROR
-    test = row.test_case or _Test()
-    return CaseResult(
-        id=f"{row.test_idx}.0.{row.prompt_idx}",
-        test_index=row.test_idx,
-        repeat_index=0,
-        column=row.prompt_idx,
-        description=test.description,
-        prompt=RenderedPrompt(row.prompt.label, row.prompt.label or row.prompt.raw, row.prompt.raw),
-        provider=ProviderRef(provider.id, provider.label or provider.id),
-        vars=row.vars or {},
-        output=output,
-        status=status,
-        score=None if is_error else row.score,
-        named_scores=row.named_scores or {},
-        error=ErrorInfo("ProviderError", row.error or "promptfoo does not say why") if is_error else None,
-        latency_ms=row.latency_ms or 0.0,
-        usage={Role.GENERATION: _usage_of(row), Role.JUDGE: Usage()},
-        assertions=() if row.grading_result is None else tuple(_assertions_of(row.grading_result)),
-        metadata=test.metadata or {},
-    )
-
-
-def _status_of_row(row: _Row) -> Status:
-    if row.success:
-        return Status.PASSED
-    is_unanswered = row.response is None and row.error is not None
-    return Status.ERROR if row.failure_reason == _V3_ERROR or is_unanswered else Status.FAILED
-
-
-def _usage_of(row: _Row) -> Usage:
-    tokens = row.token_usage or _Tokens()
-    return Usage(1, tokens.prompt or 0, tokens.completion or 0, cost_usd=row.cost)
-
-
-def _assertions_of(graded: _Graded) -> Iterator[AssertionResult]:
-    for part in graded.component_results or ():
-        asserted = part.assertion or _Asserted()
-        yield AssertionResult(
-            type=asserted.type,
-            metric=asserted.metric,
-            status=Status.PASSED if part.passed else Status.FAILED,
-            score=part.score,
-            threshold=asserted.threshold,
-            weight=1.0 if asserted.weight is None else asserted.weight,
-            reason=part.reason,
-            assertions=tuple(_assertions_of(part)),
-        )

@@ -14,14 +14,14 @@ from geval_cli.runs.judged import JudgedMetrics, JudgedSource
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import RunRequest
 from geval_cli.source.digest import FILE_PART
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import LATEST, RunStore, StoredRun
 from geval_cli.store.state import open_runs
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import SuiteOverrides
 
 RESULTS_SUFFIXES = frozenset({".json", ".jsonl"})
-_TAKEN_OVER = ("grader", "scoring", "samples", "dialect", "variables")
+_TAKEN_OVER = ("grader", "scoring", "samples", "variables")
 """Options that the run was begun with and that hold again, unless others are given now."""
 
 
@@ -116,9 +116,10 @@ def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config:
     }
     before: dict[str, JsonValue] = {**known, "variables": covered.get("vars")}
     for name in _TAKEN_OVER:
-        is_dialect = name == "dialect"
-        if not values[name] and before.get(name) and (is_same_config or not is_dialect):
-            values[name] = Dialect(str(before[name])) if is_dialect else before[name]
+        if not values[name] and before.get(name):
+            values[name] = before[name]
+    if is_same_config and values["dialect"] is None and before["dialect"] in RULES:
+        values["dialect"] = RULES[before["dialect"]].name
     if values["scoring"] is not None and values["scoring"] != "samples":
         values["samples"] = None
     return values
