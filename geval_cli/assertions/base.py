@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these modules are about assertions, so they import this one
     from geval_cli.assertions.row import RowMember
     from geval_cli.assertions.test_case import TestCase
     from geval_cli.judge.metric import Judge
-    from geval_cli.records import JsonValue, ModelRequest
+    from geval_cli.records import AssertionResult, JsonValue, ModelRequest
     from geval_cli.templating import Templates
 
 Amount = Annotated[float, Field(ge=0)]
@@ -150,6 +150,10 @@ class ModelGradedAssertion(Assertion):
     def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
         """Return everything of a test and its output that a judge may be shown."""
         return [subject.text, subject.rendered_prompt, subject.system, subject.test.variables]
+
+    def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
+        """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
+        return True
 
     def decide_again(self, rated: "Outcome", test: "TestCase", tools: "Tools") -> "Outcome | None":
         """Return the verdict on an output that was rated in an earlier run, with the threshold of today.

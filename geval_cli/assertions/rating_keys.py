@@ -95,6 +95,8 @@ def _earlier(
         # The steps of that rating are taken as given: what counts is whether all else is the same.
         if criterion_key(spec, subjects[0], tools, result.detail) != result.detail.get(CRITERION_KEY):
             continue
+        if not spec.holds_again(result, subjects[0], tools):
+            continue
         if rating_keys(spec, subjects, tools, result.detail, place)[RATING_KEY] == key:
             return result
     return None

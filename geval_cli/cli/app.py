@@ -11,7 +11,7 @@ import typer
 from geval_cli.cli import options
 from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
 from geval_cli.errors import ExitCode, UsageError
-from geval_cli.runs.options import JUDGE_OPTIONS, RunOptions, values_of
+from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -114,6 +114,23 @@ def judge(
             wall=wall,
         )
     )
+
+
+@app.command()
+@declared(RunOptions, *LOCK_OPTIONS)
+def lock(given: RunOptions, configs: options.Configs = None, update: options.UpdateLock = False) -> None:
+    """Write geval.lock: the evaluation steps of every criterion, so that all runs judge by the same ones."""
+    from geval_cli.cli.arguments import cache_choice, config_groups, named_or_found
+    from geval_cli.cli.lock import lock_configs
+
+    named = named_or_found(configs)
+    wall, home = _against_strangers(named, given)
+    given = replace(given, home=home, untrusted=wall is not None)
+    requests = [
+        replace(request, asks_judges_only=True)
+        for request in _requests(config_groups(named, merge=False), given)
+    ]
+    _exit(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
 
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":

@@ -91,6 +91,7 @@ Thresholds = Annotated[
         rich_help_panel=Group.JUDGING,
     ),
 ]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
 ResultsFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
 ]

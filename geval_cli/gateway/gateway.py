@@ -25,6 +25,7 @@ from geval_cli.gateway.retry import Retry
 from geval_cli.gateway.single_flight import SingleFlight
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
 
 _MOST_REPEATED = 64
@@ -218,6 +219,11 @@ class BoundModel(Struct, frozen=True):
     def identity(self) -> ProviderIdentity:
         """Return what of the provider decides its answers."""
         return self.provider.identity
+
+    @property
+    def public_id(self) -> str:
+        """Return the provider's id without the keys that may be in it."""
+        return mask_text(self.provider.id)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         return await self.gateway.complete(self.provider, request)

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
 
@@ -165,6 +166,14 @@ class IdentifiedJudge(Protocol):
 
     @property
     def identity(self) -> ProviderIdentity | None: ...
+
+    @property
+    def public_id(self) -> str: ...
+
+
+def public_id_of(judge: Judge) -> str:
+    """Return the id of a judge without credentials, as files that are shared may have it."""
+    return judge.public_id if isinstance(judge, IdentifiedJudge) else mask_text(judge.label)
 
 
 def identity_of(judge: Judge) -> ProviderIdentity | None:

@@ -46,6 +46,7 @@ from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.store.cache import ResponseCache
@@ -89,7 +90,7 @@ async def plan_run(
         cache = None
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
-        dry_run = _DryRun(prepared, pool, cache, since)
+        dry_run = _DryRun(prepared, pool, cache, since, _memory=JudgeMemory(prepared.locked_steps))
         at_once = 1 if prepared.plan.is_serial else _JOBS_AT_ONCE
         for queue in queues:
             jobs = iter(queue)
@@ -288,6 +289,10 @@ class _CountingJudge:
     @property
     def identity(self) -> ProviderIdentity:
         return self.provider.identity
+
+    @property
+    def public_id(self) -> str:
+        return mask_text(self.provider.id)
 
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:

@@ -319,7 +319,7 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
     tools = Tools(
         prepared.templates,
         model_for,
-        JudgeMemory(),
+        JudgeMemory(prepared.locked_steps),
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,

@@ -169,6 +169,15 @@ class RunOptions:
     scoring: ScoringOption = None
     samples: SamplesOption = None
 
+    is_locked: Annotated[
+        bool,
+        Option(
+            "--locked",
+            "Refuse to run unless geval.lock has the steps of every criterion.",
+            Group.JUDGING,
+        ),
+    ] = False
+
     repeats: Annotated[
         int | None,
         Option(
@@ -402,6 +411,7 @@ JUDGE_OPTIONS = (
     "grader",
     "scoring",
     "samples",
+    "is_locked",
     "max_concurrency",
     "fail_fast",
     "plan",
@@ -420,6 +430,23 @@ JUDGE_OPTIONS = (
     "untrusted_strict",
 )
 """The options of a run that judging its outputs again takes, too."""
+
+
+LOCK_OPTIONS = (
+    "grader",
+    "dialect",
+    "env_file",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that writing its lock file takes, too."""
 
 
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:

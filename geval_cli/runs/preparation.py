@@ -19,6 +19,7 @@ from geval_cli.providers.registry import (
     provider_access_problem,
 )
 from geval_cli.runs.judged import JudgedTests, match_outputs
+from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
@@ -53,11 +54,18 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     judged = _judged_tests(request, suite)
     suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
     # Slow parts (a local model) load in the background during the check; a stranger's config may not start anything.
-    if is_going_to_run and judged is None and not opened.problems and not suite.access.is_strangers:
+    if (
+        is_going_to_run
+        and judged is None
+        and not request.asks_judges_only
+        and not opened.problems
+        and not suite.access.is_strangers
+    ):
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
+    lock = read_lock(request.config, request.access)
     checked = check_plan(
         plan,
         templates,
@@ -75,6 +83,11 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
         *_check_prices(suite, checked, request),
         *_masked_keys(suite, checked, request),
+        *(
+            _lock_problems(plan, lock, templates, defaults)
+            if request.is_locked and not opened.problems
+            else ()
+        ),
     ]
     if checked.checks_nothing and not opened.problems:
         problems.append(_NOTHING_CHECKED)
@@ -103,7 +116,17 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         asked=_asked(suite, checked, request),
         ports=ports,
         stored=stored,
+        lock=lock,
     )
+
+
+def _lock_problems(
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+) -> Iterator[Problem]:
+    try:
+        yield from lock_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, plan.suite))
+    except ConfigError:
+        return  # the check of the tests tells it
 
 
 def _judged_tests(request: RunRequest, suite: Suite) -> JudgedTests | None:
@@ -224,7 +247,7 @@ def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
 
 def _answering(suite: Suite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
     """Return the providers that are asked for outputs: none where stored ones are judged."""
-    if request.judged is not None:
+    if request.judged is not None or request.asks_judges_only:
         return []
     return [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
 

@@ -11,7 +11,9 @@ from geval_cli.engine.plan import Job, Plan
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
+from geval_cli.judge.memory import LockedSteps
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
+from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
@@ -53,6 +55,7 @@ class RunRequest(RunOptions):
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
         judged: the earlier run whose outputs are judged in place of asking for new ones.
+        asks_judges_only: whether no model under test is going to be asked, so that none needs to be ready.
     """
 
     config: Path
@@ -64,6 +67,7 @@ class RunRequest(RunOptions):
     budget: Budget | None = field(default=None, kw_only=True)
     draft: str | None = field(default=None, kw_only=True)
     judged: JudgedSource | None = field(default=None, kw_only=True)
+    asks_judges_only: bool = field(default=False, kw_only=True)
 
     @property
     def selection(self) -> Selection:
@@ -129,6 +133,12 @@ class PreparedRun(Struct, frozen=True):
     asked: tuple[ProviderSpec, ...] = ()
     ports: frozenset[int] | None = None
     stored: StoredOutputs | None = None
+    lock: LockFile | None = None
+
+    @property
+    def locked_steps(self) -> LockedSteps:
+        """The evaluation steps that the lock file settles."""
+        return {} if self.lock is None else self.lock.steps
 
     @property
     def total(self) -> int:
