@@ -18,6 +18,7 @@ class Models:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.score = 6
+        self.unreadable: str | None = None
 
     def respond(self, body: Any, headers: Any) -> Reply:
         del headers
@@ -31,6 +32,8 @@ class Models:
             return chat_reply('{"reason": "shorter", "best": 2}')
         if '"pass"' in prompt:
             return chat_reply(json.dumps({"reason": "fine", "pass": True, "score": self.score / 10}))
+        if '"score"' in prompt and self.unreadable and self.unreadable in prompt:
+            return chat_reply("no idea")
         if '"score"' in prompt:
             return chat_reply(json.dumps({"reason": "fair", "score": self.score}))
         return chat_reply('{"steps": ["Read it.", "Rate it."]}')
@@ -175,6 +178,25 @@ def test_errors_stay_errors_and_ratings_that_failed_are_asked_for_again(
     errored = [case for case in again.cases if case["status"] == "error"]
     assert [case["error"]["type"] for case in errored] == ["ProviderRequestError"] * 2
     assert all(case["output"] is None and case["score"] is None for case in errored)
+
+
+def test_a_rating_that_failed_is_asked_for_again_by_the_steps_of_the_run(
+    product: Product, server: LoopbackServer, models: Models
+) -> None:
+    written = config("word 0", "word 1")
+    written["defaultTest"]["assert"] = [{"type": "g-eval", "criteria": "Polite.", "metric": "polite"}]
+    models.unreadable = "word 1"
+    first = product.run(written, server)
+    assert verdicts(first, "polite") == [("passed", 0.6)] * 2 + [("error", None)] * 2
+    models.asked.clear()
+    models.unreadable = None
+
+    again = product.command(server, "judge", "latest", *_empty_cache(product))
+
+    assert verdicts(again, "polite") == [("passed", 0.6)] * 4
+    assert len(models.asked) == 2
+    assert not any('"steps"' in prompt for _, prompt in models.asked)
+    assert len({str(item["detail"]["evaluation_steps"]) for item in again.verdicts}) == 1
 
 
 def test_another_config_finds_its_tests_by_their_content(
