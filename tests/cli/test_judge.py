@@ -1,6 +1,8 @@
 """`geval judge`: outputs of a run judged again, by the real command against a server that counts what is asked."""
 
 import json
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,11 @@ from typing import Any
 import pytest
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Finished, Product
+
+from geval_cli.cli.main import main
+from geval_cli.runs.judge_again import open_source
+from geval_cli.runs.judged import JudgedMetrics
+from geval_cli.runs.options import RunOptions
 
 _BEST = "choose"
 
@@ -414,3 +421,32 @@ def test_a_stranger_s_config_stays_a_stranger_s(
     assert again.code == 2
     assert models.asked == []
     assert not (product.folder / "owned").exists()
+
+
+def test_the_store_of_a_stranger_s_folder_is_not_read(product: Product, server: LoopbackServer) -> None:
+    product.run(config("word 0"), server)
+    shutil.copytree(product.folder / "state", product.folder / ".geval")
+    product.monkeypatch.delenv("GEVAL_HOME", raising=False)
+    product.monkeypatch.setenv("XDG_STATE_HOME", str(product.folder.parent / "own-state"))
+    product.monkeypatch.setattr("sys.argv", ["geval", "judge", "latest", "--untrusted"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert "no run is stored in" in product.capsys.readouterr().err
+
+
+def test_reading_the_source_leaves_no_thread_that_a_wall_cannot_hold(
+    product: Product, server: LoopbackServer
+) -> None:
+    product.run(config("word 0"), server)
+    kept = product.folder / "kept.json"
+    shutil.copy(product.folder / "results.json", kept)
+    given = RunOptions(home=product.folder / "state")
+    before = set(threading.enumerate())
+
+    for name in ("latest", str(kept)):
+        with open_source(name, given, {}, JudgedMetrics()) as source:
+            assert set(threading.enumerate()) <= before
+            assert len(list(source.runs.results(source.run.id))) == 2
