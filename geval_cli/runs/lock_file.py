@@ -83,7 +83,7 @@ class NeededSteps(Struct, frozen=True):
 
 
 class Needs(Struct):
-    """The criteria that the tests of a suite need steps for, each once; `unlocked` counts criteria that name variables."""
+    """The criteria that tests need steps for, each once; `unlocked` counts criteria that name variables."""
 
     found: dict[tuple[str, tuple[str, ...], str], NeededSteps] = field(default_factory=dict)
     unlocked: set[str] = field(default_factory=set)
