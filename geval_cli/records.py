@@ -318,6 +318,7 @@ class RunRecord(Struct, frozen=True):
         judges: who judged, by their titles; empty also for a run of an older geval.
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
+        judged_from: the run whose outputs were judged again; None for a run that asked for its own.
     """
 
     id: str
@@ -336,6 +337,7 @@ class RunRecord(Struct, frozen=True):
     judges: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
+    judged_from: str | None = None
 
 
 class MetricSummary(Struct, frozen=True):

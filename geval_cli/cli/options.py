@@ -70,6 +70,46 @@ ConfigFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
+JudgedRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        show_default=False,
+    ),
+]
+JudgingConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Judge by the assertions of this config. [default: that of the run]",
+        show_default=False,
+    ),
+]
+_METRICS = "Metrics"
+OnlyMetrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=_METRICS
+    ),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="METRIC=SCORE",
+        help="Hold a metric against another threshold; repeatable.",
+        rich_help_panel=_METRICS,
+    ),
+]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
+ResultsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
+]
+RunFiles = Annotated[
+    list[Path],
+    typer.Option("-o", "--output", metavar="FILE", help=f"Where to: {RESULTS_ENDINGS}; repeatable."),
+]
 ConfigOfRuns = Annotated[
     Path | None,
     typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),

@@ -70,7 +70,7 @@ async def plan_run(
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
-    queues, since = prepared.plan.queues, None
+    queues, since = prepared.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     if not reads_cache(prepared):
@@ -83,7 +83,9 @@ async def plan_run(
         dry_run = _DryRun(prepared, pool, cache, since)
         # Lenient: no code is run here, and what it adds to the variables is missing.
         templates, judge_for = prepared.templates.lenient(), dry_run.judge_for
-        tools = Tools(templates, judge_for, JudgeMemory(), prepared.defaults, access=suite.access)
+        tools = Tools(
+            templates, judge_for, JudgeMemory(prepared.locked_steps), prepared.defaults, access=suite.access
+        )
         for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
             await dry_run.add(list(group), tools)
         return RunPlan(dry_run.cases, dry_run.counts)
@@ -202,7 +204,8 @@ class _DryRun(Struct, eq=False):
         # Without its assertions: they are followed one by one, and some would run code or call a web hook.
         bare = replace(job, test=replace(job.test, assertions=()))
         self._judgement = None
-        context = JobContext(partial(self._generate, job=job), tools, self._carried)
+        stored = None if self.prepared.stored is None else self.prepared.stored.find
+        context = JobContext(partial(self._generate, job=job), tools, self._carried, stored=stored)
         return replace(await begin_job(bare, context), job=job)
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
@@ -227,6 +230,7 @@ class _DryRun(Struct, eq=False):
             with suppress(GevalError):  # it is told where the output is judged
                 metric = metric_of(spec, subjects[0].test, tools)
         self._judgement = _Judgement(metric, is_after_code)
+        tools = replace(tools, earlier=tuple(result for item in row for result in item.earlier))
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
         elif subjects:

@@ -16,14 +16,14 @@ from geval_cli.assertions.graded.geval_thresholds import (
     why_all_samples,
 )
 from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
+from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import grade, steps_requests
+from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
-from geval_cli.records import JsonValue, ModelRequest
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.templating import Templates
 
@@ -57,7 +57,7 @@ class GEvalAssertion(GEvalFields):
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """Return the requests for the judge's steps, which hold nothing of an output."""
-        return prefetch_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return prefetch_case(self, self.case(subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output.
@@ -65,7 +65,57 @@ class GEvalAssertion(GEvalFields):
         Raises:
             JudgeError, ProviderError: no verdict could be had.
         """
-        return await judge_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return await judge_case(self, self.case(subject, tools), subject.test, tools)
+
+    def criterion_source(self, test: TestCase, tools: Tools) -> object:
+        """Return the metric, which tests with equal criteria share."""
+        return metric_of(self, test, tools)
+
+    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
+        rules = self.jury_rules
+        jury = None if rules is None else [rules.combine, rules.min_judges]
+        return [criterion_facts(metric_of(self, test, tools)), jury]
+
+    def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
+        """Return the texts that the judge is shown."""
+        return judged_texts(metric_of(self, subject.test, tools), self.case(subject, tools))
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees."""
+        return judged_case(self, subject, tools)
+
+    def holds_again(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
+        """Return whether its steps are those of the lock file, where that has some; for a jury, of all its judges."""
+        named = judge_provider(self, subject.test, tools.defaults)
+        needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
+        votes = rated.detail.get("judges") or [rated.detail]
+        for judge, vote in zip(_members(named), votes, strict=False):
+            model = tools.judge_for(judge)
+            parts = vote.get("parts") or [vote]
+            for (criteria, labels), part in zip(needed, parts, strict=False):
+                locked = tools.judge_memory.locked_steps(criteria, labels, model)
+                if locked is not None and locked != tuple(part.get("evaluation_steps") or ()):
+                    return False
+        return True
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the score against the threshold of today; None where it was left inexact for another threshold."""
+        threshold = metric_of(self, test, tools).effective_threshold
+        votes = rated.detail.get("judges") or [rated.detail]
+        stopped = any(vote.get("early_stop") for vote in votes)
+        before = (rated.detail.get("jury") or {}).get("threshold", rated.threshold)
+        if stopped and before != threshold:
+            return None
+        if self.jury_rules is not None and self.jury_rules.combine == "majority":
+            return majority_again(rated, threshold)
+        is_default = self.threshold is None and not self.strict_mode
+        return rated.against(threshold, is_default=is_default)
+
+
+def _members(named: ProviderSpec) -> tuple[ProviderSpec, ...]:
+    """Return the judges of a jury, or the one judge."""
+    return named.members if isinstance(named, JurySpec) else (named,)
 
 
 def prefetch_case(
@@ -74,7 +124,7 @@ def prefetch_case(
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
     named = judge_provider(spec, test, tools.defaults)
     metric = metric_of(spec, test, tools)
-    for judge in named.members if isinstance(named, JurySpec) else (named,):
+    for judge in _members(named):
         model = tools.judge_for(judge)
         for request in steps_requests(metric, case, model, memory=tools.judge_memory):
             yield model, request

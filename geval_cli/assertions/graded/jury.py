@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import BudgetError, GevalError, JudgeError
@@ -87,6 +88,16 @@ def verdict_of_jury(votes: Sequence[Vote], rules: JuryRulesSpec) -> Outcome:
         detail=_detail(votes, rules, grades) | {"spread": spread, "split": spread >= SPLIT},
         latency_ms=max(grade.latency_ms for grade in grades),
     )
+
+
+def majority_again(rated: Outcome, threshold: float) -> Outcome:
+    """Return the verdict of a majority on scores that its judges gave before, with the threshold of today."""
+    scores = [vote["score"] for vote in rated.detail["judges"] if vote["score"] is not None]
+    score = sum(passes(found, threshold) for found in scores) / len(scores)
+    least = (len(scores) // 2 + 1) / len(scores)
+    status = Status.PASSED if passes(score, least) else Status.FAILED
+    detail = {**rated.detail, "jury": {**rated.detail["jury"], "threshold": threshold}}
+    return replace(rated, status=status, score=score, threshold=least, detail=detail)
 
 
 def _too_few(votes: Sequence[Vote], judged: int, needed: int) -> JudgeError:
