@@ -160,7 +160,6 @@ ALLOWED: dict[str, str] = {
     "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
-    "runs/stored.py": "reads the results file that the user named",
     "trust/__init__.py": "imports geval's own library, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "web/": "the server's own pages, and configs by their names in the served folder",

@@ -22,8 +22,9 @@ from geval_cli.runs.stored import load_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.correlation import Estimate
 from geval_cli.store.state import open_runs
-from geval_cli.trust.agreement import Agreement, MetricAgreement, Options, agree
+from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
+from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140

@@ -142,7 +142,7 @@ def criterion_facts(metric: Metric) -> JsonValue:
     """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
     own = metric.rubric_prompt
     is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
-    return [
+    facts: list[JsonValue] = [
         metric.dimension,
         [criterion.strip() for criterion in metric.criteria],
         metric.evaluation_steps,
@@ -155,9 +155,12 @@ def criterion_facts(metric: Metric) -> JsonValue:
         [metric.samples, metric.min_valid] if is_sampled else None,
         own,
         metric.name if own is not None and metric.dimension is None else None,
-        [metric.joint, joint_prompt_version()] if metric.joint else None,
-        metric.stop_error,
     ]
+    if metric.joint:
+        facts.append(["joint", metric.joint, joint_prompt_version()])
+    if metric.stop_error is not None:
+        facts.append(["stop_error", metric.stop_error])
+    return facts
 
 
 def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:

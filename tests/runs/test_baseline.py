@@ -201,7 +201,10 @@ def test_a_resumed_run_is_not_its_own_baseline(tmp_path: Path, main_run: str) ->
 
 def test_runs_of_a_real_judge_are_comparable_unless_it_is_another(tmp_path: Path) -> None:
     first, second = store_judged_run(tmp_path), store_judged_run(tmp_path)
-    (tmp_path / "other.json").write_bytes((tmp_path / "judge.json").read_bytes())
+    replies = json.loads((tmp_path / "judge.json").read_text("utf-8"))
+    # Another judge by its replies to what it is never asked; here it answers alike.
+    unused = {"match": "never asked", "reply": "1"}
+    (tmp_path / "other.json").write_text(json.dumps([unused, *replies]), encoding="utf-8")
     config = tmp_path / "judged.json"
     config.write_text(config.read_text("utf-8").replace("judge.json", "other.json"), encoding="utf-8")
     third = store_run(config)

@@ -73,9 +73,8 @@ class GEvalAssertion(GEvalFields):
 
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
-        rules = self.jury_rules
-        jury = None if rules is None else [rules.combine, rules.min_judges]
-        return [criterion_facts(metric_of(self, test, tools)), jury]
+        facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
+        return facts if rules is None else [facts, rules.combine, rules.min_judges]
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""
