@@ -1,4 +1,4 @@
-"""What is known of a judge's agreement with people on one metric: the records that `trust.agreement` fills."""
+"""The records of how a judge agrees with people on one metric, which `trust.agreement` fills."""
 
 from collections.abc import Mapping
 

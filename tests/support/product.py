@@ -74,7 +74,7 @@ class Product:
             self.monkeypatch.setenv(name, value)
         self.monkeypatch.chdir(folder or self.folder)
         output = ["-o", str(results)] if writes_results else []
-        state = ["--home", str(self.folder / "state")]
+        state = [] if "--home" in words else ["--home", str(self.folder / "state")]
         self.monkeypatch.setattr(sys, "argv", ["geval", *words, *output, *state])
         self.capsys.readouterr()
         keep_built_commands()
