@@ -478,6 +478,25 @@ class ColumnSummary(Struct, frozen=True):
     vs_first: ColumnComparison | None = None
 
 
+class RankedColumn(Struct, frozen=True):
+    """A column in the ranking of a metric that outputs were compared by.
+
+    Attributes:
+        label: of the column, or `expected_output`.
+        rating: Bradley-Terry, on the scale of chess, with mean 1500; None where comparisons do not connect all columns.
+        low: bounds of its 95 % interval, with `high`; None of fewer than two tests, and where all went alike.
+        wins: pairs won in both orders; `losses` likewise. `ties` are all others.
+    """
+
+    label: str
+    rating: float | None
+    low: float | None
+    high: float | None
+    wins: int
+    ties: int
+    losses: int
+
+
 class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
@@ -487,7 +506,8 @@ class RunSummary(Struct, frozen=True):
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
     column, in the order of the columns. `columns`: the figures of each column, in their order; empty while the run goes
     on. `baseline`: the comparison with the run that was named for it, as `geval compare --json` has it; None without
-    one.
+    one. `rankings`: for each metric of comparisons in pairs, the columns from the best on. `order_consistency`: the
+    share of its pairs of which the judge said the same in both orders, None where it was asked about none.
     """
 
     total: int = 0
@@ -506,6 +526,8 @@ class RunSummary(Struct, frozen=True):
     derived_by_column: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     columns: tuple[ColumnSummary, ...] = ()
     baseline: JsonValue = None
+    rankings: Mapping[str, tuple[RankedColumn, ...]] = field(default_factory=dict)
+    order_consistency: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def to_json(value: Any) -> JsonValue:

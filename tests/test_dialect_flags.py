@@ -40,6 +40,7 @@ from geval_cli.specs.base import PromptSpec, ProviderSpec, TestOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.suite import load
+from geval_cli.suite.assertions import read_assertions
 from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.providers import read_provider
 from geval_cli.suite.validation import LoadContext, read_fields
@@ -69,6 +70,12 @@ class Probe:
         reading = self.reading()
         read_fields(TestOptionsSpec, written, SourcePath.nowhere(), "options", reading)
         return [str(problem.severity) for problem in reading.problems]
+
+    def types(self, *written: Any) -> list[str]:
+        """The problems of assertions."""
+        reading = self.reading()
+        read_assertions(list(written), SourcePath.nowhere(), reading)
+        return [problem.message for problem in reading.problems]
 
     def tools(self, scripts: Scripts | None = None) -> Tools:
         return Tools(self.templates, lambda spec: pytest.fail("a judge"), JudgeMemory(), scripts=scripts)
@@ -242,6 +249,11 @@ ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
     "skips_null": (lambda probe: len(probe.keys(threshold=None, scoring=None)) > 0, True, False),
     "suspects_bare_paths": (forgotten_files, 1, 0),
     "judges_by_kind": (judges, "none", "JudgesSpec"),
+    "compares_in_pairs": (
+        lambda probe: probe.types({"type": "pairwise", "criteria": "good"}),
+        [],
+        ["promptfoo has no assertion type `pairwise`"],
+    ),
     "is_editable": (editable, "geval.yaml", "refused"),
     "is_exportable": (exportable, "exported", "refused"),
     "template_language": (undefined, "TemplateError", "a"),

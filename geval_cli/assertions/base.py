@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.errors import GevalError, Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
@@ -102,6 +102,21 @@ class Assertion(Spec):
         """The assertions of a set; any other has none."""
         return ()
 
+    @property
+    def compared_with(self) -> str | None:
+        """The name of the column that all others are compared with; None where each is compared with each."""
+        return None
+
+    @property
+    def compared_by(self) -> str | None:
+        """The criteria of a comparison in pairs, which also name its metric; None for any other assertion."""
+        return None
+
+    @property
+    def needs_other_outputs(self) -> bool:
+        """Return whether an output can only be judged beside another one of its test."""
+        return self.compares_outputs
+
     def applies_to(self, test: "TestCase", templates: Templates) -> bool:
         """Return False when the assertion evaluates nothing in `test`, so that no judge is needed."""
         return True
@@ -118,8 +133,12 @@ class Assertion(Spec):
         """
         raise NotImplementedError
 
-    async def judge_row(self, members: "Sequence[RowMember]", tools: "Tools") -> Sequence[Outcome]:
+    async def judge_row(
+        self, members: "Sequence[RowMember]", tools: "Tools"
+    ) -> Sequence[Outcome | GevalError]:
         """Return the verdicts on all outputs of a test, in the order of `members`, where `compares_outputs`.
+
+        In the place of an output that alone could not be judged is its error.
 
         Raises:
             GevalError: they could not be judged.
@@ -261,6 +280,14 @@ class TestCase(Struct, frozen=True):
         return own
 
 
+class RowColumn(Struct, frozen=True):
+    """The column of an output that is compared with others: its index, its label, and all names that it goes by."""
+
+    index: int
+    label: str
+    names: frozenset[str] = frozenset()
+
+
 class Subject(Struct, frozen=True):
     """One output with all that is known about where it came from.
 
@@ -272,6 +299,7 @@ class Subject(Struct, frozen=True):
             says who would have answered.
         opaque: the variables of the test that models made in earlier jobs; they are put into no code.
         rules: of the config, which say how data is written as text.
+        column: where it is compared with other outputs; else None.
     """
 
     test: TestCase
@@ -283,6 +311,7 @@ class Subject(Struct, frozen=True):
     provider: ProviderSpec | None = None
     opaque: frozenset[str] = frozenset()
     rules: DialectRules = DEFAULT_RULES
+    column: RowColumn | None = None
 
     @property
     def text(self) -> str:

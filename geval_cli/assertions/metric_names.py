@@ -1,4 +1,4 @@
-"""The name of an assertion's metric: as written, or what a g-eval has for a default."""
+"""The name of an assertion's metric: as written, or what a g-eval or a comparison has for a default."""
 
 from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.assertions.graded.geval_fields import GEvalFields
@@ -24,6 +24,8 @@ def metric_name(spec: Assertion, test: TestCase, templates: Templates) -> str | 
 
 def default_metric_of(spec: Assertion, templates: Templates) -> str | None:
     """Return the dimension of a g-eval, or, where the dialect takes it, the name of its criteria; else None."""
+    if spec.compared_by is not None:
+        return default_metric(spec.compared_by, None)
     if not isinstance(spec, GEvalFields):
         return None
     if spec.dimension is not None or not templates.rules.names_geval_by_criteria:

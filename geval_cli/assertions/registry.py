@@ -113,6 +113,7 @@ ASSERTION_TYPES = AssertionTypes(
         "similar:dot": "graded.similar:SimilarAssertion",
         "similar:euclidean": "graded.similar:SimilarAssertion",
         "select-best": "graded.select_best:SelectBestAssertion",
+        "pairwise": "graded.pairwise:PairwiseAssertion",
         "max-score": "max_score:MaxScoreAssertion",
     }
 )
@@ -185,8 +186,12 @@ def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[P
     return schema_problems(written, name, place)
 
 
-async def judge_row(spec: Assertion, members: Sequence[RowMember], tools: Tools) -> Sequence[AssertionResult]:
+async def judge_row(
+    spec: Assertion, members: Sequence[RowMember], tools: Tools
+) -> Sequence[AssertionResult | GevalError]:
     """Return the results of one assertion on outputs that are compared, in the order of `members`.
+
+    An output that alone could not be judged has an error, of which the caller makes a result with status `error`.
 
     Raises:
         GevalError: they could not be judged; the caller makes that results with status `error`.
@@ -194,7 +199,9 @@ async def judge_row(spec: Assertion, members: Sequence[RowMember], tools: Tools)
     subjects = [member.subject for member in members]
     outcomes = _earlier(spec, subjects, tools) or await spec.judge_row(members, tools)
     return [
-        _result(spec, _with_keys(spec, outcome, subjects, tools, place), member.subject, tools)
+        outcome
+        if isinstance(outcome, GevalError)
+        else _result(spec, _with_keys(spec, outcome, subjects, tools, place), member.subject, tools)
         for place, (member, outcome) in enumerate(zip(members, outcomes, strict=True))
     ]
 

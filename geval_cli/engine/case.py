@@ -9,7 +9,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
+from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.programs.code_calls import test_shown
@@ -75,7 +75,8 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 class JobContext(Struct, frozen=True):
     """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs.
 
-    With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is.
+    With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is. `columns` are
+    those of the run, by whose names outputs are compared.
     """
 
     generate: Generate
@@ -83,6 +84,7 @@ class JobContext(Struct, frozen=True):
     carried: ConversationState = field(default_factory=ConversationState)
     prefetcher: Prefetcher = field(default_factory=Prefetcher)
     stored: Callable[[Job], CaseResult] | None = None
+    columns: tuple[RowColumn, ...] = ()
 
 
 class PendingResult(Struct, frozen=True):
@@ -387,12 +389,17 @@ async def compare_outputs(
         BudgetError: the run may spend no more.
     """
     started = time.monotonic()
+    found: Sequence[AssertionResult | Exception]
     try:
-        return await judge_row(spec, members, tools)
+        found = await judge_row(spec, members, tools)
     except BudgetError:
         raise
     except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
-        return [_error_result(spec, member.subject, tools, error, started) for member in members]
+        found = [error] * len(members)
+    return [
+        _error_result(spec, member.subject, tools, item, started) if isinstance(item, Exception) else item
+        for member, item in zip(members, found, strict=True)
+    ]
 
 
 def _error_result(

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
+from geval_cli.engine.columns import check_column_name, columns_named
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
 from geval_cli.engine.derived import check_formulas
 from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
@@ -222,9 +223,26 @@ def _check_test(
     for spec in test.assertions:
         judges.note(spec, context)
         yield from check_assertion(spec, context)
-        if spec.compares_outputs and plan.cases_of(test) == 1:
-            message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
-            yield Problem(message, spec.place.value("type"), "add another prompt or provider")
+        if spec.needs_other_outputs:
+            yield from _check_comparison(spec, test, plan)
+
+
+def _check_comparison(spec: Assertion, test: TestCase, plan: Plan) -> Iterator[Problem]:
+    """Yield a problem where a test has no second output, or none of the column that its outputs are compared with."""
+    if plan.cases_of(test) == 1:
+        message = f"{spec.base_type} compares outputs, and {describe_test(test)} has only one"
+        yield Problem(message, spec.place.value("type"), "add another prompt or provider")
+        return
+    if spec.compared_with is None:
+        return
+    place = spec.place.value("against")
+    unknown = list(check_column_name(spec.compared_with, plan.columns, key="against", place=place))
+    yield from unknown
+    if not unknown and not plan.answers_in(test, columns_named(plan.columns, spec.compared_with)[0]):
+        message = (
+            f"{describe_test(test)} has no output of `{spec.compared_with}`, which pairwise compares with"
+        )
+        yield Problem(message, place, "compare with `all`, or with a column that answers the test")
 
 
 def _of_gates(subjects: GateSubjects, *, is_filtered: bool) -> Iterator[Problem]:

@@ -12,8 +12,9 @@ from statistics import NormalDist
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.assertions.base import RowColumn
 from geval_cli.engine.aggregate import metric_scores, with_clustered_intervals
-from geval_cli.errors import Problem
+from geval_cli.errors import Location, Problem
 from geval_cli.metrics import with_members
 from geval_cli.records import (
     AssertionResult,
@@ -89,6 +90,15 @@ def _names_of(column: Column) -> set[str]:
     return {column.prompt_label, column.provider_label, *both}
 
 
+def row_columns(columns: Sequence[Column]) -> tuple[RowColumn, ...]:
+    """Return each column with its label and all names that `columns_named` finds it by."""
+    labels = column_labels(columns)
+    return tuple(
+        RowColumn(index, labels[index], frozenset({labels[index], *_names_of(column)}))
+        for index, column in enumerate(columns)
+    )
+
+
 def baseline_index(columns: Sequence[Column], name: JsonValue) -> int:
     """Return the column with which the others are compared: the only one that `name` stands for, else the first."""
     found = columns_named(columns, name) if isinstance(name, str) else []
@@ -100,23 +110,40 @@ _LABELS_LISTED = 12
 
 def check_baseline(baseline: BaselineName, columns: Sequence[Column]) -> Iterator[Problem]:
     """Yield a problem unless the config's `baseline` stands for one of the run's `columns`."""
-    found = columns_named(columns, baseline.name)
+    other = "write the label of a column, a run's id, `latest` or a results file"
+    yield from check_column_name(
+        baseline.name, columns, key="baseline", place=baseline.place.value(), other=other
+    )
+
+
+def check_column_name(
+    name: str,
+    columns: Sequence[Column],
+    *,
+    key: str,
+    place: Location | None,
+    other: str = "write the label of a column, `all` or `expected_output`",
+) -> Iterator[Problem]:
+    """Yield a problem unless the `name` under a `key` of the config stands for one of the run's `columns`.
+
+    `other` is the hint where nothing is similar.
+    """
+    found = columns_named(columns, name)
     if len(found) == 1:
         return
     labels = column_labels(columns)
     if found:
-        message = f"`baseline: {baseline.name}` stands for {len(found):,} columns, and must stand for one"
+        message = f"`{key}: {name}` stands for {len(found):,} columns, and must stand for one"
         hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
         labels = [labels[index] for index in found]
     else:
         names = {*labels, *(name for column in columns for name in _names_of(column) if name)}
-        near = did_you_mean(baseline.name, sorted(names))
-        message = f"no prompt, provider or pair of both is called `{baseline.name}`"
-        other = "write the label of a column, a run's id, `latest` or a results file"
+        near = did_you_mean(name, sorted(names))
+        message = f"no prompt, provider or pair of both is called `{name}`"
         hint = f"did you mean `{near}`?" if near else other
     more = f", and {len(labels) - _LABELS_LISTED:,} more" if len(labels) > _LABELS_LISTED else ""
     listed = ", ".join(f"`{label}`" for label in labels[:_LABELS_LISTED])
-    yield Problem(message, baseline.place.value(), hint, (f"columns: {listed}{more}",))
+    yield Problem(message, place, hint, (f"columns: {listed}{more}",))
 
 
 class ColumnSums(Struct):

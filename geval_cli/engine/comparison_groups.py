@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowMember
+from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.verdict import Verdict
+from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
@@ -71,7 +71,11 @@ async def _compared(
     # Where scores are compared, a case whose assertions could not be judged has none.
     needs_scores = spec.base_type == "max-score"
     part = [item for item in answered if not (needs_scores and item.result.status is Status.ERROR)]
-    members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
+    members = [
+        RowMember(in_column(item.subject, item.job, context.columns), item.result.assertions)
+        for item in part
+        if item.subject is not None
+    ]
     meter = Meter()
     tools = replace(
         context.tools,
@@ -85,10 +89,19 @@ async def _compared(
     ]
 
 
+def in_column(subject: Subject, job: Job, columns: Sequence[RowColumn]) -> Subject:
+    """Return the subject with the column that its job is in, for comparisons that name it."""
+    known = columns[job.column] if job.column < len(columns) else None
+    return replace(subject, column=known or RowColumn(job.column, job.shown_provider.label))
+
+
 def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> CaseResult:
     result = member.result
     assertions = tuple(_in_order(member.job, result.assertions, compared))
-    verdict = row_verdict(Verdict(result.status, result.score), compared, is_alone=not result.assertions)
+    verdict = _own_verdict(member, compared)
+    choosing = [item for item in compared if not _is_ranked(item)]
+    if choosing:
+        verdict = row_verdict(verdict, choosing, is_alone=len(assertions) == len(choosing))
     judging = sum((item.usage for item in compared), result.usage.get(Role.JUDGE, Usage()))
     return replace(
         result,
@@ -98,6 +111,20 @@ def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> Cas
         usage={**result.usage, Role.JUDGE: judging},
         assertions=assertions,
     )
+
+
+def _is_ranked(result: AssertionResult) -> bool:
+    """Return whether an output has a score of its own by a comparison, which counts like that of any assertion."""
+    return result.type == "pairwise"
+
+
+def _own_verdict(member: PendingResult, compared: Sequence[AssertionResult]) -> Verdict:
+    """Return the verdict of all but the assertions that choose one output of the test."""
+    result = member.result
+    ranked = [item for item in compared if _is_ranked(item)]
+    if not ranked or result.error is not None:
+        return Verdict(result.status, result.score)
+    return verdict_of((*result.assertions, *ranked), member.job.test.threshold)
 
 
 def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:

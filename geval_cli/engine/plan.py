@@ -121,6 +121,11 @@ class Plan(Struct, frozen=True, dict=True):
         """Return the number of a test's jobs, repeats counted once."""
         return sum(runs_with(test, provider, prompt) for provider, prompt in self.pairs)
 
+    def answers_in(self, test: TestCase, column: int) -> bool:
+        """Return whether a test has a job in a column."""
+        provider, prompt = self.pairs[column]
+        return runs_with(test, provider, prompt)
+
     @property
     def queues(self) -> tuple[Iterator[Job], ...]:
         """The jobs in the order test, repeat, provider, prompt: a queue for each provider, or one where order counts.

@@ -9,7 +9,7 @@ still be meant; what could become several ratings, or none, is left out and lowe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -304,3 +304,45 @@ def _can_become(start: str, spelling: str) -> bool:
             return False
         zeros = zeros[1:]
     return not zeros.strip("0")
+
+
+def weigh_words(
+    tokens: Sequence[TokenLogprob], span: tuple[int, int], *, text: str, words: Mapping[str, str]
+) -> dict[str, float]:
+    """Return the probabilities of answers of which one stands at `span`, as far as their first token tells them apart.
+
+    Args:
+        tokens: of the reply, with their alternatives.
+        span: the characters of the reply that spell the answer.
+        text: the reply.
+        words: the answer that each spelling stands for; spellings in lower case.
+
+    Returns:
+        Probabilities given everything that stands before; what could become several answers, or none, is left out.
+    """
+    start, end = span
+    path = [item for item in place_tokens(tokens, text) if item.end > start]
+    if not path or path[0].start > start or path[0].start >= end:
+        return {}
+    lead, masses = text[path[0].start : start], dict[str, list[float]]()
+    for token, probability in _probabilities(path[0].token).items():
+        beginning = _beginning(token, lead, is_first=True)
+        answer = None if beginning is None else _only_answer(beginning.lower(), words)
+        if answer is not None:
+            masses.setdefault(answer, []).append(probability)
+    return {answer: math.fsum(parts) for answer, parts in masses.items()}
+
+
+def _only_answer(start: str, words: Mapping[str, str]) -> str | None:
+    """Return the one answer that a spelling which begins with `start` can stand for, or None."""
+    if not start:
+        return None
+    whole = _WORD.match(start)
+    spelled = whole[0] if whole is not None and whole.end() < len(start) else None
+    if spelled is not None:  # the word has ended
+        return words.get(spelled)
+    answers = {answer for word, answer in words.items() if word.startswith(start)}
+    return answers.pop() if len(answers) == 1 else None
+
+
+_WORD = compile_later(r"\w+")

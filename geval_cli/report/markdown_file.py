@@ -44,7 +44,15 @@ from geval_cli.report.numbers import format_count, format_duration, format_inter
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
+from geval_cli.report.verdict_tables import (
+    DERIVED_HEADER,
+    RANKING_HEADER,
+    derived_rows,
+    gate_value,
+    ranking_note,
+    ranking_rows,
+    rankings_shown,
+)
 
 TEXT_MAX = 60_000
 """Characters; GitHub takes 65,536 in a comment, GitLab a million."""
@@ -102,6 +110,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
         baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
+        _rankings(report.summary),
         _derived(report),
         _warnings(report),
     ]
@@ -248,6 +257,19 @@ def _metrics(summary: RunSummary) -> str:
     hidden = len(summary.metrics) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
     return markdown_table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+
+
+def _rankings(summary: RunSummary) -> str:
+    parts = []
+    for name, entries in rankings_shown(summary):
+        rows = [
+            (f"{place}. {code_span(one_line(label, 60))}".removeprefix(". "), *figures)
+            for place, label, *figures in ranking_rows(entries)
+        ]
+        note = ranking_note(summary, name)
+        header = (f"ranking: {code_span(one_line(name, 40))}", *RANKING_HEADER)
+        parts.append(markdown_table(header, rows) + (f"\n{note}\n" if note else ""))
+    return "\n".join(parts)
 
 
 def _derived(report: RunReport) -> str:

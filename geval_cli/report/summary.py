@@ -14,7 +14,14 @@ from geval_cli.report.numbers import format_count, format_duration, format_inter
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES, signs_of
-from geval_cli.report.verdict_tables import indented, plain_table, print_derived, print_flaky, print_gates
+from geval_cli.report.verdict_tables import (
+    indented,
+    plain_table,
+    print_derived,
+    print_flaky,
+    print_gates,
+    print_rankings,
+)
 
 METRICS_MAX = 30
 _LABEL_WIDTH = len("pass rate  ")
@@ -27,6 +34,7 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
     console.print()
     print_columns(report, console)
     _print_metrics(summary, console)
+    print_rankings(report, console)
     print_derived(report, console)
     print_flaky(report, console)
     print_gates(report, console)

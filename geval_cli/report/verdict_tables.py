@@ -1,6 +1,6 @@
 """Build the tables about a run as a whole: its gates with their actual values, and its flaky tests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from geval_cli.numbers import format_score
-from geval_cli.records import GateResult
-from geval_cli.report.console import is_unicode, print_trimmed
+from geval_cli.records import GateResult, RankedColumn, RunSummary
+from geval_cli.report.console import is_unicode, print_hanging, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
@@ -93,6 +93,57 @@ def print_flaky(report: RunReport, console: Console) -> None:
     if hidden:
         console.print(Text(f" and {plural(hidden, 'more flaky test')}", style="dim"))
     console.print()
+
+
+RANKING_HEADER = ("rating", "95 % interval", "won", "tied", "lost")
+_RANKINGS_MAX = 12
+_PERCENT = 100
+
+
+def ranking_rows(entries: Sequence[RankedColumn]) -> Iterator[tuple[str, ...]]:
+    """Yield place and name of each ranked column, and its figures as `RANKING_HEADER` names them."""
+    for place, entry in enumerate(entries, start=1):
+        counts = (f"{entry.wins:,}", f"{entry.ties:,}", f"{entry.losses:,}")
+        if entry.rating is None:
+            yield "", entry.label, "none", "", *counts
+            continue
+        bounds = (entry.low, entry.high)
+        low, high = ("" if bound is None else f"{bound:.0f}" for bound in bounds)
+        yield f"{place}", entry.label, f"{entry.rating:.0f}", f"{low} to {high}" if low else "", *counts
+
+
+def ranking_note(summary: RunSummary, name: str) -> str:
+    """Return how far a ranking can be trusted: whether there is one, and how often the order decided."""
+    share = summary.order_consistency.get(name)
+    entries = summary.rankings[name]
+    notes = []
+    if entries and entries[0].rating is None:
+        notes.append("no ranking: the comparisons do not connect all columns")
+    if share is not None:
+        notes.append(f"the judge said the same in both orders of {_PERCENT * share:.0f}% of the pairs")
+    return "; ".join(notes)
+
+
+def rankings_shown(summary: RunSummary) -> list[tuple[str, tuple[RankedColumn, ...]]]:
+    """Return the rankings that people are shown, by metric; all of them are in the JSON."""
+    return list(summary.rankings.items())[:_RANKINGS_MAX]
+
+
+def print_rankings(report: RunReport, console: Console) -> None:
+    """Print the columns of each metric that outputs were compared by, the best first."""
+    for name, entries in rankings_shown(report.summary):
+        table = plain_table(console)
+        table.add_column("", justify="right")
+        table.add_column(f"ranking: {one_line(name, 40)}", overflow="fold")
+        for heading in RANKING_HEADER:
+            table.add_column(heading, justify="right", no_wrap=heading != RANKING_HEADER[1])
+        for place, label, *figures in ranking_rows(entries):
+            table.add_row(place, Text(one_line(label, 60)), *figures)
+        print_trimmed(indented(table), console)
+        note = ranking_note(report.summary, name)
+        if note:
+            print_hanging(Text(), Text(note, style="dim"), console, indent=1)
+        console.print()
 
 
 DERIVED_HEADER = ("derived metric", "of", "value")

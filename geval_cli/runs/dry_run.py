@@ -15,6 +15,8 @@ from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
+from geval_cli.engine.columns import row_columns
+from geval_cli.engine.comparison_groups import in_column
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job
@@ -224,7 +226,12 @@ class _DryRun(Struct, eq=False):
 
     async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools) -> None:
         """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
-        subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
+        columns = row_columns(self.prepared.plan.columns)
+        subjects = [
+            in_column(_with_context(spec, item.subject, item.job), item.job, columns)
+            for item in row
+            if item.subject is not None
+        ]
         metric, is_after_code = None, any(_is_after_code(item, spec) for item in row)
         if subjects and isinstance(spec, GEvalFields):
             with suppress(GevalError):  # it is told where the output is judged

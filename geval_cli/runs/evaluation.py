@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Tools
 from geval_cli.engine.aggregate import Notices, Tally
 from geval_cli.engine.case import JobContext
+from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.derived import derive
 from geval_cli.engine.plan import Job
@@ -368,4 +369,4 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
         access=prepared.suite.access,
     )
     stored = None if prepared.stored is None else prepared.stored.find
-    return JobContext(generate, tools, stored=stored)
+    return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))

@@ -8,6 +8,7 @@ from geval_cli.engine.aggregate import flaky_tests
 from geval_cli.engine.columns import with_columns
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
+from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
 from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
@@ -22,7 +23,7 @@ def with_verdicts(
     run: RunRecord,
     baseline: Baseline | None = None,
 ) -> RunSummary:
-    """Return `summary` with the run's gates, its flaky tests, the figures of its columns, and its comparison.
+    """Return `summary` with the run's gates, its flaky tests, the figures and ranks of its columns, and its comparison.
 
     The results are gone through again for each of these.
     """
@@ -35,7 +36,10 @@ def with_verdicts(
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
         has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
         label = None if named is None else named.name
-        summary = with_columns(summary, columns, results(), baseline=label, has_clusters=has_clusters)
+        ranking = RankingSums(columns)
+        passing = ranking.passing(results())
+        summary = with_columns(summary, columns, passing, baseline=label, has_clusters=has_clusters)
+        summary = ranking.with_rankings(summary)
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)

@@ -38,6 +38,8 @@ class DialectRules(Struct, frozen=True, eq=False):
     """Whether a text that is the path of an existing file is taken for a forgotten `file://`."""
     judges_by_kind: bool = False
     """Whether a judge may be a mapping with a provider for each kind of judgement."""
+    compares_in_pairs: bool = True
+    """Whether `pairwise` is a type of assertion, which only geval has."""
     is_editable: bool = True
     """Whether the editor of the web page knows the form of the config."""
     is_exportable: bool = True
@@ -117,6 +119,7 @@ PROMPTFOO_RULES = DialectRules(
     skips_null=True,
     suspects_bare_paths=False,
     judges_by_kind=True,
+    compares_in_pairs=False,
     is_editable=False,
     is_exportable=False,
     template_language="nunjucks",

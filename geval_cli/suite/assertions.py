@@ -231,6 +231,7 @@ def _band(
 
 
 _NEGATION = "not-"
+_PAIRWISE = "pairwise"
 
 
 def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[Assertion, ...]:
@@ -325,6 +326,10 @@ def _read_type(value: Mapping[str, JsonValue], place: SourcePath, reading: LoadC
     kind = value["type"]
     if not isinstance(kind, str):
         reading.report(f"`type` must be text, found {describe_value(kind)}", place.value("type"), notes=notes)
+        return None
+    if kind.removeprefix(_NEGATION) == _PAIRWISE and not reading.rules.compares_in_pairs:
+        hint = "use select-best, or write the config in geval's own form"
+        reading.report(f"promptfoo has no assertion type `{kind}`", place.value("type"), hint)
         return None
     if _is_known(kind):
         return kind

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import coverage, findings, mutants
+from soak import coverage, findings, mutants, rankings
 
 from benchmarks import faults, kill
 
@@ -78,6 +78,11 @@ def found_differences(_: int) -> bool:
     return findings.run()
 
 
+def ranked(seed: int) -> bool:
+    """How often the intervals of a ranking contain the true strengths."""
+    return rankings.run(seed)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
@@ -85,6 +90,7 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "mutants": mistakes,
     "findings": found_differences,
     "intervals": intervals,
+    "rankings": ranked,
 }
 
 

@@ -12,7 +12,7 @@ from geval_cli.assertions.values import render_deep
 from geval_cli.errors import ConfigError, Problem
 from geval_cli.judge.calls import JudgeCalls
 from geval_cli.judge.prompt import Block, question_text, user_message
-from geval_cli.records import JsonValue, Message, ModelRequest, Purpose, Role
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
 
@@ -64,8 +64,18 @@ class JudgeClient:
             JudgeError: it cannot be read either.
             ProviderError: the judge could not answer.
         """
-        request = self._request(question, temperature=0)
-        return await self._calls.read(request, lambda choice: read(choice.text))
+        return await self.ask_choice(question, lambda choice: read(choice.text))
+
+    async def ask_choice(
+        self, question: Question, read: Callable[[Choice], Read], *, want_logprobs: bool = False
+    ) -> Read:
+        """As `ask`, with a reader that sees the probabilities of the reply's tokens, if they are wanted and given.
+
+        Raises:
+            JudgeError, ProviderError: as in `ask`.
+        """
+        request = self._request(question, temperature=0, want_logprobs=want_logprobs)
+        return await self._calls.read(request, read)
 
     async def ask_several(
         self, question: Question, count: int, read: Callable[[str], Read]
@@ -75,7 +85,9 @@ class JudgeClient:
         response = await self._calls.ask(request)
         return [read(choice.text) for choice in response.choices]
 
-    def _request(self, question: Question, *, temperature: int, samples: int = 1) -> ModelRequest:
+    def _request(
+        self, question: Question, *, temperature: int, samples: int = 1, want_logprobs: bool = False
+    ) -> ModelRequest:
         own = own_prompt(self._spec, self._subject.test, question.part)
         if own is None:
             messages = user_message(question_text(question.name, question.blocks))
@@ -87,6 +99,7 @@ class JudgeClient:
             params=self._calls.params(temperature=temperature),
             sample_indexes=tuple(range(samples)),
             repeat_index=self._subject.repeat_index,
+            want_logprobs=want_logprobs,
             response_schema=question.schema if own is None else None,
             role=Role.JUDGE,
             purpose=question.purpose,

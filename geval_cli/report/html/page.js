@@ -136,7 +136,7 @@ function select() {
 function drawSummary() {
   const started = new Date(run.started_at);
   byId("origin").textContent = [`run ${run.id}`, started.toLocaleString(), `geval ${run.tool_version}`].join(" · ");
-  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), ...columnsCard(), ...derivedCard(), usageCard());
+  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), ...columnsCard(), ...rankingCards(), ...derivedCard(), usageCard());
   const warnings = [...run.warnings];
   if (run.status !== "completed") warnings.unshift(`this run was not finished: ${run.status}`);
   if (leftOut) warnings.unshift(`${leftOut.toLocaleString()} passed cases are not in this file, to keep it usable`);
@@ -232,6 +232,27 @@ function columnVerdict(column) {
   const shown = ["better", "worse"].filter((verdict) => named(verdict).length).map((verdict) => `${verdict}: ${named(verdict).join(", ")}`);
   const others = ["undecided", "identical"].filter((verdict) => named(verdict).length);
   return shown.join("; ") || others[0] || "";
+}
+
+/** For each metric that outputs were compared by, the columns from the best on. */
+function rankingCards() {
+  return Object.entries(summary.rankings ?? {}).map(([name, entries]) => {
+    const heads = ["column", "rating", "95 % interval", "won", "tied", "lost"];
+    const isRanked = entries.every((entry) => entry.rating !== null);
+    const lines = entries.map((entry, index) => [
+      (isRanked ? `${index + 1}. ` : "") + asText(entry.label),
+      isRanked ? entry.rating.toFixed(0) : "none",
+      typeof entry.low === "number" ? `${entry.low.toFixed(0)} to ${entry.high.toFixed(0)}` : "",
+      ...[entry.wins, entry.ties, entry.losses].map((count) => `${count}`),
+    ]);
+    const share = summary.order_consistency?.[name];
+    const notes = [
+      ...(isRanked ? [] : ["no ranking: the comparisons do not connect all columns"]),
+      ...(typeof share === "number" ? [`the judge said the same in both orders of ${percent(share)} of the pairs`] : []),
+    ];
+    const title = element("h2", {}, "Ranking: ", asText(name));
+    return element("section", { class: "card" }, title, table(heads, lines), element("p", { class: "muted" }, notes.join("; ")));
+  });
 }
 
 function derivedCard() {

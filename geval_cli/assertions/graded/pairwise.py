@@ -1,0 +1,482 @@
+"""pairwise: a judge compares the outputs of a test two by two, each pair in both orders."""
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import AliasChoices, Field
+
+from geval_cli.assertions.base import (
+    CheckContext,
+    ModelGradedAssertion,
+    RowColumn,
+    RowMember,
+    Subject,
+    TestCase,
+    Tools,
+    check_is_comparable,
+)
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.values import check_texts
+from geval_cli.errors import BudgetError, GevalError, JudgeError, Problem, UnjudgeableError
+from geval_cli.judge.calls import is_cut_off
+from geval_cli.judge.estimate import MIN_COVERAGE
+from geval_cli.judge.metric import JudgedCase
+from geval_cli.judge.prompt import Block, read_prompt
+from geval_cli.judge.replies.winner import SPELLINGS, parse_winner
+from geval_cli.judge.scoring import passes
+from geval_cli.judge.source import resolve_input
+from geval_cli.judge.weighing import weigh_words
+from geval_cli.records import Choice, JsonValue, Purpose, Status
+from geval_cli.specs.base import Score
+
+ALL, EXPECTED_OUTPUT = "all", "expected_output"
+PAIRS = "pairs"
+"""In the detail: what came of each pair of the output's, as `PairResult.shown` has it."""
+
+_YARDSTICK = "is_yardstick"
+_PROMPT = "pairs/pair"
+_OWN_NAMES = ("criteria", "input", "output_1", "output_2")
+_REASON_LENGTH = 300
+_OPPONENTS_NAMED = 4
+
+Side = Literal["win", "tie", "loss"]
+PairScoring = Literal["auto", "logprobs", "single"]
+
+_SHARES: Mapping[Side, float] = {"win": 1.0, "tie": 0.5, "loss": 0.0}
+_OTHER_SIDE: Mapping[Side, Side] = {"win": "loss", "tie": "tie", "loss": "win"}
+_FIRST_WINS: Mapping[str, Side] = {"1": "win", "2": "loss", "tie": "tie"}
+_WORDS: Mapping[Side, str] = {"win": "preferred to", "tie": "tied with", "loss": "not preferred to"}
+
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string"},
+        "winner": {"type": "string", "enum": ["1", "2", "tie"]},
+    },
+    "required": ["reason", "winner"],
+    "additionalProperties": False,
+}
+
+
+class Preference(Struct, frozen=True):
+    """The judge's word on a pair in one order, seen from one of its outputs.
+
+    Attributes:
+        side: what it said.
+        share: the probability (0..1) that this output is preferred, a tie counting half, where `is_weighed` by the
+            probabilities of tokens; else 1, 0.5 or 0.
+    """
+
+    side: Side
+    share: float
+    is_weighed: bool
+    reason: str | None = None
+
+    def turned(self) -> "Preference":
+        """Return the same seen from the other output."""
+        return replace(self, side=_OTHER_SIDE[self.side], share=1 - self.share)
+
+
+_SAME_TEXT = Preference("tie", 0.5, is_weighed=False)
+
+
+class PairResult(Struct, frozen=True):
+    """What came of a pair, seen from one of its outputs: when it was shown first, and when it was shown second."""
+
+    opponent: RowColumn | None
+    shown_first: Preference
+    shown_second: Preference
+    is_asked: bool = True
+
+    @property
+    def is_consistent(self) -> bool:
+        """Return whether the order made no difference."""
+        return self.shown_first.side == self.shown_second.side
+
+    @property
+    def side(self) -> Side:
+        """Return what both orders say; a tie when they disagree."""
+        return self.shown_first.side if self.is_consistent else "tie"
+
+    @property
+    def is_weighed(self) -> bool:
+        return self.shown_first.is_weighed and self.shown_second.is_weighed
+
+    @property
+    def share(self) -> float:
+        """Return the part (0..1) of the pair that this output won."""
+        if self.is_weighed:
+            return (self.shown_first.share + self.shown_second.share) / 2
+        return _SHARES[self.side]
+
+    def turned(self, opponent: RowColumn | None) -> "PairResult":
+        """Return the same seen from the other output, which `opponent` now is the opponent of."""
+        return PairResult(opponent, self.shown_second.turned(), self.shown_first.turned(), self.is_asked)
+
+    @property
+    def title(self) -> str:
+        return _title(self.opponent)
+
+    def shown(self) -> dict[str, JsonValue]:
+        """Return the JSON form, for the detail; the column of `expected_output` is None."""
+        return {
+            "column": None if self.opponent is None else self.opponent.index,
+            "label": self.title,
+            "outcome": self.side,
+            "share": self.share,
+            "consistent": self.is_consistent if self.is_asked else None,
+            "shown_first": {"said": self.shown_first.side, "reason": self.shown_first.reason},
+            "shown_second": {"said": self.shown_second.side, "reason": self.shown_second.reason},
+        }
+
+
+class PairwiseAssertion(ModelGradedAssertion):
+    """pairwise: a judge compares the outputs of a test two by two, each pair in both orders, and columns are ranked."""
+
+    compares_outputs = True
+
+    criteria: str = Field(
+        validation_alias=AliasChoices("criteria", "value"),
+        description="By what one output is better than another; a template. May be file://.",
+    )
+    against: str = Field(
+        ALL,
+        min_length=1,
+        description="`all`, the label of the column that the others are compared with, or `expected_output`.",
+    )
+    threshold: Score | None = Field(
+        None,
+        description="The least share of its pairs, from 0 to 1, that an output must win; without one, none fails.",
+    )
+    scoring: PairScoring | None = Field(
+        None,
+        description="Whether a win is weighed by the judge's token probabilities: auto, logprobs or single.",
+    )
+
+    @property
+    def compared_with(self) -> str | None:
+        """Return the name of the column that the others are compared with; None for every other one."""
+        return None if self.against in {ALL, EXPECTED_OUTPUT} else self.against
+
+    @property
+    def compared_by(self) -> str:
+        return self.criteria
+
+    @property
+    def needs_other_outputs(self) -> bool:
+        return self.against != EXPECTED_OUTPUT
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criteria, of the user's own prompt and of what is compared with in one test."""
+        problems: list[Problem] = []
+        if self.is_negated:
+            hint = "write `pairwise`, with criteria that say the opposite"
+            problems.append(Problem("there is no `not-pairwise`", self.place.value("type"), hint))
+        place = self.place.child("criteria" if self.place.key("criteria") else "value")
+        check_texts(self.criteria, place, context, problems)
+        if not self.criteria.strip():
+            hint = "say by what one output is better than another"
+            problems.append(Problem("pairwise has no criteria", place.value(), hint))
+        check_own_prompt(self, context, _OWN_NAMES, problems)
+        if self.against == EXPECTED_OUTPUT and context.test.expected_output is None:
+            message = (
+                f"{context.where.removeprefix('in ')} lacks expected_output, which pairwise compares with"
+            )
+            hint = "give the test an `expected_output`, or compare with `all`"
+            problems.append(Problem(message, self.place.value("against"), hint))
+        return problems
+
+    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return the keys that decide a comparison, how it is scored, and the words in which it is asked."""
+        prompt = hashlib.sha256(read_prompt(_PROMPT).encode()).hexdigest()[:12]
+        return [super().criterion(test, tools), _scoring(self, test, tools), prompt]
+
+    def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
+        """Return what the judge is shown, and the column, which the detail of a comparison names."""
+        column = subject.column
+        where = None if column is None else [column.index, column.label]
+        return [super().judged_texts(subject, tools), where]
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the share of the pairs against the threshold of today."""
+        return None if rated.score is None else _decided(self, rated, bool(rated.detail.get(_YARDSTICK)))
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Compare a single output: with the expected one, as there is no other.
+
+        Raises:
+            UnjudgeableError: it is not the expected output that it should be compared with.
+            JudgeError, ProviderError: no comparison could be had.
+        """
+        [outcome] = await self.judge_row([RowMember(subject)], tools)
+        if isinstance(outcome, GevalError):
+            raise outcome
+        return outcome
+
+    async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome | GevalError]:
+        """Compare all pairs; both outputs of a pair that could not be judged in either order have its error.
+
+        Raises:
+            UnjudgeableError: there is nothing to compare with.
+            BudgetError: the run may spend no more.
+        """
+        pairs = _pairs_of(self, members)
+        judge = JudgeClient(self, members[0].subject, tools)
+        comparing = [self._compared(pair, members, tools, judge) for pair in pairs]
+        found = await _both_orders([order for orders in comparing for order in orders])
+        results: list[list[PairResult]] = [[] for _ in members]
+        errors: dict[int, GevalError] = {}
+        for (first, second), orders in zip(pairs, zip(found[::2], found[1::2], strict=True), strict=True):
+            result = _joined(
+                orders, _column_of(members, second), is_asked=not _are_same(members, first, second)
+            )
+            if isinstance(result, PairResult):
+                results[first].append(result)
+                if second is not None:
+                    results[second].append(result.turned(_column_of(members, first)))
+                continue
+            errors.setdefault(first, _of_pair(result, _column_of(members, second)))
+            if second is not None:
+                errors.setdefault(second, _of_pair(result, _column_of(members, first)))
+        judged_by = judge_provider(self, members[0].subject.test, tools.defaults).title
+        return [
+            errors.get(place) or self._outcome(members[place], results[place], judged_by, judge.latency_ms)
+            for place in range(len(members))
+        ]
+
+    def _compared(
+        self, pair: "_Pair", members: Sequence[RowMember], tools: Tools, judge: JudgeClient
+    ) -> list["_Asking"]:
+        """Return the judge's preference in each order, still to be asked for, seen from the first of the pair."""
+        first, second = pair
+        subject = members[first].subject
+        own, other = subject.text, _text_of(members, pair)
+        if own == other:  # whatever a judge says of a text and itself, it is not about the text
+            return [_known(_SAME_TEXT), _known(_SAME_TEXT)]
+        task = _task(subject, subject if second is None else members[second].subject)
+        criteria = tools.templates.render(self.criteria, subject.test.variables)
+        scoring = _scoring(self, subject.test, tools)
+        ahead = _question(criteria, task, own, other)
+        behind = _question(criteria, task, other, own)
+        return [_asked(judge, ahead, scoring), _turned(_asked(judge, behind, scoring))]
+
+    def _outcome(
+        self, member: RowMember, results: Sequence[PairResult], judged_by: str, latency_ms: float
+    ) -> Outcome:
+        if not results:
+            return Outcome.not_evaluated("there was nothing to compare it with")
+        sides = [result.side for result in results]
+        weighed = {result.is_weighed for result in results if result.is_asked}
+        scored_by = "mixed" if len(weighed) > 1 else "logprobs" if True in weighed else "single"
+        is_yardstick = self.compared_with in _names_of(member)
+        outcome = Outcome(
+            status=Status.PASSED,
+            score=math.fsum(result.share for result in results) / len(results),
+            reason=_reason(results),
+            detail={
+                "judge": judged_by,
+                "scored_by": scored_by,
+                "against": self.against,
+                "wins": sides.count("win"),
+                "ties": sides.count("tie"),
+                "losses": sides.count("loss"),
+                PAIRS: [result.shown() for result in results],
+                _YARDSTICK: is_yardstick,
+            },
+            latency_ms=latency_ms,
+        )
+        return _decided(self, outcome, is_yardstick)
+
+
+_Pair = tuple[int, int | None]
+"""The places of two outputs in a row; None is the expected output."""
+_Asking = Coroutine[Any, Any, Preference]
+
+
+def _decided(spec: PairwiseAssertion, outcome: Outcome, is_yardstick: bool) -> Outcome:
+    """Return the outcome with its status: without a threshold, and for what others are measured by, it is passed."""
+    threshold = None if is_yardstick else spec.threshold
+    reached = threshold is None or outcome.score is None or passes(outcome.score, threshold)
+    return replace(outcome, status=Status.PASSED if reached else Status.FAILED, threshold=threshold)
+
+
+def _pairs_of(spec: PairwiseAssertion, members: Sequence[RowMember]) -> list[_Pair]:
+    """Return the pairs to compare, in the order of the columns.
+
+    Raises:
+        UnjudgeableError: there is nothing to compare with.
+    """
+    if spec.against == EXPECTED_OUTPUT:
+        return [(place, None) for place in range(len(members))]
+    check_is_comparable(members)
+    count = len(members)
+    if spec.compared_with is None:
+        return [(first, second) for first in range(count) for second in range(first + 1, count)]
+    named = [place for place, member in enumerate(members) if spec.compared_with in _names_of(member)]
+    if len(named) != 1:
+        raise UnjudgeableError(
+            f"there is no output of `{spec.compared_with}` to compare with",
+            hint="see the errors of the other cases of the test",
+        )
+    [yardstick] = named
+    return [(min(place, yardstick), max(place, yardstick)) for place in range(count) if place != yardstick]
+
+
+def _names_of(member: RowMember) -> frozenset[str]:
+    return frozenset() if member.subject.column is None else member.subject.column.names
+
+
+def _column_of(members: Sequence[RowMember], place: int | None) -> RowColumn | None:
+    if place is None:
+        return None
+    return members[place].subject.column or RowColumn(place, f"output {place + 1}")
+
+
+def _title(column: RowColumn | None) -> str:
+    return EXPECTED_OUTPUT if column is None else column.label
+
+
+def _text_of(members: Sequence[RowMember], pair: _Pair) -> str:
+    """Return the text of the second of a pair."""
+    first, second = pair
+    if second is None:
+        return members[first].subject.test.expected_output or ""
+    return members[second].subject.text
+
+
+def _are_same(members: Sequence[RowMember], first: int, second: int | None) -> bool:
+    return members[first].subject.text == _text_of(members, (first, second))
+
+
+def _task(first: Subject, second: Subject) -> str:
+    """Return what both outputs answer; where they were asked in different words, the variables that both come from."""
+    tasks = {_input_of(first), _input_of(second)}
+    if len(tasks) == 1:
+        return tasks.pop()
+    return "\n".join(f"{name}: {value}" for name, value in first.test.vars.items())
+
+
+def _input_of(subject: Subject) -> str:
+    test = subject.test
+    prompt = subject.rendered_prompt or None
+    return resolve_input(
+        JudgedCase(actual_output=None, input=test.input, vars=test.vars, rendered_prompt=prompt)
+    )
+
+
+def _question(criteria: str, task: str, first: str, second: str) -> Question:
+    blocks = [Block("Criterion", criteria), Block("Output 1", first), Block("Output 2", second)]
+    if task:
+        blocks.insert(1, Block("Task", task))
+    names = dict(zip(_OWN_NAMES, (criteria, task, first, second), strict=True))
+    return Question(_PROMPT, tuple(blocks), names, _SCHEMA, purpose=Purpose.CHOICE)
+
+
+def _scoring(spec: PairwiseAssertion, test: TestCase, tools: Tools) -> PairScoring:
+    """Return the nearest level's way to score; samples, which other assertions may be asked for, are no way here."""
+    levels = (spec.scoring, test.options.scoring, tools.defaults.scoring, test.default_options.scoring)
+    for level in levels:
+        if level is not None and level != "samples":
+            return level
+    return "auto"
+
+
+async def _known(preference: Preference) -> Preference:
+    return preference
+
+
+async def _turned(asking: _Asking) -> Preference:
+    return (await asking).turned()
+
+
+async def _asked(judge: JudgeClient, question: Question, scoring: PairScoring) -> Preference:
+    """Return the judge's preference, seen from the output that it is shown first."""
+    return await judge.ask_choice(
+        question, lambda choice: _read(choice, scoring), want_logprobs=scoring != "single"
+    )
+
+
+def _read(choice: Choice, scoring: PairScoring) -> Preference:
+    try:
+        reply = parse_winner(choice.text)
+    except JudgeError as error:
+        note = " (a token limit cut it off)" if is_cut_off(choice) else ""
+        raise type(error)(f"{error.message}{note}", raw_text=error.raw_text, hint=error.hint) from error
+    side = _FIRST_WINS[reply.winner]
+    masses: Mapping[str, float] = {}
+    if scoring != "single" and choice.token_logprobs is not None:
+        span = (reply.start, reply.end)
+        masses = weigh_words(choice.token_logprobs, span, text=choice.text, words=SPELLINGS)
+    coverage = math.fsum(masses.values())
+    if coverage >= MIN_COVERAGE:
+        share = (masses.get("1", 0.0) + masses.get("tie", 0.0) / 2) / coverage
+        return Preference(side, share, is_weighed=True, reason=reply.reason)
+    if scoring == "logprobs":
+        what = (
+            "gives no token probabilities" if choice.token_logprobs is None else "leaves its winner in doubt"
+        )
+        hint = "use `scoring: auto`, or a judge that gives token probabilities"
+        raise JudgeError(f"the judge {what}, and `scoring: logprobs` asks for them", hint=hint)
+    return Preference(side, _SHARES[side], is_weighed=False, reason=reply.reason)
+
+
+async def _both_orders(asking: Sequence[_Asking]) -> list[Preference | GevalError]:
+    """Return what comes of all that is asked side by side, in order.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
+    found: list[Preference | GevalError] = []
+    came = await asyncio.gather(*asking, return_exceptions=True)
+    for item in came:
+        if isinstance(item, BudgetError) or not isinstance(item, Preference | GevalError):
+            raise item
+        found.append(item)
+    return found
+
+
+def _joined(
+    orders: tuple[Preference | GevalError, Preference | GevalError],
+    opponent: RowColumn | None,
+    *,
+    is_asked: bool,
+) -> PairResult | GevalError:
+    first, second = orders
+    if isinstance(first, GevalError):
+        return first
+    if isinstance(second, GevalError):
+        return second
+    return PairResult(opponent, first, second, is_asked)
+
+
+def _of_pair(error: GevalError, opponent: RowColumn | None) -> GevalError:
+    """Return the error of a pair with the name of the other output, where its kind allows."""
+    if not isinstance(error, JudgeError):
+        return error
+    message = f"the comparison with `{_title(opponent)}`: {error.message}"
+    return type(error)(message, raw_text=error.raw_text, hint=error.hint)
+
+
+def _reason(results: Sequence[PairResult]) -> str:
+    """Return what came of the pairs, and the judge's words on the first of those that weigh most: lost, tied, won."""
+    parts = [_in_words(result) for result in results[:_OPPONENTS_NAMED]]
+    if len(results) > _OPPONENTS_NAMED:
+        parts.append(f"and {len(results) - _OPPONENTS_NAMED} more pairs")
+    told = min(results, key=lambda result: result.share)
+    reason = told.shown_first.reason
+    said = f"\nshown first, with {told.title} second: {shortened(reason, _REASON_LENGTH)}" if reason else ""
+    return "; ".join(parts) + said
+
+
+def _in_words(result: PairResult) -> str:
+    why = "" if result.is_consistent else " (each order had another winner)"
+    if not result.is_asked:
+        why = " (the same text)"
+    return f"{_WORDS[result.side]} {result.title}{why}"
