@@ -120,7 +120,7 @@ def ranking_note(summary: RunSummary, name: str) -> str:
     if entries and entries[0].rating is None:
         notes.append("no ranking: the comparisons do not connect all columns")
     if share is not None:
-        notes.append(f"the judge said the same in both orders of {_PERCENT * share:.0f}% of the pairs")
+        notes.append(f"the judge said the same in both orders for {_PERCENT * share:.0f}% of the pairs")
     return "; ".join(notes)
 
 

@@ -35,6 +35,9 @@ class Models:
             return (
                 error_reply(400, "this I refuse") if "refused" in prompt else chat_reply(f"{model}: {prompt}")
             )
+        if '"winner"' in prompt:
+            longer = "2" if prompt.find("answerer-b") > prompt.find("Output 2:") else "1"
+            return chat_reply(json.dumps({"reason": "longer", "winner": longer}))
         if '"best"' in prompt:
             return chat_reply('{"reason": "shorter", "best": 2}')
         if '"pass"' in prompt:
@@ -126,6 +129,35 @@ def test_another_threshold_costs_no_request_with_an_empty_cache(
     detail = again.verdicts[0]["detail"]
     assert detail["judged_from"] == first.results["run"]["id"]
     assert detail["rating_key"] == first.verdicts[0]["detail"]["rating_key"]
+
+
+def test_comparisons_in_pairs_hold_as_long_as_all_outputs_of_the_test_do(
+    product: Product, server: LoopbackServer, models: Models
+) -> None:
+    pairwise = {"type": "pairwise", "criteria": "the better one", "metric": "better"}
+    written = config()
+    written["defaultTest"]["assert"] = [pairwise]
+    written["providers"].append({"id": "openai:answerer-c", "label": "third"})
+    first = product.run(written, server)
+    assert first.code == 0
+    assert [score for _, score in verdicts(first, "better")] == [0.25, 1.0, 0.25] * 3
+    models.asked.clear()
+
+    again = product.command(server, "judge", "latest", "--threshold", "better=0.5", *_empty_cache(product))
+
+    assert models.asked == []
+    assert verdicts(again, "better") == [("failed", 0.25), ("passed", 1.0), ("failed", 0.25)] * 3
+    assert again.results["summary"]["rankings"] == first.results["summary"]["rankings"]
+    [entries] = again.results["summary"]["rankings"].values()
+    assert (entries[0]["label"], entries[0]["wins"]) == ("second", 6)
+    assert again.results["summary"]["order_consistency"] == {"better": pytest.approx(2 / 3)}
+    shown = product.command(server, "show", "latest")
+    assert shown.results["summary"] == again.results["summary"]
+    assert "ranking: better" in shown.stdout
+
+    product.command(server, "judge", "latest", "--grader", "openai:other", *_empty_cache(product))
+
+    assert len(models.of("other")) == 3 * 6
 
 
 def test_the_network_may_be_cut(product: Product, server: LoopbackServer, models: Models) -> None:

@@ -68,6 +68,15 @@ EXACT = {
     "select-best beside others, repeated": config(
         *COMPARED, {"type": "llm-rubric", "value": "It is fine."}, CRITERIA, models=("m", "k", "l")
     ),
+    "pairs": config({"type": "pairwise", "criteria": "good"}, models=("m", "k", "l")),
+    "pairs, repeated": config(
+        {"type": "pairwise", "criteria": "good", "against": "openai:k"}, models=("m", "k", "l")
+    ),
+    "pairs with what is expected": config(
+        {"type": "pairwise", "criteria": "good", "against": "expected_output"},
+        tests=0,
+    )
+    | {"tests": [{"vars": {"x": number}, "expected_output": "one"} for number in range(2)]},
     "max-score": config(CRITERIA, {"type": "max-score"}, models=("m", "k")),
     "a set": config(
         {
@@ -133,6 +142,7 @@ PURPOSES: dict[str, dict[str, int]] = {
     "llm-rubric": {"answers": 3, "verdicts": 3},
     "similar": {"answers": 3, "embeddings": 5},
     "select-best": {"answers": 6, "choices": 3},
+    "pairs": {"answers": 9, "choices": 18},
     "moderation": {"answers": 3, "verdicts": 3},
     "a talk": {"answers": 1, "verdicts": 2},
     "criteria, steps once for each": {"answers": 3, "steps": 2, "ratings": 6},

@@ -14,6 +14,7 @@ _BY_SCHEMA = {
     "verdicts": {"verdicts": [{"reason": "it says so", "verdict": "yes"}] * 2},
     "relevant": {"relevant": [1]},
     "sentences": {"sentences": [{"sentence": "It is one.", "attributed": True}]},
+    "winner": {"reason": "it is better", "winner": "1"},
     "best": {"reason": "it is better", "best": 1},
     "category": {"reason": "all of it agrees", "category": "C"},
     "verdict": {"reason": "it fits", "verdict": "yes"},

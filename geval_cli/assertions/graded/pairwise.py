@@ -179,6 +179,10 @@ class PairwiseAssertion(ModelGradedAssertion):
         if self.is_negated:
             hint = "write `pairwise`, with criteria that say the opposite"
             problems.append(Problem("there is no `not-pairwise`", self.place.value("type"), hint))
+        if self.transform is not None:
+            hint = "write it in `options` of the test, for all of its assertions"
+            message = "pairwise compares whole outputs, and takes no `transform`"
+            problems.append(Problem(message, self.place.value("transform"), hint))
         place = self.place.child("criteria" if self.place.key("criteria") else "value")
         check_texts(self.criteria, place, context, problems)
         if not self.criteria.strip():

@@ -248,7 +248,7 @@ function rankingCards() {
     const share = summary.order_consistency?.[name];
     const notes = [
       ...(isRanked ? [] : ["no ranking: the comparisons do not connect all columns"]),
-      ...(typeof share === "number" ? [`the judge said the same in both orders of ${percent(share)} of the pairs`] : []),
+      ...(typeof share === "number" ? [`the judge said the same in both orders for ${percent(share)} of the pairs`] : []),
     ];
     const title = element("h2", {}, "Ranking: ", asText(name));
     return element("section", { class: "card" }, title, table(heads, lines), element("p", { class: "muted" }, notes.join("; ")));
