@@ -25,7 +25,7 @@ _Met = tuple[int, int, int, int]
 
 
 class _Pair(Struct, frozen=True):
-    """What came of a pair, seen from the lower column; `consistent` is None where no judge was asked."""
+    """The outcome of a pair, seen from the lower column; `consistent` is None where no judge was asked."""
 
     outcome: str
     share: float
@@ -116,10 +116,16 @@ class RankingSums(Struct):
 
 def _entry(label: str, outcomes: Sequence[int], rating: Rating | None) -> RankedColumn:
     wins, ties, losses = outcomes
-    if rating is None:
-        return RankedColumn(label, None, None, None, wins, ties, losses)
-    low, high = (None, None) if rating.interval is None else rating.interval
-    return RankedColumn(label, rating.value, low, high, wins, ties, losses)
+    low, high = (None, None) if rating is None or rating.interval is None else rating.interval
+    return RankedColumn(
+        label=label,
+        rating=None if rating is None else rating.value,
+        low=low,
+        high=high,
+        wins=wins,
+        ties=ties,
+        losses=losses,
+    )
 
 
 def _from_lower(own: int, other: int, pair: _Pair) -> tuple[tuple[int, int], _Pair]:

@@ -88,7 +88,7 @@ _SAME_TEXT = Preference("tie", 0.5, is_weighed=False)
 
 
 class PairResult(Struct, frozen=True):
-    """What came of a pair, seen from one of its outputs: when it was shown first, and when it was shown second."""
+    """The outcome of a pair, seen from one of its outputs: when it was shown first, and when it was shown second."""
 
     opponent: RowColumn | None
     shown_first: Preference
