@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.browser import Visit, visit
+from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
@@ -76,6 +77,20 @@ def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
         "better: pass rate",
         "worse: pass rate",
         "",
+    ]
+
+
+def test_rankings(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, tmp_path, ranked_report()) as found:
+        cards = found.page.locator("#summary section", has=found.page.locator("h2", has_text="Ranking"))
+        rows = [row.split("\t") for row in cards.locator("tr").all_inner_texts()]
+        notes = cards.locator("p").all_inner_texts()
+    assert rows[0] == ["column", "rating", "95 % interval", "won", "tied", "lost"]
+    assert rows[1] == ["1. large | thorough", "1644", "1472 to 1784", "6", "1", "1"]
+    assert rows[4] == ["a", "none", "", "1", "0", "0"]
+    assert notes == [
+        "the judge said the same in both orders for 91.7% of the pairs",
+        "no ranking: the comparisons do not connect all columns",
     ]
 
 

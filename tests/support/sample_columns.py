@@ -11,6 +11,7 @@ from geval_cli.records import (
     Difference,
     Latency,
     MetricStat,
+    RankedColumn,
     Stat,
     Usage,
 )
@@ -68,3 +69,25 @@ FIGURES = (
 
 def report_of(columns: tuple[ColumnSummary, ...] = FIGURES) -> RunReport:
     return make_report(columns=COLUMNS[: len(columns)], summary=replace(SUMMARY, columns=columns))
+
+
+def ranked(label: str, rating: float | None, span: tuple[float, float] | None, *counts: int) -> RankedColumn:
+    low, high = span or (None, None)
+    wins, ties, losses = counts
+    return RankedColumn(label=label, rating=rating, low=low, high=high, wins=wins, ties=ties, losses=losses)
+
+
+RANKED = (
+    ranked("large | thorough", 1644.4, (1471.6, 1783.9), 6, 1, 1),
+    ranked("\x1b[31msmall<b>\u202e", 1355.6, None, 1, 1, 1_006),
+)
+APART = (ranked("a", None, None, 1, 0, 0), ranked("b", None, None, 0, 0, 1))
+
+
+def ranked_report() -> RunReport:
+    summary = replace(
+        SUMMARY,
+        rankings={"more-helpful": RANKED, "kinder": APART},
+        order_consistency={"more-helpful": 0.9167, "kinder": None},
+    )
+    return make_report(summary=summary)
