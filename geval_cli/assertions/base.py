@@ -280,6 +280,12 @@ class TestCase(Struct, frozen=True):
         return own
 
 
+EXPECTED_OUTPUT = "expected_output"
+"""The name of the expected output of a test where outputs are compared with it."""
+PAIRS = "pairs"
+"""In the detail of a comparison: its pairs, as `PairResult.shown` has them (`graded.pairwise`)."""
+
+
 class RowColumn(Struct, frozen=True):
     """The column of an output that is compared with others: its index, its label, and all names that it goes by."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.graded.pairwise import EXPECTED_OUTPUT, PAIRS
+from geval_cli.assertions.base import EXPECTED_OUTPUT, PAIRS
 from geval_cli.engine.columns import column_labels
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RankedColumn, RunSummary

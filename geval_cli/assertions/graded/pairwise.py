@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import (
+    EXPECTED_OUTPUT,
+    PAIRS,
     CheckContext,
     ModelGradedAssertion,
     RowColumn,
@@ -36,10 +38,7 @@ from geval_cli.judge.weighing import weigh_words
 from geval_cli.records import Choice, JsonValue, Purpose, Status
 from geval_cli.specs.base import Score
 
-ALL, EXPECTED_OUTPUT = "all", "expected_output"
-PAIRS = "pairs"
-"""In the detail: what came of each pair of the output's, as `PairResult.shown` has it."""
-
+ALL = "all"
 _YARDSTICK = "is_yardstick"
 _PROMPT = "pairs/pair"
 _OWN_NAMES = ("criteria", "input", "output_1", "output_2")
