@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
+from geval_cli.cli.options import AgreeOptions, GroupedCommand, ServeOptions, declared
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -224,6 +224,18 @@ def show(
     from geval_cli.cli.runs import show_run
 
     show_run(given.home, run, outputs=tuple(output or ()), verbose=verbose)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(AgreeOptions)
+def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+    """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval agree")
+    from geval_cli.cli.agree import run_agree
+
+    _exit(run_agree(labels, given))
 
 
 cache_commands = typer.Typer(

@@ -80,6 +80,7 @@ ReportFiles = Annotated[
         help=f"Write it to a file: {RESULTS_ENDINGS}.",
     ),
 ]
+LabelsFile = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
 ShowPassed = Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
@@ -120,6 +121,73 @@ class ServeOptions:
         bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
     ] = False
     opens_browser: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeOptions:
+    """Options of `geval agree`."""
+
+    run: Annotated[
+        str | None,
+        Option(
+            "--run",
+            "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+            Group.CONFIG,
+            syntax="RUN",
+        ),
+    ] = None
+    allow_unmatched: Annotated[
+        bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+    ] = False
+    good: Annotated[
+        float,
+        Option(
+            "--good",
+            "Mean labels from here on, brought to 0..1, are good.",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = 0.75
+    threshold: Annotated[
+        float | None,
+        Option(
+            "--threshold",
+            "Scores from here on pass. [default: the run's own, else as --good]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            "--cluster",
+            "Group outputs by this column or metadata. [default: doc, else the test]",
+            Group.JUDGING,
+            syntax="KEY",
+        ),
+    ] = None
+    annotators: Annotated[
+        str, Option("--annotators", "Who labelled: expert, skilled or crowd.", Group.JUDGING, syntax="WHO")
+    ] = "expert"
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require", 'Fail unless it holds, as "spearman >= 0.4"; repeatable.', Group.GATES, syntax="GATE"
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
 
 
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import mutants
+from soak import coverage, mutants
 
 from benchmarks import faults, kill
 
@@ -68,11 +68,17 @@ def mistakes(seed: int) -> bool:
     return mutants.main(["--seed", str(seed)])
 
 
+def intervals(seed: int) -> bool:
+    """How often the intervals of a judge's agreement contain the truth."""
+    return coverage.run(seed)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
     "faults": faulty,
     "mutants": mistakes,
+    "intervals": intervals,
 }
 
 
