@@ -290,6 +290,7 @@ class RunRecord(Struct, frozen=True):
         columns: of the table, in the order of their index.
         warnings: what the user should know about the run, each once.
         prompt_version: of the judges' prompts; results of different versions cannot be compared.
+        judged_from: the run whose outputs were judged again; None for a run that asked for its own.
     """
 
     id: str
@@ -304,6 +305,7 @@ class RunRecord(Struct, frozen=True):
     columns: tuple[Column, ...] = ()
     warnings: tuple[str, ...] = ()
     prompt_version: str = ""
+    judged_from: str | None = None
 
 
 class MetricSummary(Struct, frozen=True):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # these modules are about assertions, so they import this one
     from geval_cli.assertions.row import RowMember
     from geval_cli.assertions.test_case import TestCase
     from geval_cli.judge.metric import Judge
-    from geval_cli.records import ModelRequest
+    from geval_cli.records import AssertionResult, JsonValue, ModelRequest
     from geval_cli.templating import Templates
 
 Amount = Annotated[float, Field(ge=0)]
@@ -112,10 +112,22 @@ class Assertion(Spec):
         return ()
 
 
+_DECIDES_NO_RATING = frozenset(
+    {"type", "metric", "weight", "threshold", "provider", "rubric_prompt", "transform", "context_transform"}
+)
+"""Keys that say what a rating means, or that have done their part before an output is judged."""
+
+
 class ModelGradedAssertion(Assertion):
-    """An assertion that asks a judge, `provider`. `judge_kinds` are the kinds of models that it asks."""
+    """An assertion that asks a judge, `provider`.
+
+    Attributes:
+        judge_kinds: the kinds of models that it asks.
+        default_threshold: the lowest score that passes where none is written; None where the judge says what passes.
+    """
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text",)
+    default_threshold: ClassVar[float | None] = None
 
     threshold: Score | None = Field(
         None, description="The lowest score, from 0 to 1, that passes; 0.5 when left out."
@@ -126,3 +138,33 @@ class ModelGradedAssertion(Assertion):
         validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
+
+    def criterion_source(self, test: "TestCase", tools: "Tools") -> object:
+        """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
+        return self
+
+    def criterion(self, test: "TestCase", tools: "Tools") -> "JsonValue":
+        """Return the keys that decide a rating, templates as written: the texts of a rating hold the variables."""
+        levels = (self, test.options, test.default_options)
+        own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
+        written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
+        return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
+
+    def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
+        """Return everything of a test and its output that a judge may be shown."""
+        return [subject.text, subject.rendered_prompt, subject.system, subject.test.variables]
+
+    def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
+        """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
+        return True
+
+    def decide_again(self, rated: "Outcome", test: "TestCase", tools: "Tools") -> "Outcome | None":
+        """Return the verdict on an output that was rated in an earlier run, with the threshold of today.
+
+        None: it cannot be known without a judge.
+        """
+        if self.default_threshold is None:
+            return rated
+        is_default = self.threshold is None
+        threshold = self.default_threshold if self.threshold is None else self.threshold
+        return rated.against(threshold, is_default=is_default)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -31,30 +32,36 @@ from geval_cli.specs.promptfoo import JudgesSpec
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
 
-_METRICS_KEPT = 256  # of a config with criteria of its own in every test, the last ones
+_SHARED_KEPT = 256  # of a config with criteria of its own in every test, the last ones
 
 Texts = tuple[str, ...] | None
 
+Shared = TypeVar("Shared")
 
-class SharedMetrics(Struct):
-    """Metrics by the objects of the config that they come from and their rendered texts. One for a run."""
 
-    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Metric]] = field(default_factory=dict)
+class SharedByTests(Struct, Generic[Shared]):
+    """Values by the objects of the config that they come from and their rendered texts. One for a run."""
+
+    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Shared]] = field(default_factory=dict)
 
     def find(
-        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Metric]
-    ) -> Metric:
-        """Return the metric of these very `sources` with these `texts`; `make` builds it at the first call."""
+        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Shared]
+    ) -> Shared:
+        """Return the value of these very `sources` with these `texts`; `make` builds it at the first call."""
         key = (*map(id, sources), texts)
         kept = self._kept.get(key)
         if kept is not None:
             return kept[1]
-        metric = make()
+        value = make()
         # The sources are held, so that no other object can get the identity of one of them.
-        self._kept[key] = sources, metric
-        if len(self._kept) > _METRICS_KEPT:
+        self._kept[key] = sources, value
+        if len(self._kept) > _SHARED_KEPT:
             del self._kept[next(iter(self._kept))]
-        return metric
+        return value
+
+
+class SharedMetrics(SharedByTests[Metric]):
+    """The metrics that g-evals were made into for other tests."""
 
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
@@ -138,6 +145,9 @@ class Tools(Struct, frozen=True):
         scripts: runs the code that the config names; None where none is run.
         access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
+        criteria: the keys of criteria that other tests have, too.
+        earlier: results of the same output, or outputs, in an earlier run, whose ratings hold where they are asked for
+            again.
     """
 
     templates: Templates
@@ -148,6 +158,8 @@ class Tools(Struct, frozen=True):
     scripts: Scripts | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
+    criteria: SharedByTests[str] = field(default_factory=SharedByTests[str])
+    earlier: tuple[AssertionResult, ...] = ()
 
     @property
     def rules(self) -> DialectRules:
@@ -218,10 +230,27 @@ class Outcome(Struct, frozen=True):
         status = Status.PASSED if passes(score, threshold) else Status.FAILED
         return cls(status, score, reason, threshold, is_default, detail)
 
+    def against(self, threshold: float, *, is_default: bool = False) -> "Outcome":
+        """Return the same score held against another threshold, in the reason too where that names it."""
+        if self.score is None:
+            return self
+        status = Status.PASSED if passes(self.score, threshold) else Status.FAILED
+        reason = self.reason
+        if self.threshold is not None:
+            reason = reason.replace(threshold_in_words(self.threshold), threshold_in_words(threshold))
+        return replace(
+            self, status=status, reason=reason, threshold=threshold, threshold_is_default=is_default
+        )
+
     @classmethod
     def not_evaluated(cls, reason: str) -> "Outcome":
         """There is nothing to evaluate with."""
         return cls(Status.NOT_EVALUATED, None, reason)
+
+
+def threshold_in_words(threshold: float) -> str:
+    """Return the part of a reason that names the threshold."""
+    return f"the threshold is {threshold:g}"
 
 
 _OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}

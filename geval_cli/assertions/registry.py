@@ -9,10 +9,11 @@ from importlib.util import find_spec
 
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, location_of, negated
+from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
 from geval_cli.assertions.row import RowMember
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import GevalError, Problem, TemplateError
@@ -186,10 +187,11 @@ async def judge_row(spec: Assertion, members: Sequence[RowMember], tools: Tools)
     Raises:
         GevalError: they could not be judged; the caller makes that results with status `error`.
     """
-    outcomes = await spec.judge_row(members, tools)
+    subjects = [member.subject for member in members]
+    outcomes = _earlier(spec, subjects, tools) or await spec.judge_row(members, tools)
     return [
-        _result(spec, outcome, member.subject, tools)
-        for member, outcome in zip(members, outcomes, strict=True)
+        _result(spec, _with_keys(spec, outcome, subjects, tools, place), member.subject, tools)
+        for place, (member, outcome) in enumerate(zip(members, outcomes, strict=True))
     ]
 
 
@@ -199,7 +201,25 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
-    return _result(spec, await spec.judge(subject, tools), subject, tools)
+    known = _earlier(spec, [subject], tools)
+    outcome = known[0] if known else await spec.judge(subject, tools)
+    return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)
+
+
+def _earlier(spec: Assertion, subjects: Sequence[Subject], tools: Tools) -> Sequence[Outcome] | None:
+    """Return the outcomes that are known from an earlier run, so that no judge is needed."""
+    if not tools.earlier or not isinstance(spec, ModelGradedAssertion) or not subjects:
+        return None
+    return earlier_outcomes(spec, subjects, tools)
+
+
+def _with_keys(
+    spec: Assertion, outcome: Outcome, subjects: Sequence[Subject], tools: Tools, place: int = 0
+) -> Outcome:
+    if not isinstance(spec, ModelGradedAssertion) or outcome.score is None:
+        return outcome
+    keys = rating_keys(spec, subjects, tools, outcome.detail, place)
+    return replace(outcome, detail={**outcome.detail, **keys})
 
 
 def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:

@@ -71,6 +71,45 @@ ConfigFile = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or `latest`.")]
+JudgedRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        show_default=False,
+    ),
+]
+JudgingConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help="Judge by the assertions of this config. [default: that of the run]",
+        show_default=False,
+    ),
+]
+OnlyMetrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=Group.JUDGING
+    ),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="METRIC=SCORE",
+        help="Hold a metric against another threshold; repeatable.",
+        rich_help_panel=Group.JUDGING,
+    ),
+]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
+ResultsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
+]
+RunFiles = Annotated[
+    list[Path],
+    typer.Option("-o", "--output", metavar="FILE", help=f"Where to: {RESULTS_ENDINGS}; repeatable."),
+]
 ReportFiles = Annotated[
     list[Path] | None,
     typer.Option(

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.row import RowMember
-from geval_cli.assertions.test_case import TestCase
 from geval_cli.assertions.verdict import Verdict
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
@@ -25,7 +24,7 @@ class ComparisonGroups(Struct):
     """
 
     context: JobContext
-    cases_of: Callable[[TestCase], int]
+    row_size: Callable[[Job], int]
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
@@ -39,7 +38,7 @@ class ComparisonGroups(Struct):
         pending = await begin_job(job, self.context)
         row = self._rows.setdefault(job.group, [])
         row.append(pending)
-        if len(row) < self.cases_of(job.test):
+        if len(row) < self.row_size(job):
             return ()
         # Complete groups are dropped at once: the plan's order keeps few of them open, so memory stays flat.
         del self._rows[job.group]
@@ -76,7 +75,9 @@ async def _compared(
     members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
     meter = Meter()
     tools = replace(
-        context.tools, judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter)
+        context.tools,
+        judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter),
+        earlier=tuple(result for item in part for result in item.earlier),
     )
     results = await compare_outputs(spec, members, tools)
     return [

@@ -114,10 +114,59 @@ def steps_requests(
 
     There are none where the user's own prompt asks for them: it may show the output.
     """
+    for criteria, labels in steps_needed(metric, case):
+        if memory.locked_steps(criteria, labels, judge) is None:
+            yield _shared_steps_request(criteria, labels, JudgeCalls(judge, memory))
+
+
+def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the criteria that a judge writes steps for whatever the output is, with the labels of what is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
         for criterion in _criteria(metric):
-            yield _shared_steps_request(criterion.criteria, labels, JudgeCalls(judge, memory))
+            yield criterion.criteria, labels
+
+
+async def write_steps(
+    criteria: str, labels: tuple[str, ...], judge: Judge, memory: JudgeMemory
+) -> tuple[str, ...]:
+    """Have a judge write the steps for a criterion.
+
+    Raises:
+        JudgeError, ProviderError: none could be had.
+    """
+    calls = JudgeCalls(judge, memory)
+    return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
+
+
+def criterion_facts(metric: Metric) -> JsonValue:
+    """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
+    own = metric.rubric_prompt
+    is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
+    return [
+        metric.dimension,
+        [criterion.strip() for criterion in metric.criteria],
+        metric.evaluation_steps,
+        metric.evaluation_params,
+        metric.rubric,
+        metric.asked_range,
+        metric.asked_step,
+        metric.strict_mode,
+        metric.scoring,
+        [metric.samples, metric.min_valid] if is_sampled else None,
+        own,
+        metric.name if own is not None and metric.dimension is None else None,
+    ]
+
+
+def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
+    """Return the texts of `case` that a judge is shown, each with its label."""
+    own = metric.rubric_prompt
+    shown = [[block.label, block.text] for block in _what_is_shown(metric, case).blocks]
+    if own is None:
+        return shown
+    others = {name: param_text(name, case) for name in _OTHER_PARAMS}
+    return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
 
 
 class _Shown(Struct, frozen=True):
@@ -206,6 +255,9 @@ class _Judging(Struct, frozen=True):
                 self._own_messages(own.steps, criterion, ()), calls.params(temperature=0)
             )
         else:
+            locked = self.memory.locked_steps(criterion.criteria, self.shown.step_labels, self.judge)
+            if locked is not None:
+                return locked
             request = _shared_steps_request(criterion.criteria, self.shown.step_labels, calls)
         return await calls.read(request, _read_steps)
 

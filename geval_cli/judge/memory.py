@@ -1,10 +1,10 @@
 """A memory of what a run has found out about its judges, so that it is found out once."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from geval_cli.gateway.capabilities import Discovery
-from geval_cli.judge.metric import Judge
+from geval_cli.judge.metric import Judge, public_id_of
 from geval_cli.records import ModelResponse
 
 LOGPROBS = "logprobs"
@@ -14,16 +14,29 @@ _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
 
 
+LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
+"""Evaluation steps by criteria, the labels of what the judge sees, and the judge's id, as `geval.lock` has them."""
+
+
 class JudgeMemory:
     """A memory of the judges that give no token probabilities, and of those that need room for long answers.
+
+    It also holds the steps that a lock file settles, which no judge is asked for.
 
     One per run and event loop. Judges that are equal are the same judge, whatever they are called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, locked_steps: LockedSteps | None = None) -> None:
+        self._locked_steps = locked_steps or {}
         self._without_logprobs: set[Judge] = set()
         self._needs_room: set[Judge] = set()
         self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
+
+    def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:
+        """Return the steps that a lock file has for a criterion; None when it has none."""
+        if not self._locked_steps:
+            return None
+        return self._locked_steps.get((criteria, labels, public_id_of(judge)))
 
     async def ask_with_logprobs(
         self, judge: Judge, ask: Callable[[], Awaitable[ModelResponse]]

@@ -8,7 +8,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
+from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
 
@@ -156,6 +158,27 @@ class KeepingJudge(Protocol):
     async def forget(self, request: ModelRequest) -> None:
         """Forget the answers to `request`: it is answered anew the next time."""
         ...
+
+
+@runtime_checkable
+class IdentifiedJudge(Protocol):
+    """A judge that can say what decides its answers; None where it stands before one that cannot."""
+
+    @property
+    def identity(self) -> ProviderIdentity | None: ...
+
+    @property
+    def public_id(self) -> str: ...
+
+
+def public_id_of(judge: Judge) -> str:
+    """Return the id of a judge without credentials, as files that are shared may have it."""
+    return judge.public_id if isinstance(judge, IdentifiedJudge) else mask_text(judge.label)
+
+
+def identity_of(judge: Judge) -> ProviderIdentity | None:
+    """Return what decides the answers of a judge, as far as it says so."""
+    return judge.identity if isinstance(judge, IdentifiedJudge) else None
 
 
 class Grade(Struct, frozen=True):

@@ -27,7 +27,7 @@ from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.wire.anthropic import DEFAULT_MAX_TOKENS
 from geval_cli.providers.wire.token_usage import TokenUsage, token_limit
@@ -45,6 +45,7 @@ from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import reads_cache, resolved
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.store.cache import ResponseCache
@@ -78,7 +79,7 @@ async def plan_run(
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
-    queues, since = prepared.plan.queues, None
+    queues, since = prepared.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     if not reads_cache(prepared):
@@ -88,7 +89,7 @@ async def plan_run(
         cache = None
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
-        dry_run = _DryRun(prepared, pool, cache, since)
+        dry_run = _DryRun(prepared, pool, cache, since, _memory=JudgeMemory(prepared.locked_steps))
         at_once = 1 if prepared.plan.is_serial else _JOBS_AT_ONCE
         for queue in queues:
             jobs = iter(queue)
@@ -127,7 +128,10 @@ class _DryRun(Struct):
         self.cases += 1
         # Without its assertions: they are followed one by one, and some would run code or call a web hook.
         bare = replace(job, test=replace(job.test, assertions=()))
-        context = JobContext(partial(self._generate, job=job), self._tools(_no_judge), self._carried)
+        stored = None if self.prepared.stored is None else self.prepared.stored.find
+        context = JobContext(
+            partial(self._generate, job=job), self._tools(_no_judge), self._carried, stored=stored
+        )
         pending = replace(await begin_job(bare, context), job=job)
         for spec in _judged(assertions_of(job.prompt, job.test)):
             await self._follow(spec, [pending])
@@ -135,7 +139,7 @@ class _DryRun(Struct):
             return
         row = self._rows.setdefault(job.group, [])
         row.append(pending)
-        if len(row) == self.prepared.plan.cases_of(job.test):
+        if len(row) == self.prepared.row_size(job):
             row = sorted(self._rows.pop(job.group), key=lambda item: item.job.column)
             for comparison in job.test.assertions:
                 if comparison.compares_outputs and isinstance(comparison, ModelGradedAssertion):
@@ -219,7 +223,8 @@ class _DryRun(Struct):
         def judge(named: ProviderSpec) -> Judge:
             return _CountingJudge(self.provider(named), self, is_after_code, form)
 
-        tools = self._tools(judge)
+        earlier = tuple(result for item in row for result in item.earlier)
+        tools = replace(self._tools(judge), earlier=earlier)
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
             return
@@ -279,6 +284,14 @@ class _CountingJudge:
     @property
     def label(self) -> str:
         return self.provider.label
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        return self.provider.identity
+
+    @property
+    def public_id(self) -> str:
+        return mask_text(self.provider.id)
 
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:

@@ -215,7 +215,7 @@ async def _run_jobs(
     resumed: ResumedRun | None,
     budget: Budget,
 ) -> None:
-    queues = prepared.plan.queues
+    queues = prepared.queues
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
         cache.begin_at(resumed.started_s)
@@ -229,7 +229,7 @@ async def _run_jobs(
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
-            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
+            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
 
             async def execute(job: Job) -> CaseResult | None:
                 try:
@@ -319,9 +319,10 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
     tools = Tools(
         prepared.templates,
         model_for,
-        JudgeMemory(),
+        JudgeMemory(prepared.locked_steps),
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,
     )
-    return JobContext(generate, tools)
+    stored = None if prepared.stored is None else prepared.stored.find
+    return JobContext(generate, tools, stored=stored)

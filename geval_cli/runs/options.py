@@ -169,6 +169,15 @@ class RunOptions:
     scoring: ScoringOption = None
     samples: SamplesOption = None
 
+    is_locked: Annotated[
+        bool,
+        Option(
+            "--locked",
+            "Refuse to run unless geval.lock has the steps of every criterion.",
+            Group.JUDGING,
+        ),
+    ] = False
+
     repeats: Annotated[
         int | None,
         Option(
@@ -392,6 +401,52 @@ class RunOptions:
     untrusted_strict: Annotated[bool, Option("--untrusted-strict", group=Group.SAFETY, is_hidden=True)] = (
         False
     )
+
+
+JUDGE_OPTIONS = (
+    "outputs",
+    "is_verbose",
+    "shows_progress",
+    "log_file",
+    "grader",
+    "scoring",
+    "samples",
+    "is_locked",
+    "max_concurrency",
+    "fail_fast",
+    "plan",
+    "dialect",
+    "env_file",
+    "fail_under",
+    "max_errors",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that judging its outputs again takes, too."""
+
+
+LOCK_OPTIONS = (
+    "grader",
+    "dialect",
+    "env_file",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that writing its lock file takes, too."""
 
 
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:

@@ -35,6 +35,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
         columns=prepared.plan.columns,
         warnings=prepared.notes,
         prompt_version=prompt_version(),
+        judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
     )
 
 

@@ -50,8 +50,8 @@ class ReadingRules(Struct, frozen=True):
     """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
-    `access` is what may be read and run for it, now and as long as its tests are read.
+    what the file holds, in geval's own dialect unless another is named. Without `scripts`, no program is run: what it
+    would make is a problem. `access` is what may be read and run for it, now and as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -121,7 +121,9 @@ def open_suite(
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
-        document, rules = parse_document(reading_rules.text, path), DEFAULT_RULES
+        asked = reading_rules.dialect
+        document = parse_document(reading_rules.text, path)
+        rules = DEFAULT_RULES if asked is None else RULES[asked]
     if rules.name is Dialect.PROMPTFOO:
         further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]

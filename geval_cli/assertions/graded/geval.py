@@ -10,11 +10,11 @@ from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoi
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import grade, steps_requests
+from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
-from geval_cli.records import JsonValue, ModelRequest
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import TestOptionsSpec
 from geval_cli.templating import Templates
 
@@ -45,7 +45,7 @@ class GEvalAssertion(GEvalFields):
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """Return the requests for the judge's steps, which hold nothing of an output."""
-        return prefetch_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return prefetch_case(self, self.case(subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output.
@@ -53,7 +53,40 @@ class GEvalAssertion(GEvalFields):
         Raises:
             JudgeError, ProviderError: no verdict could be had.
         """
-        return await judge_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return await judge_case(self, self.case(subject, tools), subject.test, tools)
+
+    def criterion_source(self, test: TestCase, tools: Tools) -> object:
+        """Return the metric, which tests with equal criteria share."""
+        return metric_of(self, test, tools)
+
+    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return what of the metric decides ratings, its templates rendered."""
+        return criterion_facts(metric_of(self, test, tools))
+
+    def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
+        """Return the texts that the judge is shown."""
+        return judged_texts(metric_of(self, subject.test, tools), self.case(subject, tools))
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees."""
+        return judged_case(self, subject, tools)
+
+    def holds_again(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
+        """Return whether its steps are those of the lock file, where that has some."""
+        model = tools.judge_for(judge_provider(self, subject.test, tools.defaults))
+        needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
+        parts = rated.detail.get("parts") or [rated.detail]
+        for (criteria, labels), part in zip(needed, parts, strict=False):
+            locked = tools.judge_memory.locked_steps(criteria, labels, model)
+            if locked is not None and locked != tuple(part.get("evaluation_steps") or ()):
+                return False
+        return True
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome:
+        """Hold the score against the threshold of today."""
+        threshold = metric_of(self, test, tools).effective_threshold
+        is_default = self.threshold is None and not self.strict_mode
+        return rated.against(threshold, is_default=is_default)
 
 
 def prefetch_case(
