@@ -1,4 +1,4 @@
-"""Whether a judge can be trusted: its scores held against people's labels.
+"""Judges held against people: how far their scores can be trusted.
 
 The names of this module are for Python programs. They are imported on first use, with the libraries that they need.
 """

@@ -6,6 +6,7 @@ are in `statistics.correlation` and `statistics.agreement`. What the judge could
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue
+from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.source.problems import did_you_mean
@@ -526,10 +528,11 @@ def _alt_test(data: _Data, options: Options) -> AltTest | None:
 
 def _notes(data: _Data, everything: _Data, alt: AltTest | None, errored: int) -> Iterable[str]:
     if errored:
-        yield f"the judge broke on {errored:,} labelled outputs; they are left out"
+        yield f"the judge broke on {plural(errored, 'labelled output')}, left out of everything"
     clusters = len(set(data.clusters))
     if clusters < MIN_CLUSTERS:
-        yield f"no intervals: {clusters} independent groups of outputs, and {MIN_CLUSTERS} are needed"
+        groups = plural(clusters, "independent group of outputs", "independent groups of outputs")
+        yield f"no intervals: {groups}, and {MIN_CLUSTERS} are needed"
     if len(everything.annotators) == 1:
         yield "one annotator: nobody knows how far people agree, so there is no ceiling and no alt-test"
     elif alt is None:
@@ -576,6 +579,8 @@ def _plain(value: object) -> JsonValue:
         return {**_fields(value), "beats_constant": value.beats_constant, "passed": value.passed}
     if isinstance(value, Struct):
         return _fields(value)
+    if isinstance(value, StrEnum):
+        return value.value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

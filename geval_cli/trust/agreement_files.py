@@ -6,13 +6,17 @@ from pathlib import Path
 
 from geval_cli.errors import Problem
 from geval_cli.numbers import fixed
+from geval_cli.patterns import compile_later
 from geval_cli.report.json_file import json_text
+from geval_cli.report.markdown_parts import code_span, markdown_table
+from geval_cli.report.numbers import plural
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import sanitize
 from geval_cli.statistics.correlation import Estimate
 from geval_cli.trust.agreement import Agreement, Level, MetricAgreement
 from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
 
+_PLAIN = compile_later(r"[\w ,.'%():=-]*")
 _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
 
 
@@ -75,7 +79,7 @@ def _rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
     for name, estimate in statistics_of(item):
         value = "-" if estimate.value is None else fixed(estimate.value, 3)
         bounds = "-" if estimate.interval is None else " to ".join(fixed(end, 3) for end in estimate.interval)
-        yield sanitize(name), value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
+        yield name, value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
 
 
 def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
@@ -90,6 +94,13 @@ def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
 
 
 _VERDICT_HEADER = ("threshold", "good, passes", "bad, passes", "good, fails", "bad, fails", "MCC")
+
+
+def _gate_rows(found: Agreement) -> Iterator[tuple[str, ...]]:
+    return ((gate.gate, gate.metric, gate.status.value, gate.note) for gate in found.gates)
+
+
+_GATE_HEADER = ("requirement", "metric", "status", "note")
 
 
 def _alt_test_text(item: MetricAgreement) -> str:
@@ -108,40 +119,34 @@ def _alt_test_text(item: MetricAgreement) -> str:
     )
 
 
-def _about(found: Agreement) -> str:
-    judges = ", ".join(found.judges) or "scores of the file"
-    run = "" if found.run is None else f" Run {found.run}."
-    return sanitize(
-        f"Judge: {judges}.{run} {found.matched:,} labels of {len(found.annotators)} annotators,"
-        f" {found.unmatched:,} unmatched. Intervals group outputs by {found.clustered_by}."
+def _about(found: Agreement, quote: Callable[[str], str]) -> str:
+    judges = ", ".join(map(quote, found.judges)) or "scores of the file"
+    run = "" if found.run is None else f" Run {quote(found.run)}."
+    people = plural(len(found.annotators), "annotator")
+    return (
+        f"Judge: {judges}.{run} {plural(found.matched, 'label')} of {people}, {found.unmatched:,} unmatched."
+        f" Intervals group outputs by {quote(found.clustered_by)}."
     )
 
 
 def _markdown(found: Agreement) -> Iterator[str]:
-    yield f"# Agreement with people\n\n{_cell(_about(found))}\n"
+    yield f"# Agreement with people\n\n{_about(found, _cell)}\n"
     for item in found.metrics:
-        yield f"\n## {_cell(sanitize(item.metric))}\n\n{_cell(sanitize(item.summary))}\n\n"
-        yield from _markdown_table(_HEADER, _rows(item))
+        said = item.summary.removeprefix(f"On {item.metric} ")
+        yield f"\n## {_cell(item.metric)}\n\nOn {_cell(item.metric)} {said}\n\n"
+        yield markdown_table(_HEADER, [tuple(map(_cell, row)) for row in _rows(item)])
         yield "\n"
-        yield from _markdown_table(_VERDICT_HEADER, _verdict_rows(item))
+        yield markdown_table(_VERDICT_HEADER, list(_verdict_rows(item)))
         for text in filter(None, (_alt_test_text(item), *item.notes)):
-            yield f"\n{_cell(sanitize(text))}\n"
+            yield f"\n{text}\n"
     if found.gates:
         yield "\n## Requirements\n\n"
-        rows = ((gate.gate, gate.metric, gate.status.value, gate.note) for gate in found.gates)
-        yield from _markdown_table(("requirement", "metric", "status", ""), rows)
-
-
-def _markdown_table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |\n| {' | '.join('---' for _ in header)} |\n"
-    for row in rows:
-        yield f"| {' | '.join(_cell(sanitize(cell)) for cell in row)} |\n"
+        yield markdown_table(_GATE_HEADER, [tuple(map(_cell, row)) for row in _gate_rows(found)])
 
 
 def _cell(text: str) -> str:
-    for mark in "\\`*_[]<>|#":
-        text = text.replace(mark, f"\\{mark}")
-    return text
+    """Return a text that Markdown leaves as it is: names of files and people stand in code spans where it would not."""
+    return text if _PLAIN.fullmatch(text) else code_span(sanitize(text))
 
 
 _STYLE = """
@@ -164,7 +169,7 @@ def _page(found: Agreement) -> Iterator[str]:
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="viewport" content="width=device-width">\n'
     yield f"<title>Agreement with people</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-    yield f"<h1>Agreement with people</h1>\n<p>{_text(_about(found))}</p>\n"
+    yield f"<h1>Agreement with people</h1>\n<p>{_about(found, _text)}</p>\n"
     for item in found.metrics:
         yield f"<h2>{_text(item.metric)}</h2>\n<p><strong>{_text(item.summary)}</strong></p>\n"
         yield f'<div class="plots">{score_plot(item)}{confusion_plot(item)}{length_plot(item)}</div>\n'
@@ -173,9 +178,8 @@ def _page(found: Agreement) -> Iterator[str]:
         for text in filter(None, (_alt_test_text(item), *item.notes)):
             yield f"<p>{_text(text)}</p>\n"
     if found.gates:
-        rows = ((gate.gate, gate.metric, gate.status.value, gate.note) for gate in found.gates)
         yield "<h2>Requirements</h2>\n"
-        yield from _html_table(("requirement", "metric", "status", ""), rows)
+        yield from _html_table(_GATE_HEADER, _gate_rows(found))
     yield "</body>\n</html>\n"
 
 
