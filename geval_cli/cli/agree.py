@@ -20,7 +20,7 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.agreement import AltTest
-from geval_cli.statistics.correlation import Estimate
+from geval_cli.statistics.intervals import Estimate
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement import Agreement, MetricAgreement, Options, agree
 from geval_cli.trust.agreement_files import check_agreement_path, write_agreement

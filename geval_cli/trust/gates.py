@@ -10,7 +10,7 @@ from geval_cli.errors import UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.records import Status
 from geval_cli.source.problems import did_you_mean
-from geval_cli.statistics.correlation import Estimate
+from geval_cli.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
     from geval_cli.trust.agreement import MetricAgreement
