@@ -4,10 +4,10 @@ A type of assertion is one class in one file: its fields are the keys that a con
 wrong before anything is sent, `judge` gives the verdict on one output. `registry` lists the classes.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.errors import Problem
 from geval_cli.specs.base import ProviderSpec, RubricPromptSpec, Score, Spec
@@ -139,6 +139,19 @@ class ModelGradedAssertion(Assertion):
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
 
+    _is_calibrated: bool = PrivateAttr(False)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Return whether the threshold is that of a calibration file."""
+        return self._is_calibrated
+
+    def with_calibrated_threshold(self, threshold: float) -> Self:
+        """Return the assertion with the threshold that a calibration file has for it."""
+        found = self.model_copy(update={"threshold": threshold})
+        found._is_calibrated = True
+        return found
+
     def criterion_source(self, test: "TestCase", tools: "Tools") -> object:
         """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
         return self
@@ -149,6 +162,10 @@ class ModelGradedAssertion(Assertion):
         own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
         written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
         return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
+
+    def criterion_parts(self, written: "JsonValue") -> "Mapping[str, JsonValue]":
+        """Return the parts of what `criterion` returned, by the names that users know."""
+        return {"criteria": written}
 
     def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
         """Return everything of a test and its output that a judge may be shown."""

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
 from geval_cli.judge.memory import JudgeMemory
@@ -62,6 +63,13 @@ class SharedByTests(Struct, Generic[Shared]):
 
 class SharedMetrics(SharedByTests[Metric]):
     """The metrics that g-evals were made into for other tests."""
+
+
+class CriterionKey(Struct, frozen=True):
+    """The hash of what a judge rates by, and a short hash of each of its parts, by which a difference is named."""
+
+    key: str
+    parts: Mapping[str, str]
 
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
@@ -158,8 +166,9 @@ class Tools(Struct, frozen=True):
     scripts: Scripts | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
-    criteria: SharedByTests[str] = field(default_factory=SharedByTests[str])
+    criteria: SharedByTests[CriterionKey] = field(default_factory=SharedByTests[CriterionKey])
     earlier: tuple[AssertionResult, ...] = ()
+    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}))
 
     @property
     def rules(self) -> DialectRules:

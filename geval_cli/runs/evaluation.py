@@ -113,7 +113,7 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices.texts)
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=_notices(notices, prepared))
         summary = replace(_summary(tally, prepared), usage=spending.with_results(tally.usage))
         summary = await _concluded(run, summary, recording, prepared)
     run = _with_store_trouble(run, recording)
@@ -126,6 +126,10 @@ async def run_evaluation(
         bugs=tally.bugs,
         is_stored=state.keeps_runs and recording.failure is None,
     )
+
+
+def _notices(found: Notices, prepared: PreparedRun) -> tuple[str, ...]:
+    return (*found.texts, *prepared.suite.calibrations.notes())
 
 
 async def _begin(recording: Recording, run: RunRecord, state: State, prepared: PreparedRun) -> None:
@@ -323,6 +327,7 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,
+        calibrations=prepared.suite.calibrations,
     )
     stored = None if prepared.stored is None else prepared.stored.find
     return JobContext(generate, tools, stored=stored)

@@ -18,6 +18,7 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
@@ -89,6 +90,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
             else ()
         ),
     ]
+    if suite.calibrations.entries and not any(item.severity is Severity.ERROR for item in problems):
+        problems += calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
     if checked.checks_nothing and not opened.problems:
         problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:

@@ -5,11 +5,11 @@ Needs numpy. Nothing is random: labels are split into folds by the order of thei
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Block, Calibration, Logistic
@@ -177,26 +177,39 @@ def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
     return weights
 
 
-def fit(
-    scores: Numbers,
-    good: Verdicts,
-    blank: Calibration,
-    objective: Objective,
-    *,
-    present: float,
-    curve: Literal["isotonic", "platt"],
-) -> Calibration:
+class Labelled(Struct, frozen=True):
+    """Scores of outputs that people labelled, each in a group of outputs that belong together."""
+
+    scores: Numbers
+    good: Verdicts
+    clusters: Sequence[str]
+
+    def take(self, rows: Verdicts) -> "Labelled":
+        """Return some of the outputs."""
+        return Labelled(self.scores[rows], self.good[rows], _named(self.clusters, rows))
+
+
+class Plan(Struct, frozen=True):
+    """How a calibration is made: what for, beside which threshold of today, and with which kind of curve."""
+
+    objective: Objective
+    present: float
+    is_isotonic: bool = True
+
+
+def fit(labelled: Labelled, blank: Calibration, plan: Plan) -> Calibration:
     """Return `blank` with what the labels say: threshold, curve and clear scores.
 
-    Where the labels tell nothing apart, the threshold stays the `present` one.
+    Where the labels tell nothing apart, the threshold stays the present one.
     """
-    chosen = choose_threshold(scores, good, objective, present=present)
-    weights = class_weights(good, objective.prevalence)
+    scores, good = labelled.scores, labelled.good
+    chosen = choose_threshold(scores, good, plan.objective, present=plan.present)
+    weights = class_weights(good, plan.objective.prevalence)
     clear = clear_scores(scores, good, ALPHA)
     return replace(
         blank,
-        threshold=present if chosen is None else chosen.threshold,
-        curve=isotonic(scores, good, weights) if curve == "isotonic" else platt(scores, good, weights),
+        threshold=plan.present if chosen is None else chosen.threshold,
+        curve=isotonic(scores, good, weights) if plan.is_isotonic else platt(scores, good, weights),
         alpha=None if clear is None else ALPHA,
         pass_from=None if clear is None else clear[0],
         fail_below=None if clear is None else clear[1],
@@ -229,122 +242,82 @@ class Checked(Struct, frozen=True):
     good_failed: Estimate | None = None
 
 
-class _Seen(Struct, frozen=True):
-    """Labels with what calibrations that never saw them say."""
-
-    good: Verdicts
-    passed: Verdicts
-    present: Verdicts
-    scores: Numbers
-    chances: Numbers
-    base: Numbers
-    clear_pass: Numbers
-    clear_fail: Numbers
-    clusters: Sequence[str]
-
-
-def check(
-    found: Calibration,
-    scores: Numbers,
-    good: Verdicts,
-    clusters: Sequence[str],
-    *,
-    present: float,
-    base: float,
-) -> Checked:
+def check(found: Calibration, held: Labelled, *, present: float, base: float) -> Checked:
     """Return how `found` does on other labels; `base` is the share of good ones among those that it was made from."""
-    return _checked(_seen(found, scores, good, clusters, present=present, base=base))
+    return _checked(held, _said(found, held.scores, present=present, base=base))
 
 
-def cross_check(
-    scores: Numbers,
-    good: Verdicts,
-    clusters: Sequence[str],
-    blank: Calibration,
-    objective: Objective,
-    *,
-    present: float,
-    curve: Literal["isotonic", "platt"],
-) -> Checked | None:
+def cross_check(labelled: Labelled, blank: Calibration, plan: Plan) -> Checked | None:
     """Return how calibrations do on labels that were held back, in ten folds of whole clusters; None of one cluster.
 
     With fewer than ten clusters each is a fold.
     """
-    codes = encode(clusters)
+    codes = encode(labelled.clusters)
     count = min(FOLDS, int(codes.max()) + 1) if len(codes) else 0
     if count < 2:  # noqa: PLR2004 - nothing can be held back
         return None
-    folds = codes % count
-    parts = []
+    said = np.zeros((len(_COLUMNS), len(codes)))
     for fold in range(count):
-        held, rest = folds == fold, folds != fold
-        made = fit(scores[rest], good[rest], blank, objective, present=present, curve=curve)
-        names = [clusters[row] for row in np.flatnonzero(held)]
-        base = float(class_weights(good[rest], objective.prevalence)[good[rest]].sum() / rest.sum())
-        parts.append(_seen(made, scores[held], good[held], names, present=present, base=base))
-    return _checked(_joined(parts))
+        held, rest = codes % count == fold, labelled.take(codes % count != fold)
+        made = fit(rest, blank, plan)
+        weights = class_weights(rest.good, plan.objective.prevalence)
+        base = float(weights[rest.good].sum() / weights.sum())
+        said[:, held] = _said(made, labelled.scores[held], present=plan.present, base=base)
+    return _checked(labelled, said)
 
 
-def _seen(
-    found: Calibration,
-    scores: Numbers,
-    good: Verdicts,
-    clusters: Sequence[str],
-    *,
-    present: float,
-    base: float,
-) -> _Seen:
+_COLUMNS = ("passed", "present", "chance", "base", "clear pass", "clear fail")
+
+
+def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -> NDArray[np.float64]:
+    """Return what a calibration says of scores, a row for each of `_COLUMNS`; NaN where it does not say."""
     nowhere = np.full(len(scores), np.nan)
     has_band = found.alpha is not None
-    from_here = math.inf if found.pass_from is None else found.pass_from
-    below_here = -math.inf if found.fail_below is None else found.fail_below
-    return _Seen(
-        good,
-        scores >= found.threshold - _DUST,
-        scores >= present - _DUST,
-        scores,
-        np.array([found.p_pass(float(score)) for score in scores]),
-        np.full(len(scores), base),
-        (scores >= from_here - _DUST).astype(np.float64) if has_band else nowhere,
-        (scores < below_here - _DUST).astype(np.float64) if has_band else nowhere,
-        clusters,
-    )
+    pass_from = math.inf if found.pass_from is None else found.pass_from
+    fail_below = -math.inf if found.fail_below is None else found.fail_below
+    return np.vstack(
+        [
+            scores >= found.threshold - _DUST,
+            scores >= present - _DUST,
+            np.array([found.p_pass(score) for score in scores.tolist()]),
+            np.full(len(scores), base),
+            scores >= pass_from - _DUST if has_band else nowhere,
+            scores < fail_below - _DUST if has_band else nowhere,
+        ]
+    ).astype(np.float64)
 
 
-def _joined(parts: Sequence[_Seen]) -> _Seen:
-    names = [name for part in parts for name in part.clusters]
-    columns = [
-        np.concatenate([getattr(part, field) for part in parts]) for field in _Seen.__struct_fields__[:-1]
-    ]
-    return _Seen(*columns, names)
+def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
+    good, truth = held.good, held.good.astype(np.float64)
+    passed, present, chance, base, clear_pass, clear_fail = said
+    counts, before = confusion(passed > 0, good), confusion(present > 0, good)
+    known = ~np.isnan(clear_pass)
 
-
-def _checked(seen: _Seen) -> Checked:
-    good, numbers = seen.good, seen.good.astype(np.float64)
-    counts, before = confusion(seen.passed, good), confusion(seen.present, good)
-    clear = np.maximum(seen.clear_pass, seen.clear_fail)
-    known = ~np.isnan(clear)
-
-    def share(values: Numbers, rows: Verdicts) -> Estimate:
-        return clustered_estimate(values[rows], [seen.clusters[row] for row in np.flatnonzero(rows)])
+    def share(values: Numbers, rows: Verdicts) -> Estimate | None:
+        return clustered_estimate(values[rows], _named(held.clusters, rows)) if rows.any() else None
 
     def mean_square(chances: Numbers) -> Estimate:
-        return clustered_estimate((chances - numbers) ** 2, seen.clusters, is_share=False)
+        return clustered_estimate((chances - truth) ** 2, held.clusters, is_share=False)
 
     return Checked(
         counts,
         before,
-        clustered_estimate((seen.passed == good).astype(np.float64), seen.clusters),
-        clustered_estimate((seen.present == good).astype(np.float64), seen.clusters),
+        clustered_estimate((passed == truth).astype(np.float64), held.clusters),
+        clustered_estimate((present == truth).astype(np.float64), held.clusters),
         balanced_accuracy(counts),
         balanced_accuracy(before),
-        mean_square(seen.chances),
-        mean_square(seen.base),
-        mean_square(seen.scores),
-        share(clear, known) if known.any() else None,
-        share(seen.clear_pass, known & ~good) if known.any() else None,
-        share(seen.clear_fail, known & good) if known.any() else None,
+        mean_square(chance),
+        mean_square(base),
+        mean_square(held.scores),
+        share(np.maximum(clear_pass, clear_fail), known),
+        share(clear_pass, known & ~good),
+        share(clear_fail, known & good),
     )
+
+
+def _named(clusters: Sequence[str], rows: Verdicts) -> list[str]:
+    places: list[int] = np.flatnonzero(rows).tolist()
+    return [clusters[place] for place in places]
 
 
 def balanced_accuracy(counts: Confusion) -> float | None:
@@ -356,9 +329,8 @@ def balanced_accuracy(counts: Confusion) -> float | None:
 
 def clustered_estimate(values: Numbers, clusters: Sequence[str], *, is_share: bool = True) -> Estimate:
     """Return the mean of values with its 95 % interval over clusters: Wilson's for a share of yes and no, else t."""
-    order = np.argsort(encode(clusters), kind="stable")
     codes, sums = encode(clusters), ClusteredMean()
-    for row in order:
+    for row in np.argsort(codes, kind="stable"):
         sums.add(int(codes[row]), float(values[row]))
     interval = sums.share_interval() if is_share else sums.interval()
     return Estimate(sums.mean, interval, sums.n, sums.clusters)

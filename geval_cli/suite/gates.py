@@ -24,7 +24,7 @@ class Statistic(StrEnum):
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
-    milliseconds.
+    milliseconds. `borderline` is the share of outputs that a calibrated judge is not sure of.
     """
 
     MEAN = "mean"
@@ -32,6 +32,7 @@ class Statistic(StrEnum):
     PASSED = "passed"
     FAILURES = "failures"
     ERRORS = "errors"
+    BORDERLINE = "borderline"
     COST = "cost"
     LATENCY_MEAN = "latency.mean"
     LATENCY_P50 = "latency.p50"
@@ -39,12 +40,17 @@ class Statistic(StrEnum):
     LATENCY_P99 = "latency.p99"
 
 
-_OF_METRICS = {"mean": Statistic.MEAN, "pass_rate": Statistic.PASS_RATE, "errors": Statistic.ERRORS}
+_OF_METRICS = {
+    "mean": Statistic.MEAN,
+    "pass_rate": Statistic.PASS_RATE,
+    "errors": Statistic.ERRORS,
+    "borderline": Statistic.BORDERLINE,
+}
 _OF_RUNS = {
     **{item.value: item for item in Statistic if item is not Statistic.MEAN},
     "score.mean": Statistic.MEAN,
 }
-_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED})
+_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE})
 _GATE = compile_later(
     r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s*\Z"

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.specs.base import (
     ChatMessageSpec,
@@ -18,6 +19,7 @@ from geval_cli.specs.base import (
     ProviderSpec,
     RubricPromptSpec,
     RunOptionsSpec,
+    Score,
     Spec,
     TestOptionsSpec,
     spellings,
@@ -152,7 +154,10 @@ def _assertion_schema() -> JsonSchema:
 
 
 def _kind_schema(model: type[Assertion]) -> JsonSchema:
-    schema = _spec_schema(model, _judge_forms())
+    forms = _judge_forms()
+    if issubclass(model, ModelGradedAssertion):
+        forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}
+    schema = _spec_schema(model, forms)
     schema["description"] = inspect.cleandoc(model.__doc__ or "")
     return schema
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
@@ -53,6 +54,7 @@ class Suite:
         warnings: problems that do not stop a run.
         rules: of its dialect.
         access: what may be read, run and reached for it.
+        calibrations: what scores of its metrics mean by people's labels.
     """
 
     path: Path
@@ -72,6 +74,7 @@ class Suite:
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
+    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}), compare=False)
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

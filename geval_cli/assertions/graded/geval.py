@@ -1,6 +1,6 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,13 +10,29 @@ from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoi
 from geval_cli.assertions.outcome import CheckContext, Outcome, Subject, Tools, judge_provider
 from geval_cli.assertions.test_case import TestCase
 from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
+from geval_cli.judge.grading import (
+    CRITERION_FACTS,
+    criterion_facts,
+    grade,
+    judged_texts,
+    steps_needed,
+    steps_requests,
+)
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import TestOptionsSpec
 from geval_cli.templating import Templates
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "criteria": ("dimension", "criteria", "name"),
+    "evaluation_params": ("evaluation_params",),
+    "rubric": ("rubric",),
+    "score_range": ("score_range", "score_step", "strict_mode"),
+    "scoring": ("scoring", "samples"),
+    "rubric_prompt": ("rubric_prompt",),
+}
 
 
 class GEvalAssertion(GEvalFields):
@@ -62,6 +78,11 @@ class GEvalAssertion(GEvalFields):
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered."""
         return criterion_facts(metric_of(self, test, tools))
+
+    def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
+        """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
+        facts = dict(zip(CRITERION_FACTS, written, strict=True))
+        return {name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()}
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""
