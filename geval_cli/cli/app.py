@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import AgreeOptions, GroupedCommand, ServeOptions, declared
+from geval_cli.cli.options import (
+    AgreeOptions,
+    CalibrateOptions,
+    EstimateOptions,
+    GroupedCommand,
+    ServeOptions,
+    declared,
+)
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
@@ -317,6 +324,27 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
     from geval_cli.cli.agree import run_agree
 
     _exit(run_agree(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(CalibrateOptions)
+def calibrate(given: CalibrateOptions, labels: options.LabelsFile) -> None:
+    """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval calibrate")
+    from geval_cli.cli.calibrate import run_calibrate
+
+    _exit(run_calibrate(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(EstimateOptions)
+def estimate(given: EstimateOptions, labels: options.LabelsFile) -> None:
+    """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
+    from geval_cli.cli.estimate import run_estimate
+
+    _exit(run_estimate(labels, given))
 
 
 cache_commands = typer.Typer(

@@ -6,8 +6,7 @@ from geval_cli.numbers import fixed
 from geval_cli.report.numbers import plural
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.agreement import Agreement, Level, MetricAgreement
-from geval_cli.trust.documents import Document, Quote, Section, Table
-from geval_cli.trust.gates import GateOutcome
+from geval_cli.trust.documents import Document, Quote, Section, Table, gate_sections
 from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
 
 _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
@@ -17,13 +16,6 @@ def agreement_document(found: Agreement) -> Document:
     """Return the record as a document."""
     sections = [*map(_section, found.metrics), *gate_sections(found.gates)]
     return Document("Agreement with people", lambda quote: _about(found, quote), sections, found.to_json())
-
-
-def gate_sections(gates: tuple[GateOutcome, ...]) -> Iterator[Section]:
-    """Yield the section of requirements, if there are any."""
-    if gates:
-        rows = [(gate.gate, gate.metric, gate.status.value, gate.note) for gate in gates]
-        yield Section("Requirements", tables=[Table(_GATE_HEADER, rows)])
 
 
 def _section(item: MetricAgreement) -> Section:
@@ -82,9 +74,6 @@ def _verdict_rows(item: MetricAgreement) -> Iterator[tuple[str, ...]]:
 
 
 _VERDICT_HEADER = ("threshold", "good, passes", "bad, passes", "good, fails", "bad, fails", "MCC")
-
-
-_GATE_HEADER = ("requirement", "metric", "status", "note")
 
 
 def _alt_test_text(item: MetricAgreement) -> str:

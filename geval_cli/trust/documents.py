@@ -7,12 +7,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.errors import Problem
+from geval_cli.numbers import fixed
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.report.markdown_parts import code_span, markdown_table
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import sanitize
+from geval_cli.statistics.intervals import Estimate
+from geval_cli.trust.gates import GateOutcome
 
 ENDINGS = (".html", ".json", ".md")
 
@@ -46,6 +49,23 @@ class Document(Struct, frozen=True):
     about: Said
     sections: Sequence[Section]
     data: JsonValue
+
+
+_GATE_HEADER = ("requirement", "metric", "status", "note")
+
+
+def gate_sections(gates: tuple[GateOutcome, ...]) -> Iterator[Section]:
+    """Yield the section of requirements, if there are any."""
+    if gates:
+        rows = [(gate.gate, gate.metric, gate.status.value, gate.note) for gate in gates]
+        yield Section("Requirements", tables=[Table(_GATE_HEADER, rows)])
+
+
+def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
+    """Return value, interval, outputs and groups as texts."""
+    value = "-" if estimate.value is None else fixed(estimate.value, 3)
+    bounds = "-" if estimate.interval is None else " to ".join(fixed(end, 3) for end in estimate.interval)
+    return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
 
 
 def check_document_path(path: Path, what: str) -> Problem | None:
