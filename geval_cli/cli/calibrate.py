@@ -23,6 +23,8 @@ from geval_cli.trust.calibration import Calibrated, CalibrateOptions, Candidate,
 from geval_cli.trust.calibration_files import candidate_row, check_calibration_path, write_calibration
 from geval_cli.trust.labels import read_labels
 
+_HEADINGS = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
+_WIDE, _MOST_WANTED = 76, (0, 1, 2, 5)
 _MOST_ROWS = 40
 """Thresholds of one metric that the terminal shows; scores that are means of samples make hundreds."""
 
@@ -92,11 +94,13 @@ def _print_metric(item: MetricCalibration, console: Console) -> None:
     console.print()
     shown, left_out = _shown(item)
     table = plain_table(console)
-    for heading in ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", ""):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    places = range(len(_HEADINGS)) if console.width >= _WIDE else _MOST_WANTED
+    for place in places:
+        heading = _HEADINGS[place]
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for one in shown:
         row = candidate_row(item, one)
-        table.add_row(*row, style="bold" if "chosen" in row[-1] else "")
+        table.add_row(*(row[place] for place in places), style="bold" if "chosen" in row[-1] else "")
     print_trimmed(indented(table), console)
     if left_out:
         console.print(Text(f" {left_out:,} more thresholds: --json, or -o FILE", style="dim"))

@@ -73,8 +73,9 @@ def _draw(path: Path, report: RunReport, count: int, given: GivenOptions) -> Exi
     write_labels(path, rows)
     outputs = len({row["id"] for row in rows})
     sys.stdout.write(
-        f"{plural(len(rows), 'row')} to label, of {plural(outputs, 'output')} of run {report.run.id}: {path}\n"
-        f"write a number or pass/fail into `label`, then: geval estimate {path} --run {report.run.id}\n"
+        f"{path}: {plural(len(rows), 'row')} to label, of {plural(outputs, 'output')} of run {report.run.id}\n"
+        f"Write a number of the scale, or pass or fail, into `label`; then:\n"
+        f"geval estimate {path} --run {report.run.id}\n"
     )
     return ExitCode.OK
 

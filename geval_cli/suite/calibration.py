@@ -208,11 +208,8 @@ def with_threshold(spec: AssertionT, place: SourcePath, reading: LoadContext) ->
     calibrations, metric = reading.calibrations, spec.metric or getattr(spec, "dimension", None)
     where = place.value()
     if not isinstance(spec, ModelGradedAssertion) or spec.is_negated:
-        what = f"a {spec.type} assertion" if isinstance(spec, ModelGradedAssertion) else "no judge"
-        hint = (
-            "write a number" if spec.is_negated else "only assertions that a judge scores can be calibrated"
-        )
-        reading.report(f"`threshold: {CALIBRATED}` is not for {what}: {spec.type}", where, hint)
+        hint = "write a number; only what a judge scores, and without `not-`, has a calibrated threshold"
+        reading.report(f"`threshold: {CALIBRATED}` is not for {spec.type}", where, hint)
         return None
     if calibrations is None or (not calibrations.entries and not calibrations.is_broken):
         hint = "add `calibration: judge.cal.json` to the config; " + _WRITE

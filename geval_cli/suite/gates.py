@@ -105,11 +105,24 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
         else:
             message = f"a gate is one text, found {describe_value(item)}"
             gate = Problem(message, place.value(index), _FORM)
+        if (
+            not isinstance(gate, Problem)
+            and gate.statistic is Statistic.BORDERLINE
+            and not _is_calibrated(reading)
+        ):
+            message = f"nothing is calibrated, so the gate `{gate.text}` cannot be judged"
+            gate = Problem(message, gate.place.value(), "add `calibration: judge.cal.json` to the config")
         if isinstance(gate, Problem):
             reading.problems.append(gate)
         else:
             found.append(gate)
     return tuple(found)
+
+
+def _is_calibrated(reading: LoadContext) -> bool:
+    """Return whether the config names a calibration file; one that is broken is reported elsewhere."""
+    found = reading.calibrations
+    return found is not None and (bool(found.entries) or found.is_broken)
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:

@@ -40,7 +40,19 @@ def write_calibration(path: Path, found: Calibrated) -> None:
         write_document(path, calibration_document(found))
         return
     with SafeFile(path) as file:
-        file.write(json_text(found.to_file(), indent=2) + "\n")
+        file.write(_file_text(found))
+
+
+def _file_text(found: Calibrated) -> str:
+    """Return the JSON for configs with a line for each key of an entry, so that differences are easy to read."""
+    content = found.to_file()
+    entries = (
+        ",\n".join(f"      {json_text(name)}: {json_text(value)}" for name, value in entry.items())
+        for entry in content["entries"]
+    )
+    listed = ",\n".join(f"    {{\n{lines}\n    }}" for lines in entries)
+    version = json_text(content["calibration_version"])
+    return f'{{\n  "calibration_version": {version},\n  "entries": [\n{listed}\n  ]\n}}\n'
 
 
 def calibration_document(found: Calibrated) -> Document:

@@ -375,7 +375,7 @@ def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: s
         "id": item.id,
         "metric": metric,
         "label": None,
-        "scale": [0, 1] if low_high is None else list(low_high),
+        "scale": [0, 1] if low_high is None else [_short(end) for end in low_high],
         "output": result.output,
         **({"vars": dict(result.vars)} if result.vars else {}),
         **({"description": item.description} if item.description else {}),
@@ -383,6 +383,10 @@ def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: s
         **({"run_id": run_id} if run_id else {}),
         _DRAW: f"seed {seed}",
     }
+
+
+def _short(end: float) -> float:
+    return int(end) if float(end).is_integer() else end
 
 
 def check_sheet_path(path: Path) -> None:
