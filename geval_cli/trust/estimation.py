@@ -310,9 +310,10 @@ def _from_elsewhere(
 def _worth(passed: ClusteredMean) -> float:
     """Return how many independent outputs the outputs of a run are worth, by the error over tests."""
     share, error = passed.mean or 0.0, passed.standard_error()
-    if error is None or share in {0.0, 1.0}:
+    if passed.clusters == passed.n or not error:
         return float(passed.clusters)
-    return min(float(passed.n), share * (1 - share) / error**2) if error else float(passed.n)
+    variance = error**2 * (passed.clusters - 1) / passed.clusters
+    return min(float(passed.n), share * (1 - share) / variance)
 
 
 def _error_rates(given: LabelFile, metric: str, threshold: float, good_at: float) -> ErrorRates:

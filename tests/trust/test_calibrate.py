@@ -284,7 +284,7 @@ class TestInARun:
         name = change(calibrated, "generated.yaml", evaluation_steps=None, of_suite={"gates": None})
         assert prepared(calibrated, name)[0] == []
         report, results = results_of(calibrated, name)
-        assert any("calibrated with other evaluation steps" in note for note in report.run.notes)
+        assert any("calibrated with other evaluation steps" in note for note in report.run.warnings)
         assert all("p_pass" not in case.assertions[0].detail for case in results)
 
     def test_judging_again_marks_again(self, calibrated: Path) -> None:
