@@ -1,4 +1,4 @@
-"""Whether the criteria of a config are still those that its calibration file was made for, before anything is sent."""
+"""Compare the criteria of a config with those that its calibration file was made for, before anything is sent."""
 
 from collections.abc import Iterator, Mapping
 

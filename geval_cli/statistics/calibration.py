@@ -1,4 +1,4 @@
-"""What a judge's score means by people's labels: its chance to be good, and whether it is clear. Pure, plain Python.
+"""Read a judge's score by people's labels: its chance to be good, and whether it is clear. Pure, plain Python.
 
 Runs use it, so nothing here needs a library. How it is found from labels is in `statistics.calibration_fit`.
 """
@@ -38,7 +38,7 @@ class Logistic(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """What the scores of one metric mean, as found from labels.
+    """The meaning of one metric's scores, as found from labels.
 
     Attributes:
         key: of the criterion that the scores were rated by; None where nothing ties them to a judge.

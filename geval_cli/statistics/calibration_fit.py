@@ -28,7 +28,7 @@ _ENOUGH = 1e-13
 
 
 class Objective(Struct, frozen=True):
-    """What a threshold is chosen for: Matthews' correlation, or the cost of a false pass and of a false fail.
+    """The aim of a threshold: Matthews' correlation, or the cost of a false pass and of a false fail.
 
     `prevalence` is the share of good outputs where the judge will be used; None for that of the labels.
     """
@@ -300,18 +300,18 @@ def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
         return clustered_estimate((chances - truth) ** 2, held.clusters, is_share=False)
 
     return Checked(
-        counts,
-        before,
-        clustered_estimate((passed == truth).astype(np.float64), held.clusters),
-        clustered_estimate((present == truth).astype(np.float64), held.clusters),
-        balanced_accuracy(counts),
-        balanced_accuracy(before),
-        mean_square(chance),
-        mean_square(base),
-        mean_square(held.scores),
-        share(np.maximum(clear_pass, clear_fail), known),
-        share(clear_pass, known & ~good),
-        share(clear_fail, known & good),
+        counts=counts,
+        present_counts=before,
+        accuracy=clustered_estimate((passed == truth).astype(np.float64), held.clusters),
+        present_accuracy=clustered_estimate((present == truth).astype(np.float64), held.clusters),
+        balanced_accuracy=balanced_accuracy(counts),
+        present_balanced_accuracy=balanced_accuracy(before),
+        brier=mean_square(chance),
+        base_brier=mean_square(base),
+        score_brier=mean_square(held.scores),
+        clear=share(np.maximum(clear_pass, clear_fail), known),
+        bad_passed=share(clear_pass, known & ~good),
+        good_failed=share(clear_fail, known & good),
     )
 
 

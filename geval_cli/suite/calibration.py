@@ -31,7 +31,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class CalibrationEntry(Spec):
-    """What the scores of one metric mean, as a calibration file has it."""
+    """The meaning of one metric's scores, as a calibration file has it."""
 
     metric: str = Field(description="Which metric.")
     key: str | None = Field(None, description="The criterion_key of the results that were labelled.")

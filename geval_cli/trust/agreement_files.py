@@ -1,4 +1,4 @@
-"""What `geval agree -o FILE` writes: every statistic, the verdicts, and plots."""
+"""The files of `geval agree -o FILE`: every statistic, the verdicts, and plots."""
 
 from collections.abc import Iterator
 

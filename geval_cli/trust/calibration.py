@@ -1,4 +1,4 @@
-"""What a judge's scores mean by people's labels: `geval calibrate` and `geval_cli.trust.calibrate`.
+"""Find what a judge's scores mean by people's labels: `geval calibrate` and `geval_cli.trust.calibrate`.
 
 Labels and scores become a calibration for each metric, which a config may name; the fitting itself is in
 `statistics.calibration_fit`.

@@ -1,4 +1,4 @@
-"""What `geval calibrate -o FILE` writes: the file for configs, or a report."""
+"""The files of `geval calibrate -o FILE`: the one for configs, or a report."""
 
 from collections.abc import Iterator
 from pathlib import Path

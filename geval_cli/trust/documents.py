@@ -1,4 +1,4 @@
-"""What `-o FILE` of the commands about judges writes: JSON, Markdown, or a page with plots that needs no network."""
+"""Files of `-o FILE` of the commands about judges: JSON, Markdown, or a page with plots that needs no network."""
 
 import html
 from collections.abc import Callable, Iterator, Sequence
