@@ -123,7 +123,8 @@ def judge(
 
     check_options(given)
     changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))
-    wall, home = _against_strangers([] if config is None else [config], given)
+    # Without a config, that of the run is judged by, and the current folder may be a stranger's, too.
+    wall, home = _against_strangers([config or Path("gevalconfig.yaml")], given)
     given = replace(given, home=home, untrusted=wall is not None)
     _exit(
         judge_again(

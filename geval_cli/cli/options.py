@@ -82,15 +82,16 @@ JudgedRun = Annotated[
 JudgingConfig = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[CONFIG]",
+        metavar="CONFIG",
         help="Judge by the assertions of this config. [default: that of the run]",
         show_default=False,
     ),
 ]
+_METRICS = "Metrics"
 OnlyMetrics = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=Group.JUDGING
+        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=_METRICS
     ),
 ]
 Thresholds = Annotated[
@@ -99,7 +100,7 @@ Thresholds = Annotated[
         "--threshold",
         metavar="METRIC=SCORE",
         help="Hold a metric against another threshold; repeatable.",
-        rich_help_panel=Group.JUDGING,
+        rich_help_panel=_METRICS,
     ),
 ]
 UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]

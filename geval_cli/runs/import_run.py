@@ -188,7 +188,7 @@ def _converted(
         try:
             case = _checked(convert(item), cases, index)
         except (ValueError, TypeError, AttributeError) as error:
-            wrong.append((index, str(error)))
+            wrong.append((index, _why(error)))
             if len(wrong) >= _MOST_PROBLEMS:
                 break
             continue
@@ -197,6 +197,12 @@ def _converted(
         places = _places(text, path, keys, [index for index, _ in wrong])
         raise ConfigError([Problem(f"result {index + 1}: {why}", places.get(index)) for index, why in wrong])
     return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a result, without the name that it has in the code."""
+    text = str(error)
+    return text.partition(": ")[2] if text.startswith("this is no ") else text
 
 
 def _places(text: str, path: Path, keys: Sequence[str], indexes: Iterable[int]) -> dict[int, Location | None]:
@@ -233,7 +239,7 @@ def _read_lines(text: str, path: Path) -> ImportedRun:
         except ConfigError as error:
             problems.extend(error.problems)
         except (ValueError, TypeError, AttributeError) as error:
-            problems.append(Problem(str(error), Location(str(path), number, 1, length=0), _WHAT_IS_READ))
+            problems.append(Problem(_why(error), Location(str(path), number, 1, length=0), _WHAT_IS_READ))
         if len(problems) >= _MOST_PROBLEMS:
             break
     if not problems and not found:

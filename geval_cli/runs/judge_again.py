@@ -40,9 +40,12 @@ def open_source(
     if path.suffix.lower() in RESULTS_SUFFIXES and not name.startswith(LATEST):
         with RunStore.open_in_memory() as runs:
             run = store_run(read_results_file(path), runs)
+            runs.close()
             yield JudgedSource(run, runs, {}, metrics)
         return
     with open_runs(given.home, environ) as runs:
+        # Nothing is written to it, and its thread would keep the kernel from confining a stranger's config.
+        runs.close()
         stored = find_run(runs, name)
         origin = runs.origin(stored.run.id)
         parts = {} if origin is None else origin.covered.get("suite", {})

@@ -15,6 +15,8 @@ from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
 from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RunRecord
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.runs import RunStore
@@ -152,6 +154,9 @@ class StoredOutputs(Struct):
         repeats: how often each test was done.
         known: the cases that it has.
         left_out: tests that it has no case of.
+        total: how many cases are judged.
+        steps: what judges wrote for its criteria, where the config is the same: they are the yardstick of the run, also
+            for ratings that it lacks.
     """
 
     source: JudgedSource
@@ -161,6 +166,7 @@ class StoredOutputs(Struct):
     known: frozenset[Place]
     left_out: int = 0
     total: int = 0
+    steps: LockedSteps = field(default_factory=dict)
     _rows: dict[tuple[int, int], Sequence[CaseResult]] = field(default_factory=dict)
 
     def notes(self) -> Iterator[str]:
@@ -226,9 +232,12 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
     known, repeats = [], 1
     is_same = bool(source.parts) and dict(source.parts) == dict(plan.suite.parts)
     index: defaultdict[bytes, deque[int]] = defaultdict(deque)
+    steps = _StepsOfRun()
     for case in source.runs.results(source.run.id):
         known.append((case.test_index, case.repeat_index, case.column))
         repeats = max(repeats, case.repeat_index + 1)
+        if is_same:
+            steps.note(case.assertions)
         if not is_same and case.repeat_index == 0:
             rendered = None if plan.is_serial else case.prompt.rendered
             index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
@@ -244,7 +253,28 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
     if not total:
         hint = "name the config that the run was made with, or one with the same prompts, providers and tests"
         raise UsageError(f"run {source.run.id} has no output for any test of {plan.suite.path}", hint=hint)
-    return replace(found, left_out=left_out, total=total)
+    return replace(found, left_out=left_out, total=total, steps=steps.agreed())
+
+
+class _StepsOfRun(Struct):
+    """The evaluation steps of a run's ratings; of a criterion that has different ones, none count."""
+
+    _found: dict[tuple[str, tuple[str, ...], str], set[tuple[str, ...]]] = field(default_factory=dict)
+
+    def note(self, results: Iterable[AssertionResult]) -> None:
+        """Note the steps of all ratings among `results`."""
+        for result in results:
+            self.note(result.assertions)
+            for part in result.detail.get("parts") or [result.detail]:
+                steps = tuple(part.get("evaluation_steps") or ())
+                if steps and part.get("prompt_version") == prompt_version():
+                    params = part.get("evaluation_params")
+                    labels = DIMENSION_PARAMS if params is None else label_params(params)
+                    self._found.setdefault((part["criteria"], labels, part["judge"]), set()).add(steps)
+
+    def agreed(self) -> LockedSteps:
+        """Return the steps of the criteria that have one version of them."""
+        return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
 
 
 def _columns(ours: Sequence[Column], theirs: Sequence[Column]) -> dict[int, int]:

@@ -48,7 +48,7 @@ class LockEntry(Struct, frozen=True, order=True):
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str]:
-        """What it is found by."""
+        """Return the key that the entry is found by."""
         return self.criteria, self.params, self.judge
 
 
@@ -78,12 +78,12 @@ class NeededSteps(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str]:
-        """What its entry is found by."""
+        """Return the key that its entry is found by."""
         return self.criteria, self.params, self.judge.public_id
 
 
 class Needs(Struct):
-    """What the tests of a suite need steps for, each once; `unlocked` counts criteria that name variables."""
+    """The criteria that tests need steps for, each once; `unlocked` counts criteria that name variables."""
 
     found: dict[tuple[str, tuple[str, ...], str], NeededSteps] = field(default_factory=dict)
     unlocked: set[str] = field(default_factory=set)

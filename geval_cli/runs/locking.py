@@ -26,7 +26,7 @@ from geval_cli.store.cache import ResponseCache
 
 
 class LockedSuites(Struct, frozen=True):
-    """What became of a lock file.
+    """The outcome of writing a lock file.
 
     Attributes:
         entries: all that are in it now.

@@ -92,7 +92,8 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     ]
     if suite.calibrations.entries and not any(item.severity is Severity.ERROR for item in problems):
         problems += calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
-    if checked.checks_nothing and not opened.problems:
+    leaves_out = request.judged is not None and bool(request.judged.metrics.only)
+    if checked.checks_nothing and not opened.problems and not leaves_out:
         problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))

@@ -137,8 +137,9 @@ class PreparedRun(Struct, frozen=True):
 
     @property
     def locked_steps(self) -> LockedSteps:
-        """The evaluation steps that the lock file settles."""
-        return {} if self.lock is None else self.lock.steps
+        """The evaluation steps that nobody is asked for: of the lock file, else of the run that is judged again."""
+        of_run = {} if self.stored is None else self.stored.steps
+        return of_run if self.lock is None else {**of_run, **self.lock.steps}
 
     @property
     def total(self) -> int:

@@ -1,6 +1,8 @@
 """`geval judge`: outputs of a run judged again, by the real command against a server that counts what is asked."""
 
 import json
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,11 @@ from typing import Any
 import pytest
 from support.loopback import LoopbackServer, Reply, chat_reply, error_reply
 from support.product import Finished, Product
+
+from geval_cli.cli.main import main
+from geval_cli.runs.judge_again import open_source
+from geval_cli.runs.judged import JudgedMetrics
+from geval_cli.runs.options import RunOptions
 
 _BEST = "choose"
 
@@ -18,6 +25,7 @@ class Models:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.score = 6
+        self.unreadable: str | None = None
 
     def respond(self, body: Any, headers: Any) -> Reply:
         del headers
@@ -31,6 +39,8 @@ class Models:
             return chat_reply('{"reason": "shorter", "best": 2}')
         if '"pass"' in prompt:
             return chat_reply(json.dumps({"reason": "fine", "pass": True, "score": self.score / 10}))
+        if '"score"' in prompt and self.unreadable and self.unreadable in prompt:
+            return chat_reply("no idea")
         if '"score"' in prompt:
             return chat_reply(json.dumps({"reason": "fair", "score": self.score}))
         return chat_reply('{"steps": ["Read it.", "Rate it."]}')
@@ -175,6 +185,25 @@ def test_errors_stay_errors_and_ratings_that_failed_are_asked_for_again(
     errored = [case for case in again.cases if case["status"] == "error"]
     assert [case["error"]["type"] for case in errored] == ["ProviderRequestError"] * 2
     assert all(case["output"] is None and case["score"] is None for case in errored)
+
+
+def test_a_rating_that_failed_is_asked_for_again_by_the_steps_of_the_run(
+    product: Product, server: LoopbackServer, models: Models
+) -> None:
+    written = config("word 0", "word 1")
+    written["defaultTest"]["assert"] = [{"type": "g-eval", "criteria": "Polite.", "metric": "polite"}]
+    models.unreadable = "word 1"
+    first = product.run(written, server)
+    assert verdicts(first, "polite") == [("passed", 0.6)] * 2 + [("error", None)] * 2
+    models.asked.clear()
+    models.unreadable = None
+
+    again = product.command(server, "judge", "latest", *_empty_cache(product))
+
+    assert verdicts(again, "polite") == [("passed", 0.6)] * 4
+    assert len(models.asked) == 2
+    assert not any('"steps"' in prompt for _, prompt in models.asked)
+    assert len({str(item["detail"]["evaluation_steps"]) for item in again.verdicts}) == 1
 
 
 def test_another_config_finds_its_tests_by_their_content(
@@ -392,3 +421,32 @@ def test_a_stranger_s_config_stays_a_stranger_s(
     assert again.code == 2
     assert models.asked == []
     assert not (product.folder / "owned").exists()
+
+
+def test_the_store_of_a_stranger_s_folder_is_not_read(product: Product, server: LoopbackServer) -> None:
+    product.run(config("word 0"), server)
+    shutil.copytree(product.folder / "state", product.folder / ".geval")
+    product.monkeypatch.delenv("GEVAL_HOME", raising=False)
+    product.monkeypatch.setenv("XDG_STATE_HOME", str(product.folder.parent / "own-state"))
+    product.monkeypatch.setattr("sys.argv", ["geval", "judge", "latest", "--untrusted"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert "no run is stored in" in product.capsys.readouterr().err
+
+
+def test_reading_the_source_leaves_no_thread_that_a_wall_cannot_hold(
+    product: Product, server: LoopbackServer
+) -> None:
+    product.run(config("word 0"), server)
+    kept = product.folder / "kept.json"
+    shutil.copy(product.folder / "results.json", kept)
+    given = RunOptions(home=product.folder / "state")
+    before = set(threading.enumerate())
+
+    for name in ("latest", str(kept)):
+        with open_source(name, given, {}, JudgedMetrics()) as source:
+            assert set(threading.enumerate()) <= before
+            assert len(list(source.runs.results(source.run.id))) == 2

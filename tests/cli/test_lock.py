@@ -173,7 +173,7 @@ def test_other_steps_are_another_run_and_other_ratings(
 
     judged = product.command(server, "judge", "latest")
 
-    assert len(judge.prompts) == 1  # the ratings, both tests having the same answer
+    assert ['"score"' in prompt for prompt in judge.prompts] == [True, True]
     assert judged.verdicts[0]["detail"]["criterion_key"] != locked.verdicts[0]["detail"]["criterion_key"]
     again = product.run(product.folder / "config.yaml", server, "--resume-from", locked.results["run"]["id"])
     assert again.code == 2
@@ -203,10 +203,10 @@ _BROKEN = {
     "no entries": ("version: 1\n", "geval.lock:1:1"),
     "a version": ("version: 2\nentries: []\n", "geval.lock:1:10"),
     "a text": ("version: 1\nentries: [x]\n", "geval.lock:2:11"),
-    "no steps": (f"version: 1\nentries:\n  - {_GOOD.replace('[s]', '[]')}\n", "geval.lock:3:73"),
+    "no steps": (f"version: 1\nentries:\n  - {_GOOD.replace('[s]', '[]')}\n", "geval.lock:3:74"),
     "steps that are numbers": (
         f"version: 1\nentries:\n  - {_GOOD.replace('[s]', '[1]')}\n",
-        "geval.lock:3:73",
+        "geval.lock:3:74",
     ),
     "an unknown key": (f"version: 1\nentries:\n  - {_GOOD.replace('{', '{x: 1, ')}\n", "geval.lock:3:6"),
     "twice": (f"version: 1\nentries:\n  - {_GOOD}\n  - {_GOOD}\n", "geval.lock:4:5"),

@@ -147,7 +147,7 @@ _BROKEN: dict[str, tuple[Any, str]] = {
     "an index that is too large": (_ours({**_CASE, "column": 1 << 40}), "whole numbers from 0"),
     "a case given twice": (_ours(_CASE, _CASE), "result 2: case 0.0.0 is result 1 already"),
     "another version": (_theirs(_ROW, version=4), "only results of promptfoo's version 3"),
-    "rows of the wrong type": (_theirs({**_ROW, "score": []}), "result 1: this is no result of promptfoo"),
+    "rows of the wrong type": (_theirs({**_ROW, "score": []}), "result 1: Expected `float`, got `array`"),
     "rows given twice": (_theirs(_ROW, _ROW), "result 2: case 1.0.0 is result 1 already"),
     "nested too deep": ("[" * 100_000, "results.json:1:"),
 }
@@ -211,3 +211,28 @@ def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
         assert judged.verdict["status"] == "failed"
         again = other.command(server, "import", "run", str(file), writes_results=False)
         assert again.code == (2 if ending == "json" else 0)  # lines have no id of their own
+
+
+def test_outputs_of_promptfoo_can_be_judged_by_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    row = {**_ROW, "prompt": {"raw": "Say b", "label": "Say {{ x }}"}}
+    file = _write(tmp_path, _theirs(row), "theirs.json")
+    rubric = {"type": "llm-rubric", "value": "kind", "metric": "kind", "provider": "openai:judge"}
+    product.write(
+        {
+            "prompts": ["Say {{ x }}"],
+            "providers": ["openai:m"],
+            "tests": [{"vars": {"x": "b"}, "assert": [rubric]}],
+        }
+    )
+    with LoopbackServer(
+        respond=lambda *_: chat_reply('{"pass": true, "score": 0.6, "reason": "r"}')
+    ) as server:
+        judged = product.command(server, "judge", str(file), "config.yaml")
+
+        assert judged.code == 0, judged.stderr
+        assert len(server.requests) == 1
+        assert judged.verdict["score"] == 0.6
+        assert judged.results["results"][0]["output"] == "b!"
