@@ -27,7 +27,7 @@ from geval_cli.trust.agreement_files import agreement_document
 from geval_cli.trust.documents import check_document_path, write_document
 from geval_cli.trust.labels import LabelFile, read_labels
 
-_WIDE = 100
+_WIDE = 140
 _NO_VALUE = "-"
 
 
