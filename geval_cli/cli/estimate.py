@@ -119,5 +119,6 @@ def _print_gates(gates: tuple[GateOutcome, ...], console: Console) -> None:
     for place, gate in enumerate(gates):
         if not place:
             console.print()
-        line = f" {words[gate.status]}  {one_line(gate.gate, 60)}  {one_line(gate.metric, 40)}: {gate.note}"
-        console.print(Text(line, style="" if gate.status is Status.PASSED else "bold"))
+        line = f"{words[gate.status]}  {one_line(gate.gate, 60)}  {one_line(gate.metric, 40)}: {gate.note}"
+        style = "" if gate.status is Status.PASSED else "bold"
+        print_hanging(Text(" "), Text(line, style=style), console, indent=0)
