@@ -350,6 +350,12 @@ def _sentence(item: MetricCalibration) -> str:
             f"the threshold {item.present:.4g} stays: it lets {before.false_pass:,} of {before.bad:,} bad outputs"
             f" pass and fails {before.false_fail:,} of {before.good:,} good ones."
         )
+    if after == before:
+        return (
+            f"the threshold {found.threshold:.4g} makes the same verdicts as {item.present:.4g} today: it lets"
+            f" {after.false_pass:,} of {after.bad:,} bad outputs pass and fails {after.false_fail:,} of"
+            f" {after.good:,} good ones."
+        )
     return (
         f"the threshold {found.threshold:.4g} lets {after.false_pass:,} of {after.bad:,} bad outputs pass and fails"
         f" {after.false_fail:,} of {after.good:,} good ones; {item.present:.4g} today: {before.false_pass:,} and"
