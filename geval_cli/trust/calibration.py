@@ -214,6 +214,10 @@ def _problems(metric: str, pairs: Sequence[Pair], options: CalibrateOptions) -> 
         which, other = ("good", "bad") if good else ("bad", "good")
         hint = f"label {other} outputs too, or set what is good with --good"
         yield Problem(f"all {good or len(scored)} labels of `{metric}` are {which}", place, hint)
+    odd = next((pair.score for pair in scored if not 0 <= (pair.score or 0.0) <= 1), None)
+    if odd is not None:
+        hint = "calibrate what a judge scores from 0 to 1"
+        yield Problem(f"`{metric}` has scores outside 0 to 1, such as {odd:g}", place, hint)
     yield from _criterion_problems(metric, scored, place_of=pairs)
 
 

@@ -168,6 +168,7 @@ def test_a_rating_of_another_text_or_an_error_is_not_taken_over() -> None:
 class _Known:
     identity: ProviderIdentity
     label: str = "a judge"
+    public_id: str = "a judge"
 
 
 def _facts(endpoint: str, **params: Any) -> Any:

@@ -3,12 +3,15 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from lxml import etree
 from msgspec.structs import replace
 from support.geval_command import Finished, clean_environment, run_geval
@@ -24,6 +27,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
+from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 from geval_cli.trust.calibration import CalibrateOptions, calibrate
 from geval_cli.trust.calibration_files import write_calibration
@@ -379,6 +383,34 @@ class TestInARun:
         )
         assert open_suite(calibrated / "calibrated.yaml", env={}).suite.digest != before
 
+    @pytest.mark.parametrize("judge", ["openai:gpt-4.1", "anthropic:claude-sonnet-4-5", "local:smollm2"])
+    def test_a_judge_without_its_key_is_compared_too(self, calibrated: Path, judge: str) -> None:
+        _, warnings = prepared(calibrated, change(calibrated, "j.yaml", threshold=0.5, provider=judge))
+        assert any("was calibrated with another judge" in item.message for item in warnings)
+
+    def test_sets_and_several_prompts_are_looked_into(self, calibrated: Path) -> None:
+        name = change(calibrated, "inner.yaml", criteria="Short.")
+        config = yaml.safe_load((calibrated / name).read_text(encoding="utf-8"))
+        config["defaultTest"]["assert"] = [{"type": "assert-set", "assert": config["defaultTest"]["assert"]}]
+        (calibrated / name).write_text(yaml.safe_dump(config), encoding="utf-8")
+        (error,), _ = prepared(calibrated, name)
+        assert "other criteria" in error.message
+
+    def test_runs_and_estimates_need_no_library_of_the_extra(self) -> None:
+        modules = (
+            "suite.calibration",
+            "assertions.calibrated",
+            "runs.calibrated",
+            "trust.estimation",
+            "cli.estimate",
+        )
+        imports = ", ".join(f"geval_cli.{name}" for name in modules)
+        code = (
+            f"import sys, {imports}; print(sorted({{'numpy', 'scipy', 'krippendorff'}} & set(sys.modules)))"
+        )
+        finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert finished.stdout.strip() == "[]"
+
 
 class TestCommand:
     def test_a_run_with_several_criteria_is_refused(self, calibrated: Path) -> None:
@@ -393,6 +425,20 @@ class TestCommand:
         assert problem.message == "`helpful` was rated in this run with other criteria now and then"
         assert problem.location is not None
         assert problem.location.line == 1
+
+    def test_scores_on_another_scale_are_refused(self, calibrated: Path) -> None:
+        _, results = results_of(calibrated, "answers.yaml")
+        other = [replace(case, named_scores={"helpful": 5.0}) for case in results]
+        with pytest.raises(ConfigError) as caught:
+            calibrate(calibrated / "answer-labels.jsonl", other)
+        assert caught.value.problems[0].message == "`helpful` has scores outside 0 to 1, such as 5"
+
+    @pytest.mark.parametrize("name", ["answers.yaml", "calibrated.yaml"])
+    def test_editors_take_the_examples(self, name: str) -> None:
+        written = yaml.safe_load((EXAMPLES / name).read_text(encoding="utf-8"))
+        Draft202012Validator(config_json_schema()).validate(written)
+        written["defaultTest"]["assert"][0]["threshold"] = "calibrate"
+        assert not Draft202012Validator(config_json_schema()).is_valid(written)
 
     def test_a_mean_of_several_assertions_is_refused(self, calibrated: Path) -> None:
         config = yaml.safe_load((calibrated / "answers.yaml").read_text(encoding="utf-8"))
