@@ -27,6 +27,7 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import open_runs
+from geval_cli.suite.export import read_portable_suite
 from geval_cli.suite.json_schema import config_json_schema
 from geval_cli.suite.load import open_suite
 from geval_cli.trust.calibration import CalibrateOptions, calibrate
@@ -373,6 +374,14 @@ class TestInARun:
         name = change(calibrated, "out.yaml", of_suite={"calibration": "../judge.cal.json"})
         assert prepared(calibrated, name)[0] == []
         assert prepared(calibrated, name, untrusted=True)[0]
+
+    def test_an_exported_suite_names_the_file_and_has_the_threshold(self, calibrated: Path) -> None:
+        found = read_portable_suite(calibrated / "calibrated.yaml", env={})
+        assert found.content["calibration"] == "judge.cal.json"
+        assert found.content["defaultTest"]["assert"][0]["threshold"] == 0.625
+        assert [item.message for item in found.warnings] == [
+            "`judge.cal.json` stays a file of its own, which must go along with the suite"
+        ]
 
     def test_another_file_is_another_run(self, calibrated: Path) -> None:
         """A run cannot be resumed with other chances than it began with."""
