@@ -1,5 +1,6 @@
 """`geval calibrate`: records, files, notes and exit codes; and a config that uses what it wrote."""
 
+import io
 import json
 import re
 import shutil
@@ -19,9 +20,10 @@ from support.judged_data import summaries
 from support.stored_runs import store_run
 
 import geval_cli.trust
-from geval_cli.cli.calibrate import parse_costs
+from geval_cli.cli.calibrate import parse_costs, print_calibration
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.records import CaseResult
+from geval_cli.report.console import make_console
 from geval_cli.report.report import RunReport
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
@@ -494,7 +496,6 @@ class TestCommand:
         "words",
         [
             ("--cost", "3"),
-            ("--prevalence", "2"),
             ("-o", "nowhere/x.cal.json"),
             ("--run", "nowhere"),
         ],
@@ -510,20 +511,22 @@ class TestCommand:
         with pytest.raises(UsageError):
             parse_costs(written)
 
-    @pytest.mark.parametrize("width", [60, 80, 200])
-    def test_the_terminal_cuts_no_number(self, tmp_path: Path, width: int) -> None:
+    def test_the_terminal_cuts_no_number(self) -> None:
         draw = np.random.default_rng(2)
-        given = rows(600)
+        given = rows(300)
         for row in given:
             row["score"] = float(np.clip(row["score"] * 0.8 + draw.random() * 0.2, 0, 1))
-        write_labels(tmp_path / "l.jsonl", given)
-        finished = run_geval("calibrate", "l.jsonl", cwd=tmp_path, env=clean_environment(COLUMNS=str(width)))
-        assert "…" not in finished.stdout
-        assert "chosen" in finished.stdout
-        assert "today" in finished.stdout
-        assert re.search(r"\d+ more thresholds: --json", finished.stdout)
-        assert len(finished.stdout.splitlines()) < 70
-        assert max(map(len, finished.stdout.splitlines())) <= max(width, 80)
+        found = calibrate(given)
+        for width in (60, 80, 200):
+            stream = io.StringIO()
+            print_calibration(found, make_console(stream, environ={}, width=width))
+            printed = stream.getvalue()
+            assert "…" not in printed
+            assert "chosen" in printed
+            assert "today" in printed
+            assert re.search(r"\d+ more thresholds: --json", printed)
+            assert len(printed.splitlines()) < 70
+            assert max(map(len, printed.splitlines())) <= width
 
     def test_the_library_is_the_command(self, tmp_path: Path) -> None:
         write_labels(tmp_path / "l.jsonl", rows(120))
