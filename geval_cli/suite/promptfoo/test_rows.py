@@ -16,7 +16,7 @@ from geval_cli.source.access import Access, open_regular
 from geval_cli.source.files import MAX_TEXT_BYTES, open_problem
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.paths import (
+from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     PYTHON_SUFFIXES,
     RUNNABLE_SUFFIXES,
