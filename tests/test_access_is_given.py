@@ -152,7 +152,7 @@ ALLOWED: dict[str, str] = {
     "assertions/text/edit_distance.py": "imports a library by its fixed name",
     "assertions/text/overlap.py": "imports libraries by their fixed names",
     "suite/named_files.py": "the door itself: what it lists was asked of the access before, what it finds after",
-    "suite/promptfoo/test_rows.py": "takes bytes that came through the door",
+    "suite/tables.py": "takes bytes that came through the door",
     "report/csv_file.py": "writes the files that the user named",
     "report/html_file.py": "reads the look of reports out of the package",
     "report/json_file.py": "writes the files that the user named",

@@ -79,7 +79,7 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
         "default_test": _reference("test"),
-        "tests": {"anyOf": [_FILE, _list_of(_reference("test"), at_least=1)]},
+        "tests": {"anyOf": [_FILE, _list_of({"anyOf": [_reference("test"), _FILE]}, at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
     }

@@ -83,14 +83,20 @@ class SuiteSpec(Spec):
         description="What `geval list --tag` finds this suite's runs by: names and values.",
     )
     dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
-    prompts: Any = Field(None, description="What is sent: texts, file://, chat messages, {id, label, raw}.")
+    prompts: Any = Field(
+        None,
+        description="What is sent: texts, file:// (wildcards, folders too), chat messages, {id, label, raw}.",
+    )
     providers: Any = Field(None, description="The models under test.")
     default_test: Any = Field(
         None,
         validation_alias=AliasChoices("defaultTest", "default_test"),
         description="What every test has, unless it says otherwise.",
     )
-    tests: Any = Field(None, description="The tests, or file:// with a .yaml, .json or .jsonl file of them.")
+    tests: Any = Field(
+        None,
+        description="The tests, and files of them: file:// with .csv, .xlsx, .jsonl, .json, .yaml, .py; wildcards too.",
+    )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,
         description="Options of the whole run; the command line wins over them.",
