@@ -6,7 +6,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ _LINE_BREAKS = compile_later(r"\r\n|\r|\n")
 _DELIMITERS = (",", ";", "\t")
 _MAX_UNPACKED_BYTES = 1 << 30
 """So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
+
+_CHUNK = 1 << 20
 
 _BROKEN_SHEET = (
     ValueError,
@@ -191,8 +193,12 @@ def _broken_row(path: Path, line: int, error: csv.Error) -> Problem:
     return Problem(f"this row cannot be read: {error}", where, "look for a quote that is not closed")
 
 
-def sheet_rows(path: Path, sheet: str, access: Access, asked_at: Location | None) -> Iterator[TableRow]:
+def sheet_rows(
+    path: Path, sheet: str, access: Access, asked_at: Location | None, *, is_strict: bool = False
+) -> Iterator[TableRow]:
     """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
+
+    With `is_strict`, a formula without one is an error, and not an empty cell.
 
     Raises:
         ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
@@ -203,24 +209,59 @@ def sheet_rows(path: Path, sheet: str, access: Access, asked_at: Location | None
             content = stream.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
-    book = None
+    books: list[Any] = []
     try:
         _check_size(content, path, asked_at)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of parts that no test is made from
-            book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+        book = _opened(openpyxl, content, books, data_only=True)
         if sheet and sheet not in book.sheetnames:
             hint = f"it has: {', '.join(book.sheetnames)}"
             raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
         name = sheet or book.sheetnames[0]
-        for number, cells in enumerate(book[name].iter_rows(values_only=True), start=1):
-            yield TableRow(list(cells), number, number, sheet=name)
+        written: Iterator[tuple[Any, ...]] = repeat(())
+        if is_strict and _has_formulas(content):
+            written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
+        rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
+        for number, (cells, formulas) in enumerate(rows, start=1):
+            row = TableRow(list(cells), number, number, sheet=name)
+            _check_formulas(row, formulas, path)
+            yield row
     except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
         hint = "save it again as .xlsx, or as .csv"
         raise ConfigError([Problem(f"`{path}` is no sheet: {error}", asked_at, hint)]) from error
     finally:
-        if book is not None:
+        for book in books:
             book.close()
+
+
+def _opened(openpyxl: Any, content: bytes, books: list[Any], *, data_only: bool) -> Any:
+    """Return the workbook, with the values of formulas or with the formulas themselves; `books` is to close it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of parts that no test is made from
+        books.append(openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=data_only))
+    return books[-1]
+
+
+def _has_formulas(content: bytes) -> bool:
+    """Return whether there may be formulas, read piece by piece: only then is the file read a second time."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            if not name.startswith("xl/worksheets/"):
+                continue
+            end = b""
+            with archive.open(name) as stream:
+                while chunk := stream.read(_CHUNK):
+                    if b"<f" in end + chunk:
+                        return True
+                    end = chunk[-1:]
+    return False
+
+
+def _check_formulas(row: TableRow, formulas: tuple[Any, ...], path: Path) -> None:
+    for column, (value, formula) in enumerate(zip(row.cells, formulas, strict=False)):
+        if value is None and formula is not None:
+            hint = "open the file in a spreadsheet program and save it, or write the values"
+            message = "this cell holds a formula whose value was never saved"
+            raise ConfigError([Problem(message, row.location(path, column), hint)])
 
 
 def _package(asked_at: Location | None) -> Any:

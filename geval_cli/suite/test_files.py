@@ -285,7 +285,7 @@ class TableRows(Struct, frozen=True):
     def _cells(self, reading: LoadContext) -> Iterator[TableRow]:
         path, access = self.file.path, reading.files.access
         if self.file.suffix in _SHEETS:
-            return sheet_rows(path, self.file.part, access, self.asked_at)
+            return sheet_rows(path, self.file.part, access, self.asked_at, is_strict=True)
         delimiter = "\t" if self.file.suffix == ".tsv" else None
         return csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)
 

@@ -286,6 +286,18 @@ def test_a_mistake_in_a_sheet_is_shown_at_its_cell(tmp_path: Path) -> None:
     assert (missing.message, missing.hint) == ("`t.xlsx` has no sheet `None`", "it has: My tests")
 
 
+def test_a_formula_without_a_saved_value_is_no_empty_cell(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["q", "r"], ["x", "y"], ["z", "=A2"]):
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    (problem,) = problems_of(tmp_path, {**ECHO, "tests": "file://t.xlsx"})
+    assert "a formula whose value was never saved" in problem.message
+    assert problem.location
+    assert problem.location.key_path == "Sheet!B3"
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"q,r\n1,2\n"])
 def test_a_file_that_is_no_sheet_is_refused(tmp_path: Path, content: bytes) -> None:
     pytest.importorskip("openpyxl")
