@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time
 from pathlib import Path
 
+from msgspec import Struct
+
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location
 from geval_cli.records import JsonValue
@@ -39,11 +41,22 @@ _FOREIGN = {
 _SHEET_ERRORS = frozenset({"#N/A", "#DIV/0!", "#REF!", "#VALUE!", "#NAME?", "#NUM!", "#NULL!"})
 
 
+class ColumnNames(Struct, frozen=True):
+    """Names that a config gives to columns, by those in the files; None leaves one out. `place` is of the mapping."""
+
+    names: Mapping[str, str | None]
+    place: SourcePath
+
+
+AS_WRITTEN = ColumnNames({}, SourcePath.nowhere())
+
+
 class FlatColumns:
     """The meaning of the columns of one file. What is wrong with a column is reported once, not in every row."""
 
-    def __init__(self, reading: LoadContext) -> None:
+    def __init__(self, reading: LoadContext, names: ColumnNames = AS_WRITTEN) -> None:
         self._reading = reading
+        self._names = names
         self._paths: dict[str, KeyPath | None] = {}
         self._doubled: set[str] = set()
 
@@ -53,8 +66,21 @@ class FlatColumns:
         `("assert", TYPE)` stands for one more assertion of this type.
         """
         if name not in self._paths:
-            self._paths[name] = self._find_path(name, place.key(name))
+            ours = self._names.names.get(name, name)
+            self._paths[name] = None if ours is None else self._find_path(ours, place.key(name))
         return self._paths[name]
+
+    @property
+    def renamed(self) -> Mapping[str, str | None]:
+        return self._names.names
+
+    def report_missing(self, file: Path) -> None:
+        """Report columns that the config renames and the file does not have, once all rows have been read."""
+        for name in self._names.names.keys() - self._paths.keys():
+            near = did_you_mean(name, self._paths)
+            hint = f"did you mean `{near}`?" if near else f"it has: {', '.join(self._paths)}"
+            message = f"`{file.name}` has no column `{name}`"
+            self._reading.report(message, self._names.place.key(name), hint)
 
     def test_of(
         self, row: Mapping[str, JsonValue], place: SourcePath
@@ -173,22 +199,23 @@ def _moved(place: SourcePath, origins: Mapping[KeyPath, KeyPath]) -> SourcePath:
     return SourcePath(Positions(old.file, keys=keys, values=values))
 
 
-def is_flat(row: JsonValue) -> bool:
+def is_flat(row: JsonValue, names: ColumnNames = AS_WRITTEN) -> bool:
     """Return whether a row of a file has variables beside the keys of a test, instead of below `vars`."""
-    return isinstance(row, dict) and "vars" not in row and not row.keys() <= _KEYS
+    return isinstance(row, dict) and "vars" not in row and (bool(names.names) or not row.keys() <= _KEYS)
 
 
 class TableReader:
     """Makes tests of the rows of one table; the first row that is not empty is its header."""
 
-    def __init__(self, path: Path, header: TableRow, reading: LoadContext) -> None:
+    def __init__(self, path: Path, header: TableRow, names: ColumnNames, reading: LoadContext) -> None:
         self._path, self._reading = path, reading
-        self._flat = FlatColumns(reading)
+        self._flat = FlatColumns(reading, names)
         self._width = len(header.cells)
         self._names = self._read_header(header)
         positions = CellPositions(header, path, self._names, "tests")
         for name in self._names:
             self._flat.path_of(name, positions.place())
+        self._flat.report_missing(path)
 
     def test_of(self, row: TableRow, index: int) -> tuple[JsonValue, SourcePath] | None:
         """Return the test of a row, the `index`-th from 0; None with a problem when it does not fit the header."""
@@ -208,7 +235,7 @@ class TableReader:
         for column, cell in enumerate(header.cells):
             name = cell_text(cell).strip()
             where = header.location(self._path, column)
-            if name == "vars":
+            if name == "vars" and name not in self._flat.renamed:
                 hint = "give each variable a column of its own"
                 self._reading.report("a table has no column `vars`", where, hint)
             elif name in names:
@@ -254,7 +281,11 @@ class TableReader:
             return read_json(text, "").value
         except ConfigError as error:
             why = error.problems[0].message
-            hint = "write a list of assertions" if name in _ASSERTIONS else "write a mapping"
+            hint = (
+                "write a list of assertions"
+                if "assert" in str(self._flat.path_of(name, place))
+                else "write a mapping"
+            )
             message = f"a cell of `{name}` must be JSON: {why}"
             self._reading.report(message, place.value(name), f"{hint}, as JSON")
             return None

@@ -71,6 +71,18 @@ class TestSpec(Spec):
     metadata: dict[str, Any] = Field(default_factory=dict, description="Anything; kept with the result.")
 
 
+class TestFilesSpec(Spec):
+    """An entry of `tests` that names files and renames their columns."""
+
+    __test__ = False
+
+    path: str = Field(description="file:// with a file of tests, a folder of them, or a wildcard.")
+    columns: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="What columns are called here: {their name: a key of a test, or a variable}; null leaves one out.",
+    )
+
+
 class SuiteSpec(Spec):
     """The top level of a config file. Its parts have short forms, which the readers of each part know."""
 

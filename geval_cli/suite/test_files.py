@@ -20,7 +20,7 @@ from geval_cli.source.files import (
 )
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.flat_rows import FlatColumns, TableReader, is_flat
+from geval_cli.suite.flat_rows import AS_WRITTEN, ColumnNames, FlatColumns, TableReader, is_flat
 from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     PYTHON_SUFFIXES,
@@ -30,9 +30,10 @@ from geval_cli.suite.named_files import (
     missing_file,
     split_part,
 )
+from geval_cli.suite.schema import TestFilesSpec
 from geval_cli.suite.tables import TableRow, csv_rows, sheet_rows
 from geval_cli.suite.tests import KEPT_BYTES, HeldRows, JsonLinesRows, RowSource
-from geval_cli.suite.validation import LoadContext
+from geval_cli.suite.validation import LoadContext, read_spec
 
 _LINES = frozenset({".jsonl", ".ndjson"})
 _DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
@@ -74,6 +75,10 @@ def _list_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) 
             sources += _of_held(held)
             held = []
             sources += _sources(item, at.value(), reading)
+        elif isinstance(item, dict) and "path" in item:
+            sources += _of_held(held)
+            held = []
+            sources += _renamed_sources(item, at, reading)
         elif _is_bare(item, reading):
             reading.report(
                 f"a test must be a mapping, found the path `{item}`", at.value(), f"write file://{item}"
@@ -116,7 +121,21 @@ class JoinedRows(Struct, frozen=True):
         return all(source.is_small for source in self.sources)
 
 
-def _sources(reference: str, asked_at: Location | None, reading: LoadContext) -> list[RowSource]:
+def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -> list[RowSource]:
+    """Return the sources of an entry that names files and renames their columns."""
+    spec = read_spec(TestFilesSpec, item, place, "an entry of files", reading)
+    if spec is None:
+        return []
+    asked_at = place.value("path")
+    if not is_file_reference(spec.path):
+        reading.report("`path` must name files of tests", asked_at, f"write file://{spec.path}")
+        return []
+    return _sources(spec.path, asked_at, reading, ColumnNames(spec.columns, place.child("columns")))
+
+
+def _sources(
+    reference: str, asked_at: Location | None, reading: LoadContext, names: ColumnNames = AS_WRITTEN
+) -> list[RowSource]:
     """Return what holds the tests of each file that a `file://` text names, sorted by their names."""
     found: list[RowSource] = []
     try:
@@ -127,7 +146,7 @@ def _sources(reference: str, asked_at: Location | None, reading: LoadContext) ->
     is_plain = reading.files.resolve(reference, asked_at).is_file()
     for file in files:
         try:
-            source = _file_rows(file, asked_at, reading)
+            source = _file_rows(file, asked_at, names, reading)
         except ConfigError as error:
             reading.problems.extend(error.problems)
             continue
@@ -185,7 +204,9 @@ class NamedRows(Struct, frozen=True):
         return self.source.is_small
 
 
-def _file_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
+def _file_rows(
+    file: NamedFile, asked_at: Location | None, names: ColumnNames, reading: LoadContext
+) -> RowSource | None:
     """Return the tests of one file; None with a problem when it is of a wrong kind.
 
     Raises:
@@ -193,9 +214,9 @@ def _file_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext)
     """
     path, suffix = file.path, file.suffix
     if suffix in _DOCUMENTS:
-        return _document_rows(path, asked_at, reading)
+        return _flat(_document_rows(path, asked_at, reading), path, names)
     if suffix in PYTHON_SUFFIXES:
-        return _generated_rows(file, asked_at, reading)
+        return _flat(_generated_rows(file, asked_at, reading), path, names)
     if suffix in CODE_SUFFIXES:
         reading.report(f"tests come from programs in Python only: `{path.name}`", asked_at, _MAKE_FILE)
         return None
@@ -208,8 +229,8 @@ def _file_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext)
     except OSError as error:
         raise ConfigError([open_problem(path, error, asked_at)]) from error
     if suffix in _LINES:
-        return FlatRows(JsonLinesRows(path, asked_at))
-    return TableRows(file, asked_at)
+        return FlatRows(JsonLinesRows(path, asked_at), path, names)
+    return TableRows(file, asked_at, names)
 
 
 def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
@@ -223,18 +244,28 @@ def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) 
         items = reading.env.fill(items, document.place, reading.problems)
     if not items:
         reading.report("`tests` has no entries", document.place.value(), "add a test")
-    return FlatRows(HeldRows.of_list(items, document.place))
+    return HeldRows.of_list(items, document.place)
+
+
+def _flat(source: RowSource | None, path: Path, names: ColumnNames) -> RowSource | None:
+    return None if source is None else FlatRows(source, path, names)
 
 
 class FlatRows(Struct, frozen=True):
-    """Rows of a file in which variables may stand beside the keys of a test."""
+    """Rows of the file `path` in which variables may be beside the keys of a test."""
 
     source: RowSource
+    path: Path
+    names: ColumnNames
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
-        columns = FlatColumns(reading)
+        columns = FlatColumns(reading, self.names)
         for value, place in self.source.rows(reading):
-            yield columns.test_of(value, place) if is_flat(value) else (value, place)
+            if isinstance(value, dict) and is_flat(value, self.names):
+                yield columns.test_of(value, place)
+            else:
+                yield value, place
+        columns.report_missing(self.path)
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         return self.source.marked(reading)
@@ -252,6 +283,7 @@ class TableRows(Struct, frozen=True):
 
     file: NamedFile
     asked_at: Location | None
+    names: ColumnNames
 
     def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         try:
@@ -271,7 +303,7 @@ class TableRows(Struct, frozen=True):
     def _tests(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
         filled = (row for row in self._cells(reading) if not row.is_empty)
         header = next(filled, None)
-        tests = None if header is None else TableReader(self.file.path, header, reading)
+        tests = None if header is None else TableReader(self.file.path, header, self.names, reading)
         index = 0
         for index, row in enumerate(filled, start=1):
             assert tests is not None
@@ -308,7 +340,7 @@ def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadCon
         reading.report(f"tests that a program makes are not read here: `{name}`", asked_at, _MAKE_FILE)
         return None
     rows = reading.scripts.rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
-    return FlatRows(GeneratedRows(rows, name, asked_at))
+    return GeneratedRows(rows, name, asked_at)
 
 
 class GeneratedRows(Struct, frozen=True):

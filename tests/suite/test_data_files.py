@@ -348,6 +348,54 @@ def test_other_columns_are_variables(tmp_path: Path, name: str) -> None:
     assert dict(case.vars) == {"question": "q", name: "value"}
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.py"])
+def test_columns_can_have_other_names_in_the_config(tmp_path: Path, name: str) -> None:
+    rows = [{"Customer question": "why?", "output": "because", "notes": "private", "contexts": "a book"}]
+    lines = [",".join(rows[0]), ",".join(rows[0].values())]
+    texts = {
+        "t.csv": "\n".join(lines),
+        "t.jsonl": json.dumps(rows[0]),
+        "t.py": f"def generate_tests():\n    return {rows!r}\n",
+    }
+    (tmp_path / name).write_text(texts[name], encoding="utf-8")
+    columns = {
+        "Customer question": "question",
+        "output": "expected_output",
+        "notes": None,
+        "contexts": "vars.context",
+    }
+
+    (case,) = cases(tmp_path, [{"path": f"file://{name}", "columns": columns}])
+
+    assert dict(case.vars) == {"question": "why?", "context": "a book"}
+    assert (case.expected_output, case.has_output, case.context) == ("because", False, None)
+    content = {**ECHO, "tests": [{"path": f"file://{name}", "columns": {**columns, "note": "x"}}]}
+    jsonschema.Draft202012Validator(config_json_schema()).validate(content)
+    (problem,) = problems_of(tmp_path, content)
+    assert (problem.message, problem.hint) == (f"`{name}` has no column `note`", "did you mean `notes`?")
+    assert problem.location
+    assert problem.location.key_path == "tests[0].columns"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "hint"),
+    [
+        ({"path": "t.csv"}, "`path` must name files of tests", "write file://t.csv"),
+        ({"path": "file://t.csv", "colums": {}}, "unknown key `colums` in an entry of files", "`columns`?"),
+        ({"path": "file://t.csv", "columns": {"q": 1}}, "`columns.q` must be text", ""),
+        ({"path": "file://t.csv", "vars": {}}, "unknown key `vars` in an entry of files", ""),
+        ({"path": "file://t.csv", "columns": {"q": "treshold"}}, "unknown key `treshold`", "`threshold`?"),
+        ({"path": "file://t.csv", "columns": {"q": "r"}}, "`r` says the same as another column", "keep one"),
+    ],
+)
+def test_mistakes_in_an_entry_of_files_are_shown(
+    tmp_path: Path, entry: dict[str, Any], message: str, hint: str
+) -> None:
+    (tmp_path / "t.csv").write_text("q,r\na,b\n", encoding="utf-8")
+    found = problems_of(tmp_path, {**ECHO, "tests": [entry]})
+    assert [message in problem.message and hint in problem.hint for problem in found] == [True], found
+
+
 GENERATORS = [
     ("def f():\n    return {'q': 1}\n", "must return or yield a mapping for each test, not dict"),
     ("def f():\n    return 'text'\n", "not str"),
