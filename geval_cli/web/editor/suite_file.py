@@ -276,7 +276,8 @@ def _count_tests(tests: JsonValue) -> int | None:
     """Return how many tests there are; None when files hold some of them."""
     if not isinstance(tests, list):
         return None if tests else 0
-    return None if any(map(is_file_reference, tests)) else len(tests)
+    has_files = any(is_file_reference(item) or (isinstance(item, dict) and "path" in item) for item in tests)
+    return None if has_files else len(tests)
 
 
 def _broken(name: str, modified_at: float) -> ListedSuite:
