@@ -15,7 +15,7 @@ from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
-from geval_cli.suite.promptfoo.paths import find_files, is_wildcard
+from geval_cli.suite.named_files import find_files, is_wildcard
 
 if TYPE_CHECKING:
     from geval_cli.report.failures import GroupBy

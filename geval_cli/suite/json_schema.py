@@ -29,7 +29,7 @@ from geval_cli.specs.base import (
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric
-from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
 
 JsonSchema = dict[str, Any]
 
@@ -83,9 +83,19 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
         "default_test": _reference("test"),
-        "tests": {"anyOf": [_FILE, _list_of(_reference("test"), at_least=1)]},
+        "tests": {"anyOf": [_FILE, _list_of(_test_entry(), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+    }
+
+
+def _test_entry() -> JsonSchema:
+    columns = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+    files = _spec_schema(TestFilesSpec, {"path": _FILE, "columns": columns})
+    return {
+        "if": {"type": "object", "required": ["path"]},
+        "then": files,
+        "else": {"anyOf": [_reference("test"), _FILE]},
     }
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,32 +16,28 @@ from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import (
     SourceFiles,
-    is_bare_path,
-    is_file_reference,
-    open_problem,
     parse_document,
     read_document,
 )
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
-from geval_cli.source.source_map import Document, SourcePath
+from geval_cli.source.source_map import Document
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.calibration import as_reference, read_calibrations
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
-from geval_cli.suite.prompts import NO_PROMPT, read_prompts
+from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
 from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
-from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
+from geval_cli.suite.test_files import read_rows
+from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
 
-JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
-_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
-_CONFIG_PROGRAM_SUFFIXES = _PROGRAM_SUFFIXES | {".ts", ".mts", ".cts"}
+_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts"})
 _PROMPTFOO_NAME = "promptfooconfig"
 _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
 _TAGS = "tags"
@@ -77,7 +74,7 @@ def read_with_rules(
     Raises:
         ConfigError: the file cannot be read, or its content is broken.
     """
-    if path.suffix.lower() in _CONFIG_PROGRAM_SUFFIXES:
+    if path.suffix.lower() in _PROGRAM_SUFFIXES:
         hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
         raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
     document = read_document(path, access)
@@ -146,7 +143,12 @@ def open_suite(
     literal = _literal_env(_top_mapping(document))
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
     filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
-    opened = read_suite(path, document, LoadContext(SourceFiles(path.parent, access), filler), overrides)
+    reading = LoadContext(
+        SourceFiles(path.parent, access),
+        filler,
+        scripts=reading_rules.scripts if access.runs_code else None,
+    )
+    opened = read_suite(path, document, reading, overrides)
     return _as_trusted(opened, [document], reading_rules)
 
 
@@ -181,7 +183,7 @@ def read_suite(
     tests = _tests(fields, reading, overrides)
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
-    rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
+    rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
     deciding = {key: value for key, value in filled.items() if key != _TAGS}
     parts = suite_parts(deciding, rows, reading.files, overrides.vars)
     rest = _check_rest(fields, reading)
@@ -308,59 +310,11 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:
-    nothing = HeldRows((), ())
     place = fields.child("tests")
     if "tests" not in fields.written:
         if "prompts" in fields.written or "default_test" in fields.written:
-            return HeldRows(({},), (fields.place.child("defaultTest"),))
+            return HeldRows(({},), (fields.place.child("defaultTest"),), is_inline=True)
         hint = "add `tests`, or `prompts` and `providers`"
         reading.report("the config has nothing to run", fields.place.value(), hint)
-        return nothing
-    value = fields.values.get("tests")
-    if is_file_reference(value):
-        return _file_rows(value, place.value(), reading) or nothing
-    if isinstance(value, list):
-        return _held_rows(value, place, reading)
-    if value is not None:
-        hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
-        if is_bare_path(value, reading.files.base_dir, reading.files.access):
-            hint = f"write file://{value}"
-        reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
-    return nothing
-
-
-def _held_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) -> HeldRows:
-    if not items:
-        reading.report("`tests` has no entries", place.value(), "add a test")
-    return HeldRows.of_list(items, place)
-
-
-def _file_rows(reference: str, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
-    try:
-        path = reading.files.resolve(reference, asked_at)
-        if path.suffix.lower() in _PROGRAM_SUFFIXES:
-            hint = "let the program write its tests into a .jsonl file, or use promptfoo's dialect"
-            reading.report(f"tests that a program makes are not read here: `{path.name}`", asked_at, hint)
-            return None
-        if path.suffix.lower() in JSON_LINES_SUFFIXES:
-            return _line_rows(path, asked_at, reading)
-        document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
-    except ConfigError as error:
-        reading.problems.extend(error.problems)
-        return None
-    if not isinstance(document.value, list):
-        message = f"a file of tests must hold a list of tests, found {describe_value(document.value)}"
-        reading.report(message, document.place.value())
-        return None
-    items = document.value
-    if document.may_use_env:
-        items = reading.env.fill(items, document.place, reading.problems)
-    return _held_rows(items, document.place, reading)
-
-
-def _line_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> JsonLinesRows:
-    try:
-        with open_regular(path, reading.files.access):
-            return JsonLinesRows(path, asked_at)
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, asked_at)]) from error
+        return HeldRows((), ())
+    return read_rows(fields.values.get("tests"), place, reading)

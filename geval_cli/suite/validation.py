@@ -50,6 +50,16 @@ class ScriptCaller(Protocol):
         """
         ...
 
+    def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
+        """Have a Python function make the rows of tests, and return a JSON Lines file of them.
+
+        The function returns or yields mappings, which are never held together. The file lives as long as the caller.
+
+        Raises:
+            ConfigError: as above, also when a row is no JSON.
+        """
+        ...
+
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
