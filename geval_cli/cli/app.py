@@ -13,6 +13,7 @@ from geval_cli.cli.options import (
     AgreeOptions,
     CompareOptions,
     GroupedCommand,
+    McpOptions,
     ServeOptions,
     ShowOptions,
     declared,
@@ -333,6 +334,15 @@ _add_server_command("serve", "Serve the HTTP API and the web page.", opens_brows
 _add_server_command(
     "view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True
 )
+
+
+@app.command()
+@declared(McpOptions)
+def mcp(given: McpOptions) -> None:
+    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
+    from geval_cli.cli.mcp_command import serve_assistant
+
+    serve_assistant(given)
 
 
 models = typer.Typer(
