@@ -16,6 +16,7 @@ from geval_cli.cli.options import (
     McpOptions,
     ServeOptions,
     ShowOptions,
+    TracesOptions,
     declared,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
@@ -197,7 +198,29 @@ def export_suite(given: RunOptions, config: options.Config, output: options.Suit
     write_suite(config, output, env_file=given.env_file)
 
 
-@app.command("import")
+import_commands = typer.Typer(
+    help="Read a suite (`geval import FILE`) or traces that were written to a file.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(import_commands, name="import")
+
+
+@import_commands.callback()
+def import_what() -> None:
+    """Read a suite (`geval import FILE`) or traces that were written to a file."""
+
+
+@import_commands.command("traces")
+@declared(TracesOptions)
+def import_traces(given: TracesOptions, traces: options.TracesFile, output: options.TestsFile) -> None:
+    """Write the model calls of traces or logs as tests: OTLP JSON lines, spans, OpenAI's logs and batches."""
+    from geval_cli.cli.traces import import_traces as write_tests
+
+    write_tests(traces, output, given)
+
+
+@import_commands.command("suite")
 @declared(RunOptions, "env_file")
 def import_suite(
     given: RunOptions,
