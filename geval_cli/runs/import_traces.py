@@ -80,7 +80,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class TraceReading(Struct):
-    """What was found in a file: answers, calls without a text, and lines that are not understood."""
+    """Counts of a file: answers, calls without a text, and lines that are not understood."""
 
     answers: int = 0
     silent: int = 0
