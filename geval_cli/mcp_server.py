@@ -182,7 +182,7 @@ def _told(tool: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
 
 
 class Desk:
-    """The tools, with what they share: one state folder, one budget, at most one run under way. Belongs to one event loop."""
+    """The tools. They share a state folder, a budget and at most one run under way. Belongs to one event loop."""
 
     def __init__(self, settings: McpSettings, state: State, judges: Judges, budget: Budget) -> None:
         self._settings = settings

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from support.geval_command import clean_environment
+from support.geval_command import clean_environment, run_geval
 from support.model_server import ModelServer
 
 from geval_cli import mcp_server
@@ -181,16 +183,43 @@ def test_a_client_that_goes_takes_its_run_with_it(root: Path) -> None:
             assert "under way" in await refusal(call, "start_run", config="waits.yaml")
             return str(run_id)
 
-    run_id = asyncio.run(story())
+    assert_stopped(root, asyncio.run(story()))
+
+
+def assert_stopped(root: Path, run_id: str) -> None:
+    """The run was stopped and its end stored; one that was killed has no summary."""
     runs = RunStore.open(root.parent / "state")
     try:
         stored = runs.find(run_id)
     finally:
         runs.close()
-    # It was stopped and its end stored; one that was killed has no summary.
     assert stored.run.status is RunStatus.INTERRUPTED
     assert stored.summary is not None
     assert stored.run.finished_at is not None
+
+
+def test_a_signal_ends_the_server_and_its_run(root: Path) -> None:
+    command = [sys.executable, "-m", "geval_cli", "mcp", "--home", str(root.parent / "state")]
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    started = {"name": "start_run", "arguments": {"config": "waits.yaml"}}
+    messages = [
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": started},
+    ]
+    with subprocess.Popen(
+        command, cwd=root, env=clean_environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for message in messages:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        reply = json.loads(server.stdout.readline())
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 128 + signal.SIGTERM
+    assert_stopped(root, facts(reply["result"]["content"][0]["text"])["run_id"])
 
 
 def test_only_plain_configs_below_the_root_are_named(root: Path) -> None:
@@ -251,10 +280,12 @@ def test_parts_of_a_budget_share_its_money_and_not_their_requests() -> None:
 
 
 def test_runs_of_other_folders_in_the_same_state_folder_are_not_shown(root: Path) -> None:
+    run_geval("run", "config.yaml", "--home", str(root.parent / "state"), cwd=root)
+    runs = RunStore.open(root.parent / "state")
+    run_id = runs.find("latest").run.id
+    runs.close()
+
     async def story() -> None:
-        async with assistant(root.parent) as call:
-            await call("start_run", config="served/config.yaml")
-            run_id = facts(await call("run_status", wait_seconds=60))["run_id"]
         async with assistant(root / "below") as call:
             assert facts(await call("list_runs"))["runs"] == []
             assert "no run" in await refusal(call, "show_failures", run_id=run_id)
