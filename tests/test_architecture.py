@@ -39,7 +39,7 @@ ROOMS = (
     {"report"},  # tables and files
     {"runs"},  # use cases, and where the parts are put together
     {"trust"},  # judges held against people
-    {"library", "web"},  # fronts, which do not know each other
+    {"library", "web", "mcp_server"},  # fronts, which do not know each other
     {"cli"},  # the front that may start the others
 )
 """Lowest first. A module imports its own room and lower ones, those of the lowest floor each other too.
@@ -56,7 +56,9 @@ THIRD_PARTY_HOMES = {
     "openai": {"providers", "gateway"},
     "genai_prices": {"providers"},
     "yaml": {"source", "suite"},
-    "pydantic": {"specs", "assertions", "suite", "web"},
+    "pydantic": {"specs", "assertions", "suite", "web", "mcp_server"},
+    "mcp": {"mcp_server"},
+    "opentelemetry": {"report"},
     "fastapi": {"web"},
     "starlette": {"web"},
     "uvicorn": {"web"},

@@ -15,8 +15,10 @@ from geval_cli.cli.options import (
     CompareOptions,
     EstimateOptions,
     GroupedCommand,
+    McpOptions,
     ServeOptions,
     ShowOptions,
+    TracesOptions,
     declared,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
@@ -259,7 +261,7 @@ def export_run(given: RunOptions, run: options.RunName, output: options.RunFiles
 
 
 import_commands = typer.Typer(
-    help="Read a suite (`geval import FILE`) or a run that was written to a file.",
+    help="Read a suite (`geval import FILE`), a run or traces that were written to a file.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -268,7 +270,7 @@ app.add_typer(import_commands, name="import")
 
 @import_commands.callback()
 def import_what() -> None:
-    """Read a suite (`geval import FILE`) or a run that was written to a file."""
+    """Read a suite (`geval import FILE`), a run or traces that were written to a file."""
 
 
 @import_commands.command("run")
@@ -278,6 +280,15 @@ def import_run(given: RunOptions, results: options.ResultsFile) -> None:
     from geval_cli.cli.runs import import_run as store_run
 
     store_run(given.home, results)
+
+
+@import_commands.command("traces")
+@declared(TracesOptions)
+def import_traces(given: TracesOptions, traces: options.TracesFile, output: options.TestsFile) -> None:
+    """Write the model calls of traces or logs as tests: OTLP JSON lines, spans, OpenAI's logs and batches."""
+    from geval_cli.cli.traces import import_traces as write_tests
+
+    write_tests(traces, output, given)
 
 
 @import_commands.command("suite")
@@ -438,6 +449,15 @@ _add_server_command("serve", "Serve the HTTP API and the web page.", opens_brows
 _add_server_command(
     "view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True
 )
+
+
+@app.command()
+@declared(McpOptions)
+def mcp(given: McpOptions) -> None:
+    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
+    from geval_cli.cli.mcp_command import serve_assistant
+
+    serve_assistant(given)
 
 
 models = typer.Typer(

@@ -68,6 +68,10 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Where to, as YAML. [default: stdout]"),
 ]
+TracesFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Traces or logs, a JSON object in each line.")
+]
+TestsFile = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to: a .jsonl file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
 JudgedRun = Annotated[
@@ -228,6 +232,51 @@ LabelledMetricsOption = Annotated[
     Option("--only", "Take this metric only; repeatable.", Group.JUDGING, syntax="METRIC"),
 ]
 JsonOption = Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpOptions:
+    """Options of `geval mcp`."""
+
+    root: Annotated[
+        Path,
+        Option("--root", "Configs lie in this folder or below. [default: here]", syntax="FOLDER"),
+    ] = Path()
+    grader: GraderOption = None
+    max_cost: Annotated[
+        float, Option("--max-cost", "What all runs and judgements may cost together.", syntax="USD")
+    ] = 1.0
+    max_requests: Annotated[int, Option("--max-requests", "The most requests of one run.", minimum=1)] = 200
+    allow_code: Annotated[
+        bool, Option("--allow-code", "The configs are your own: they may do all that configs may.")
+    ] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracesOptions:
+    """Options of `geval import traces`."""
+
+    where: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "--where",
+            "Only calls with this attribute; repeatable.",
+            Group.SELECTION,
+            syntax="NAME=VALUE",
+            example="gen_ai.request.model=gpt-4.1",
+            is_text=True,
+        ),
+    ] = ()
+    sample: Annotated[
+        int | None,
+        Option("--sample", "Only this many, drawn at random.", Group.SELECTION, syntax="N", minimum=1),
+    ] = None
+    seed: Annotated[int, Option("--seed", "Another seed draws another sample.", Group.SELECTION)] = 0
+    skips_bad: Annotated[
+        bool, Option("--skip-bad", "Leave out lines that are not understood.", Group.SELECTION)
+    ] = False
+    may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", Group.RESULTS)] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from geval_cli.engine.derived import derive
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, StoreError
-from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import CASE_OF_TRACE
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
@@ -276,6 +277,9 @@ async def _run_jobs(
             desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
 
             async def execute(job: Job) -> CaseResult | None:
+                if prepared.request.otel and prepared.request.has_collector():
+                    CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+                    events.emit(CaseStarted(job.id, time.time()))
                 try:
                     results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
                 except BudgetError as error:
@@ -339,6 +343,8 @@ def _gateway(
         policy=CallPolicy(
             budget,
             is_tracing=request.traces_requests,
+            trace_detail=request.trace_detail,
+            is_heard=(lambda: True) if request.is_logged else request.has_collector,
             is_offline=request.is_offline,
             is_for_one_run=True,
         ),

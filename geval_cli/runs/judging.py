@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.gateway.gateway import Gateway
+from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
@@ -136,6 +136,7 @@ async def judging(
     cache: ResponseCache | None = None,
     max_concurrency: int | None = None,
     notice: Callable[[str], None] = lambda message: None,
+    policy: CallPolicy | None = None,
 ) -> AsyncIterator[Judges]:
     """Provide judges until the end of the block.
 
@@ -145,6 +146,7 @@ async def judging(
         cache: where answers are kept; None keeps the latest in memory.
         max_concurrency: requests on the wire at once; None for no cap but the providers' own.
         notice: is told, once and in a sentence, what a user should know (a parameter that a server does not take).
+        policy: the rules for what is asked, a budget for example; None for none.
     """
 
     def listen(event: RunEvent) -> None:
@@ -156,7 +158,7 @@ async def judging(
             env, base_dir, TRUSTED
         )  # its judges are named by the program or the server itself
         stack.push_async_callback(pool.aclose)
-        gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
+        gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency, policy=policy)
         stack.push_async_callback(gateway.aclose)
         judges = Judges(gateway, pool)
         stack.push_async_callback(judges.aclose)

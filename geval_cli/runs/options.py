@@ -168,6 +168,11 @@ class RunOptions:
         Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
     ] = None
 
+    otel: Annotated[
+        bool,
+        Option("--otel", "Send traces to a collector, as OTEL_* variables say.", Group.RESULTS),
+    ] = False
+
     tags: Annotated[
         Mapping[str, str],
         Option(
