@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geval_cli.errors import GevalError
 from geval_cli.library.records import Result, TestCase
-from geval_cli.library.session import Session
+from geval_cli.library.session import JudgingOptions, Session
 
 if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric
@@ -45,6 +45,8 @@ class GEval:
         scoring: how ratings become a score: auto, logprobs, samples or single.
         samples: how many ratings are asked for when `scoring` is, or falls back to, samples.
         min_valid: the least share (0..1) of samples that must be readable.
+        cache: whether the judge's answers are kept in the state folder (GEVAL_HOME, or `.geval` in the current folder),
+            as those of `geval run` are, so that later programs do not pay for them again.
 
     Raises:
         UsageError: naming everything that is wrong with the arguments. What is only doubtful is warned about.
@@ -63,6 +65,7 @@ class GEval:
     scoring: Literal["auto", "logprobs", "samples", "single"] = "auto"
     samples: int = 20
     min_valid: float = 0.5
+    cache: bool = False
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)
@@ -70,17 +73,21 @@ class GEval:
     def __post_init__(self) -> None:
         from geval_cli.library.definition import define
 
-        arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
-        definition = define(arguments)
+        definition = define(self.arguments)
         for doubt in definition.doubts:
             warnings.warn(doubt, stacklevel=3)
         object.__setattr__(self, "_metric", definition.metric)
         object.__setattr__(self, "_judge", definition.judge)
-        object.__setattr__(self, "_session", Session())
+        object.__setattr__(self, "_session", Session(JudgingOptions(uses_cache=bool(self.cache))))
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
         """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
-        return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
+        return GEval, tuple(self.arguments.values())
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Everything that the metric was made with, by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def evaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None

@@ -3,6 +3,8 @@
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -14,6 +16,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class JudgingOptions:
+    """How judges are asked.
+
+    Attributes:
+        uses_cache: whether answers are kept in the state folder's cache, and read from it; otherwise in memory alone.
+        home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
+        is_offline: whether the cache alone answers.
+        max_cost_usd: what may be spent; None for no bound.
+    """
+
+    uses_cache: bool = False
+    home: Path | None = None
+    is_offline: bool = False
+    max_cost_usd: float | None = None
+
+
 class Session:
     """Runs work for one metric, from any thread and any event loop.
 
@@ -21,7 +40,8 @@ class Session:
     callers' loops come and go. The thread starts with the first work and ends when the session is forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: JudgingOptions = JudgingOptions()) -> None:
+        self._options = options
         self._lock = threading.Lock()
         self._worker: Worker | None = None
 
@@ -39,12 +59,19 @@ class Session:
 
         return await wrap_future(self._submit(work))
 
+    def close(self) -> None:
+        """End the thread; what is under way is cancelled. Later work starts another one."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
     def _submit(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> "Future[T]":
         from geval_cli.library.worker import Worker
 
         with self._lock:
             # In a forked process the thread is gone.
             if self._worker is None or not self._worker.is_alive:
-                self._worker = Worker()
+                self._worker = Worker(self._options)
                 weakref.finalize(self, self._worker.stop)
             return self._worker.submit(work)

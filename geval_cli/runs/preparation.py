@@ -119,6 +119,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
         reading_rules=ReadingRules(
             needs_keys=not request.is_offline,
             text=request.draft,
+            built=request.built,
             dialect=request.dialect,
             joined=request.joined,
             scripts=LoadScripts(request.environ, access),

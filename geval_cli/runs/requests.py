@@ -14,6 +14,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.suite.load import BuiltSuite
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 
@@ -51,6 +52,8 @@ class RunRequest(RunOptions):
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
+        built: a suite that a program made, which has no text; `config` then says what it is called, and where.
+        only: the numbers of the tests that are run; None for all.
     """
 
     config: Path
@@ -61,6 +64,8 @@ class RunRequest(RunOptions):
     is_own_grader: bool = field(default=True, kw_only=True)
     budget: Budget | None = field(default=None, kw_only=True)
     draft: str | None = field(default=None, kw_only=True)
+    built: BuiltSuite | None = field(default=None, kw_only=True, repr=False)
+    only: frozenset[int] | None = field(default=None, kw_only=True)
 
     @property
     def selection(self) -> Selection:
@@ -71,6 +76,7 @@ class RunRequest(RunOptions):
             pattern=self.filter_pattern,
             metadata=self.filter_metadata,
             failing=self.failing,
+            only=self.only,
             first=self.filter_first,
             sample=self.filter_sample,
             seed=self.seed,
