@@ -105,7 +105,12 @@ _FIELDS = ("input", "expected_output", "context", "retrieval_context", "vars")
 
 
 def prepare_check(
-    output: Any, assertion: Any, given: Mapping[str, Any], *, is_offline: bool = False
+    output: Any,
+    assertion: Any,
+    given: Mapping[str, Any],
+    *,
+    is_offline: bool = False,
+    max_cost_usd: float | None = None,
 ) -> "PreparedRun":
     """Return a checked suite of one test, which brings `output` and has one assertion.
 
@@ -134,6 +139,7 @@ def prepare_check(
         grader=given.get("grader"),
         samples=given.get("samples"),
         is_offline=is_offline,
+        max_cost=max_cost_usd,
     )
     try:
         return prepare(request)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from geval_cli.events import RunEvent
+    from geval_cli.gateway.budget import Budget
     from geval_cli.records import CaseResult, RunRecord, RunSummary
     from geval_cli.runs.requests import RunRequest
     from geval_cli.store.state import CacheChoice
@@ -159,19 +160,24 @@ def run(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunRes
         OutputError: a result file cannot be written; the run is stored.
     """
     request, cache = make_request(suite, options)
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(run_request(request, cache, options.get("progress")))
-    return _run_in_thread(request, cache, options.get("progress"))
+    return run_blocking(request, cache, progress=options.get("progress"))
 
 
 async def arun(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunResult:
     """Run a suite as `run` does, in this event loop and without blocking it. Cancelling it ends the run."""
     request, cache = make_request(suite, options)
     return await run_request(request, cache, options.get("progress"))
+
+
+def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool | None) -> RunResult:
+    """Run in an event loop of its own; inside a running one, in a thread."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run_request(request, cache, progress))
+    return _run_in_thread(request, cache, progress)
 
 
 def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
@@ -300,15 +306,26 @@ _PATHS = frozenset({"cache_dir", "home", "env_file"})
 _NOT_OPTIONS = frozenset({"resume", "output", "progress"})
 
 
-def make_request(suite: Any, options: Mapping[str, Any]) -> "tuple[RunRequest, CacheChoice]":
+def make_request(
+    suite: Any,
+    options: Mapping[str, Any],
+    *,
+    only: frozenset[int] | None = None,
+    budget: "Budget | None" = None,
+) -> "tuple[RunRequest, CacheChoice]":
     """Return the request for a run, and which cache it uses.
+
+    Args:
+        suite: a `Suite`, or a path.
+        options: as `run` takes them.
+        only: the numbers of the tests to run; None for all.
+        budget: which several runs share; None: this run has what `options` say for itself.
 
     Raises:
         UsageError: with everything that is wrong with the options.
         ConfigError: a result file cannot be written.
     """
     from geval_cli.errors import ConfigError, UsageError
-    from geval_cli.gateway.budget import Budget
     from geval_cli.library.run_options import check_options, run_cache
     from geval_cli.report.output import check_output_path
     from geval_cli.runs.requests import RunRequest
@@ -328,8 +345,7 @@ def make_request(suite: Any, options: Mapping[str, Any]) -> "tuple[RunRequest, C
     problems = [item for path in values["outputs"] if (item := check_output_path(path)) is not None]
     if problems:
         raise explained(ConfigError(problems))
-    if values.get("max_cost") is not None or values.get("max_requests") is not None:
-        values["budget"] = Budget(values.get("max_cost"), values.get("max_requests"))
+    values["only"], values["budget"] = only, budget
     if isinstance(suite, Suite):
         request = RunRequest(suite.path, os.environ, built=build_suite(suite), **values)
     elif isinstance(suite, str | Path):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from geval_cli.gateway.budget import Budget
     from geval_cli.library.worker import Worker
     from geval_cli.runs.judging import Judges
 
@@ -24,13 +25,13 @@ class JudgingOptions:
         uses_cache: whether answers are kept in the state folder's cache, and read from it; otherwise in memory alone.
         home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
         is_offline: whether the cache alone answers.
-        max_cost_usd: what may be spent; None for no bound.
+        budget: what may be spent; None for no bound.
     """
 
     uses_cache: bool = False
     home: Path | None = None
     is_offline: bool = False
-    max_cost_usd: float | None = None
+    budget: "Budget | None" = None
 
 
 class Session:

@@ -72,9 +72,7 @@ def _rows(tests: Any) -> Iterable[Any]:
         return found
     if isinstance(tests, str | bytes | Mapping | TestCase) or not isinstance(tests, Iterable):
         message = f"`tests` must be an iterable of tests, found {type(tests).__name__}"
-        raise UsageError(
-            message, hint="for example [{'input': '...', 'output': '...'}]"
-        )
+        raise UsageError(message, hint="for example [{'input': '...', 'output': '...'}]")
     return tests
 
 

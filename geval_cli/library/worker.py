@@ -78,7 +78,7 @@ class Worker:
 
     async def _serve(self, opened: _Opened) -> None:
         options = self._options
-        policy = CallPolicy(Budget(options.max_cost_usd), is_offline=options.is_offline)
+        policy = CallPolicy(options.budget or Budget(), is_offline=options.is_offline)
         async with AsyncExitStack() as stack:
             cache = self._open_cache(stack)
             judges = await stack.enter_async_context(

@@ -1,5 +1,7 @@
 """Judge one output by one assertion, without a run: for the library and the pytest plugin."""
 
+from msgspec.structs import replace
+
 from geval_cli.assertions.base import Tools
 from geval_cli.engine.case import judge_given
 from geval_cli.records import AssertionResult
@@ -24,4 +26,5 @@ async def check_output(judges: Judges, prepared: PreparedRun) -> AssertionResult
         prepared.defaults,
         scripts=judges.scripts,
     )
-    return safe_assertion(await judge_given(spec, test, tools), judges.secrets)
+    found = safe_assertion(await judge_given(spec, test, tools), judges.secrets)
+    return replace(found, location=None)  # it stands in no file
