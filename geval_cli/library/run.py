@@ -173,10 +173,12 @@ def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool 
     """Run in an event loop of its own; inside a running one, in a thread."""
     import asyncio
 
+    from geval_cli.runs.event_loop import run_async
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run_request(request, cache, progress))
+        return run_async(run_request(request, cache, progress))
     return _run_in_thread(request, cache, progress)
 
 

@@ -1,5 +1,6 @@
 """What pytest's fixture `geval` and the items of `*.geval.yaml` do; loaded by the first test that uses them."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -42,6 +43,7 @@ from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import make_console
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
 from geval_cli.report.verdict import signs_of
+from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.sessions import ListedTest, SessionRun, list_tests
 from geval_cli.source.problems import render_problems
 from geval_cli.store.home import current_folder, home_folder
@@ -50,6 +52,7 @@ from geval_cli.store.state import open_runs
 
 _MARKER = "geval"
 _MARKER_KEYS = frozenset({"grader", "samples"})
+_LIMITS = frozenset({"threshold", "metric", "weight"})
 _NAME_WIDTH = 80
 _LABEL_WIDTH = 10
 _REASON_LINES, _REASON_CHARACTERS = 20, 4_000
@@ -133,6 +136,7 @@ class GevalFixture:
                 budget=_budget_of(config),
             )
         )
+        self._turns = _Turns(config, options.folder)
 
     def close(self) -> None:
         """End connections and threads."""
@@ -153,16 +157,18 @@ class GevalFixture:
         """
         __tracebackhide__ = True
         with self._recorded(output, given) as record:
-            prepared = self._prepare(output, assertion, given)
-            record.found = self._session.run(judging_work(prepared))
+            prepared, asked = self._prepare(output, assertion, given)
+            with self._turns.taken(asked):
+                record.found = self._session.run(judging_work(prepared))
         return _passed(record.found, output)
 
     async def acheck(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
         """Check as `check` does, without blocking the event loop."""
         __tracebackhide__ = True
         with self._recorded(output, given) as record:
-            prepared = self._prepare(output, assertion, given)
-            record.found = await self._session.arun(judging_work(prepared))
+            prepared, asked = self._prepare(output, assertion, given)
+            with await asyncio.to_thread(self._turns.taken, asked):
+                record.found = await self._session.arun(judging_work(prepared))
         return _passed(record.found, output)
 
     def judge(self, case: TestCase, metric: GEval) -> Result:
@@ -173,7 +179,8 @@ class GevalFixture:
         """
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
-            result = self._session.run(lambda judges: evaluate_case(judges, evaluation, case))
+            with self._turns.taken(evaluation):
+                result = self._session.run(lambda judges: evaluate_case(judges, evaluation, case))
             record.found = _as_assertion(result, metric)
         return result
 
@@ -181,11 +188,15 @@ class GevalFixture:
         """Judge as `judge` does, without blocking the event loop."""
         with self._recorded_case(case) as record:
             evaluation = self._evaluation(metric)
-            result = await self._session.arun(lambda judges: evaluate_case(judges, evaluation, case))
+            with await asyncio.to_thread(self._turns.taken, evaluation):
+                result = await self._session.arun(lambda judges: evaluate_case(judges, evaluation, case))
             record.found = _as_assertion(result, metric)
         return result
 
-    def _prepare(self, output: Any, assertion: Any, given: Mapping[str, Any]) -> Any:
+    def _prepare(
+        self, output: Any, assertion: Any, given: Mapping[str, Any]
+    ) -> tuple[PreparedRun, tuple[Any, ...]]:
+        """Return the checked test, and what a judge is asked about any output."""
         known = CheckKeywords.__annotations__.keys()
         marked = self._marked()
         about = {**marked, **{name: value for name, value in given.items() if name in known}}
@@ -199,9 +210,10 @@ class GevalFixture:
             hint = "say it where the metric is made"
             raise UsageError(f"`{next(iter(keys))}` cannot be given beside a GEval", hint=hint)
         max_cost = self._options.max_cost_usd
-        return prepare_check(
+        prepared = prepare_check(
             output, assertion, about, is_offline=self._options.is_offline, max_cost_usd=max_cost
         )
+        return prepared, (assertion, about.get("grader"))
 
     def _evaluation(self, metric: Any) -> Any:
         if not isinstance(metric, GEval):
@@ -248,6 +260,39 @@ class GevalFixture:
             raise
         if item is not None:
             _note(item, _case_of(item.nodeid, output, given, record.found, None))
+
+
+class _Turns:
+    """Lets only one process of a session ask a question for the first time: the judge's steps are then bought once.
+
+    The others wait and find them in the cache. Without xdist nobody waits.
+    """
+
+    def __init__(self, config: pytest.Config, home: Path) -> None:
+        self._session: str | None = getattr(config, "workerinput", {}).get("geval_session")
+        self._locks = RunLocks(home)
+        self._taken: set[str] = set()
+
+    def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
+        """Return the turn of this process, for the time of a block; waits until it comes."""
+        if self._session is None:
+            return contextlib.nullcontext()
+        name = f"{self._session}-{_digest(_without_limits(asked))}"
+        if name in self._taken:
+            return contextlib.nullcontext()
+        self._taken.add(name)
+        while not self._locks.acquire(name):
+            time.sleep(_POLL_S)
+        stack = contextlib.ExitStack()
+        stack.callback(self._locks.release, name)
+        return stack
+
+
+def _without_limits(asked: Any) -> str:
+    """Return a question as text, without what decides only whether its score passes."""
+    if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
+        asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
+    return repr(asked)
 
 
 class _Record:
