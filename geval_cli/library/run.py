@@ -261,7 +261,8 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
 def explained(error: Any) -> Any:
     """Return a ConfigError whose traceback says what is wrong: a note for each of its problems."""
     for problem in error.problems:
-        error.add_note(problem_line(problem))
+        if problem.severity.value == "error":
+            error.add_note(problem_line(problem))
     return error
 
 
