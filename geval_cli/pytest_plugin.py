@@ -16,15 +16,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".geval.yaml", ".geval.yml")
 
-item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
-"""The test that runs, for the fixture, which lives as long as the session."""
-
-results_key: pytest.StashKey[list[str]] = pytest.StashKey()
-"""What was judged in a test and is not in a report yet: results as JSON."""
-
-broken_key: pytest.StashKey[BaseException] = pytest.StashKey()
-"""Why an output could not be judged in a test."""
-
+_item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
+_results_key: pytest.StashKey[list[str]] = pytest.StashKey()
+_broken_key: pytest.StashKey[BaseException] = pytest.StashKey()
 _session_key: pytest.StashKey[str] = pytest.StashKey()
 
 
@@ -68,14 +62,35 @@ def geval(request: pytest.FixtureRequest) -> "Iterator[GevalFixture]":
     """Judge outputs: `geval.check(output, criteria=...)`, `await geval.ajudge(case, metric)`."""
     from geval_cli.library.testing import GevalFixture
 
-    fixture = GevalFixture(request.config)
+    fixture = GevalFixture(request.config, _Notes(request.config))
     yield fixture
     fixture.close()
 
 
+class _Notes:
+    """Takes down what is judged in the test that runs, for its report. The fixture lives as long as the session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @property
+    def item(self) -> pytest.Item | None:
+        return self._config.stash.get(_item_key, None)
+
+    def add(self, result: str) -> None:
+        """Take down a result, as JSON."""
+        if self.item is not None:
+            self.item.stash.setdefault(_results_key, []).append(result)
+
+    def add_error(self, error: BaseException) -> None:
+        """Take down why an output could not be judged."""
+        if self.item is not None:
+            self.item.stash[_broken_key] = error
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note which test runs."""
-    item.config.stash[item_key] = item
+    item.config.stash[_item_key] = item
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,11 +99,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send along with the report of a test what was judged in it; with xdist, another process stores it."""
     report = yield
-    found = item.stash.get(results_key, None)
+    found = item.stash.get(_results_key, None)
     if found:
         vars(report)["geval_results"] = found
-        del item.stash[results_key]
-    broken = item.stash.get(broken_key, None)
+        del item.stash[_results_key]
+    broken = item.stash.get(_broken_key, None)
     if broken is not None and call.excinfo is not None and call.excinfo.value is broken:
         vars(report)["geval_broken"] = True
     return report

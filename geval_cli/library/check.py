@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from geval_cli.library.session import JudgingOptions, Session
+from geval_cli.library.records import JudgingOptions
+from geval_cli.library.session import Session
 from geval_cli.library.table import verdict_html
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CheckKeywords(TypedDict, total=False):
-    """What may be told to `check` beside output and assertion.
+    """Keywords of `check`, beside output and assertion.
 
     Attributes:
         input: what the user said to the model under test.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from geval_cli.errors import GevalError
-from geval_cli.library.records import Result, TestCase
-from geval_cli.library.session import JudgingOptions, Session
+from geval_cli.library.records import JudgingOptions, Result, TestCase
+from geval_cli.library.session import Session
 
 if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric

@@ -101,7 +101,7 @@ class RunResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the run came to its end with nothing failed or errored, or its gates hold."""
+        """Return whether the run came to its end with nothing failed or errored, or its gates hold."""
         return self.exit_code == 0
 
     @property

@@ -1,4 +1,4 @@
-"""What may be told to `run`: names, types and ranges, checked before anything is read or sent."""
+"""Check the options of `run`, their names, types and ranges, before anything is read or sent."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,35 +3,17 @@
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from geval_cli.library.records import JudgingOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from geval_cli.gateway.budget import Budget
     from geval_cli.library.worker import Worker
     from geval_cli.runs.judging import Judges
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class JudgingOptions:
-    """How judges are asked.
-
-    Attributes:
-        uses_cache: whether answers are kept in the state folder's cache, and read from it; otherwise in memory alone.
-        home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
-        is_offline: whether the cache alone answers.
-        budget: what may be spent; None for no bound.
-    """
-
-    uses_cache: bool = False
-    home: Path | None = None
-    is_offline: bool = False
-    budget: "Budget | None" = None
 
 
 class Session:

@@ -1,6 +1,6 @@
 """Suites that a Python program makes: as a config file would have them, with functions as providers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,10 +247,21 @@ def _name_of(function: Any) -> str:
 
 
 def _code_of(function: Any) -> bytes:
-    """Return the text of a function, by which a changed one is known; its name where there is no text."""
-    import inspect
+    """Return the code of a function, by which a changed one is known; its name where there is none to see."""
+    called = getattr(function, "func", function)  # of a functools.partial
+    code = getattr(called, "__code__", None) or getattr(
+        getattr(type(called), "__call__", None), "__code__", None
+    )
+    return _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
 
-    try:
-        return inspect.getsource(function).encode()
-    except (OSError, TypeError):
-        return _name_of(function).encode()
+
+def _instructions(code: Any) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _instructions(constant)
+        elif isinstance(constant, frozenset):  # in no order that another process would have
+            yield repr(sorted(map(repr, constant))).encode()
+        else:
+            yield repr(constant).encode()

@@ -1,4 +1,4 @@
-"""What pytest's fixture `geval` and the items of `*.geval.yaml` do; loaded by the first test that uses them."""
+"""The fixture `geval` of pytest and the items of `*.geval.yaml`; loaded by the first test that uses them."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pytest
@@ -23,11 +23,10 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
 from geval_cli.library.evaluation import evaluate_case
 from geval_cli.library.metric import GEval
-from geval_cli.library.records import Result, TestCase
+from geval_cli.library.records import JudgingOptions, Result, TestCase
 from geval_cli.library.run import make_request, run_blocking
-from geval_cli.library.session import JudgingOptions, Session
+from geval_cli.library.session import Session
 from geval_cli.numbers import fixed, format_cost, format_score_beside
-from geval_cli.pytest_plugin import broken_key, item_key, results_key
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     AssertionResult,
@@ -61,6 +60,21 @@ _POLL_S = 0.05
 
 _budget_key: pytest.StashKey[Budget] = pytest.StashKey()
 _SIGNS = signs_of(make_console(io.StringIO(), environ={}))
+
+
+class Notes(Protocol):
+    """Takes down what is judged in the test that runs, which is `item`."""
+
+    @property
+    def item(self) -> pytest.Item | None: ...
+
+    def add(self, result: str) -> None:
+        """Take down a result, as JSON."""
+        ...
+
+    def add_error(self, error: BaseException) -> None:
+        """Take down why an output could not be judged."""
+        ...
 
 
 class FellShortError(AssertionError):
@@ -125,8 +139,8 @@ class GevalFixture:
     score: a `GevalError` is raised.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, notes: "Notes") -> None:
+        self._notes = notes
         self._options = options = SessionOptions.of(config)
         self._session = Session(
             JudgingOptions(
@@ -231,7 +245,7 @@ class GevalFixture:
         Raises:
             UsageError: it says something else than it may.
         """
-        item = self._config.stash.get(item_key, None)
+        item = self._notes.item
         marker = None if item is None else item.get_closest_marker(_MARKER)
         if marker is None:
             return {}
@@ -250,16 +264,15 @@ class GevalFixture:
     @contextlib.contextmanager
     def _recorded(self, output: Any, given: Mapping[str, Any]) -> Iterator["_Record"]:
         """Note what comes out of a block, to be stored; an error of judging is marked as such for the report."""
-        record, item = _Record(), self._config.stash.get(item_key, None)
+        record, item = _Record(), self._notes.item
+        name = "" if item is None else item.nodeid
         try:
             yield record
         except GevalError as error:
-            if item is not None:
-                item.stash[broken_key] = error
-                _note(item, _case_of(item.nodeid, output, given, None, error))
+            self._notes.add_error(error)
+            self._notes.add(_written(_case_of(name, output, given, None, error)))
             raise
-        if item is not None:
-            _note(item, _case_of(item.nodeid, output, given, record.found, None))
+        self._notes.add(_written(_case_of(name, output, given, record.found, None)))
 
 
 class _Turns:
@@ -296,7 +309,7 @@ def _without_limits(asked: Any) -> str:
 
 
 class _Record:
-    """What was found in a block."""
+    """The result that a block found."""
 
     found: AssertionResult
 
@@ -323,9 +336,8 @@ def _as_assertion(result: Result, metric: GEval) -> AssertionResult:
     )
 
 
-def _note(item: pytest.Item, result: CaseResult) -> None:
-    text = json.dumps(to_json(result), default=str)
-    item.stash.setdefault(results_key, []).append(text)
+def _written(result: CaseResult) -> str:
+    return json.dumps(to_json(result), default=str)
 
 
 def _case_of(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.library.session import JudgingOptions
+from geval_cli.library.records import JudgingOptions
 from geval_cli.runs.judging import Judges, judging
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.state import CacheChoice, open_answers

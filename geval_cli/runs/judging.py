@@ -121,12 +121,12 @@ class Judges:
 
     @property
     def memory(self) -> JudgeMemory:
-        """What they remember: the steps of each criterion."""
+        """The steps of each criterion, asked for once."""
         return self._memory
 
     @property
     def secrets(self) -> Secrets:
-        """What nobody may see of what they say."""
+        """Keys that are taken out of their words."""
         return self._pool.secrets
 
     @property

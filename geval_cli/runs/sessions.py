@@ -1,4 +1,4 @@
-"""What a session of tests needs of runs: a config's tests by name, and a run whose results come one by one."""
+"""List a config's tests without running anything, and store a run whose results come one by one: for pytest."""
 
 import secrets
 import time

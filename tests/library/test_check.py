@@ -88,7 +88,11 @@ def test_every_type_refuses_an_unknown_key_as_a_config_does(kind: str) -> None:
         ("contains", {}, "write `type: contains`"),
         (None, {}, "an assertion must be a mapping, found nothing"),
         (len, {}, "a function cannot stand here"),
-        ({"type": "select-best", "value": "best"}, {}, "select-best compares outputs, and test 1 has only one"),
+        (
+            {"type": "select-best", "value": "best"},
+            {},
+            "select-best compares outputs, and test 1 has only one",
+        ),
         ({"type": "max-score"}, {}, "max-score"),
         ({"type": "equals", "value": "{{ city }}"}, {}, "city"),
         ({"type": "contains", "value": "x"}, {"inputs": "q"}, "`check` takes no `inputs`"),
