@@ -50,7 +50,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "SuiteFile
     """Collect a suite where it is named on the command line, or where the ini setting asks for all."""
     if not file_path.name.endswith(ENDINGS):
         return None
-    if not parent.session.isinitpath(file_path) and not parent.config.getini("geval_files"):
+    if not (_is_named(file_path, parent) or parent.config.getini("geval_files")):
         return None
     from geval_cli.library.testing import SuiteFile
 
@@ -65,6 +65,13 @@ def geval(request: pytest.FixtureRequest) -> "Iterator[GevalFixture]":
     fixture = GevalFixture(request.config, _Notes(request.config))
     yield fixture
     fixture.close()
+
+
+def _is_named(path: Path, parent: pytest.Collector) -> bool:
+    """Return whether a file is named on the command line, also beside a folder that holds it."""
+    config = parent.config
+    named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
+    return parent.session.isinitpath(path) or str(path) in map(os.path.abspath, named)
 
 
 class _Notes:

@@ -23,8 +23,8 @@ class Session:
     callers' loops come and go. The thread starts with the first work and ends when the session is forgotten.
     """
 
-    def __init__(self, options: JudgingOptions = JudgingOptions()) -> None:
-        self._options = options
+    def __init__(self, options: JudgingOptions | None = None) -> None:
+        self._options = options or JudgingOptions()
         self._lock = threading.Lock()
         self._worker: Worker | None = None
 

@@ -249,9 +249,7 @@ def _name_of(function: Any) -> str:
 def _code_of(function: Any) -> bytes:
     """Return the code of a function, by which a changed one is known; its name where there is none to see."""
     called = getattr(function, "func", function)  # of a functools.partial
-    code = getattr(called, "__code__", None) or getattr(
-        getattr(type(called), "__call__", None), "__code__", None
-    )
+    code = getattr(called, "__code__", None) or getattr(vars(type(called)).get("__call__"), "__code__", None)
     return _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
 
 

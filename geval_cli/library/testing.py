@@ -46,7 +46,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.sessions import ListedTest, SessionRun, list_tests
 from geval_cli.source.problems import render_problems
 from geval_cli.store.home import current_folder, home_folder
-from geval_cli.store.run_locks import LOCKS_FOLDER, RunLocks
+from geval_cli.store.run_locks import SharedRuns
 from geval_cli.store.state import open_runs
 
 _MARKER = "geval"
@@ -150,7 +150,7 @@ class GevalFixture:
                 budget=_budget_of(config),
             )
         )
-        self._turns = _Turns(config, options.folder)
+        self._turns = _Turns(config)
 
     def close(self) -> None:
         """End connections and threads."""
@@ -281,23 +281,20 @@ class _Turns:
     The others wait and find them in the cache. Without xdist nobody waits.
     """
 
-    def __init__(self, config: pytest.Config, home: Path) -> None:
-        self._session: str | None = getattr(config, "workerinput", {}).get("geval_session")
-        self._locks = RunLocks(home)
+    def __init__(self, config: pytest.Config) -> None:
+        self._shared = _shared_runs(config)
         self._taken: set[str] = set()
 
     def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
         """Return the turn of this process, for the time of a block; waits until it comes."""
-        if self._session is None:
-            return contextlib.nullcontext()
-        name = f"{self._session}-{_digest(_without_limits(asked))}"
-        if name in self._taken:
+        shared, name = self._shared, _digest(_without_limits(asked))
+        if shared is None or name in self._taken:
             return contextlib.nullcontext()
         self._taken.add(name)
-        while not self._locks.acquire(name):
+        while not shared.acquire(name):
             time.sleep(_POLL_S)
         stack = contextlib.ExitStack()
-        stack.callback(self._locks.release, name)
+        stack.callback(shared.release, name)
         return stack
 
 
@@ -487,32 +484,22 @@ class SuiteFile(pytest.File):
 
     def _run(self) -> "_Ran":
         """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
-        session = getattr(self.config, "workerinput", {}).get("geval_session")
-        if session is None:
+        shared, name = _shared_runs(self.config), _digest(self.nodeid)
+        if shared is None:
             return self._run_here()
-        home = SessionOptions.of(self.config).folder
-        name = f"{session}-{_digest(self.nodeid)}"
-        note, locks = home / LOCKS_FOLDER / f"{name}.run", RunLocks(home)
         while True:
-            if note.is_file():
-                return _read_run(home, note.read_text(encoding="utf-8"))
-            if locks.acquire(name):
+            known = shared.find(name)
+            if known is not None:
+                return _read_run(SessionOptions.of(self.config).folder, known)
+            if shared.acquire(name):
                 try:
-                    return (
-                        _read_run(home, note.read_text(encoding="utf-8"))
-                        if note.is_file()
-                        else self._noted(note)
-                    )
+                    if shared.find(name) is None:
+                        ran = self._run_here()
+                        shared.note(name, ran.run_id)
+                        return ran
                 finally:
-                    locks.release(name)
+                    shared.release(name)
             time.sleep(_POLL_S)
-
-    def _noted(self, note: Path) -> "_Ran":
-        ran = self._run_here()
-        unfinished = note.with_suffix(".new")
-        unfinished.write_text(ran.run_id, encoding="utf-8")
-        unfinished.replace(note)  # whoever waits sees all of it or nothing
-        return ran
 
     def _run_here(self) -> "_Ran":
         items = [
@@ -637,8 +624,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def forget_session(config: pytest.Config, name: str) -> None:
+def _shared_runs(config: pytest.Config) -> SharedRuns | None:
+    """Return what the processes of xdist share; None in a session of one process."""
+    session = getattr(config, "workerinput", {}).get("geval_session")
+    return None if session is None else SharedRuns(SessionOptions.of(config).folder, session)
+
+
+def forget_session(config: pytest.Config, session: str) -> None:
     """Remove the notes by which the processes of a session found each other's runs."""
-    for note in (SessionOptions.of(config).folder / LOCKS_FOLDER).glob(f"{name}-*"):
-        with contextlib.suppress(OSError):
-            note.unlink()
+    SharedRuns(SessionOptions.of(config).folder, session).forget()

@@ -25,6 +25,7 @@ async def check_output(judges: Judges, prepared: PreparedRun) -> AssertionResult
         judges.memory,
         prepared.defaults,
         scripts=judges.scripts,
+        access=suite.access,
     )
     found = safe_assertion(await judge_given(spec, test, tools), judges.secrets)
     return replace(found, location=None)  # it stands in no file

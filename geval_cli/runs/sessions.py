@@ -14,7 +14,7 @@ from geval_cli.errors import ConfigError, Location, Severity, StoreError
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, Column, JsonValue, RunRecord, RunStatus, RunSummary
 from geval_cli.runs.record import ended_run
-from geval_cli.source.access import TRUSTED
+from geval_cli.runs.requests import RunRequest
 from geval_cli.source.problems import sort_problems
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.runs import RunOrigin, RunStore
@@ -44,7 +44,7 @@ def list_tests(config: Path, environ: Mapping[str, str]) -> tuple[ListedTest, ..
     def refuse(path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None) -> JsonValue:
         raise _CodeNeededError
 
-    rules = ReadingRules(needs_keys=False, scripts=refuse, access=TRUSTED)
+    rules = ReadingRules(needs_keys=False, scripts=refuse, access=RunRequest(config, environ).access)
     found: list[ListedTest] = []
     try:
         opened = open_suite(config, env=environ, reading_rules=rules)

@@ -200,6 +200,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
             ("--geval-offline", "-k", "right or polite", "test_answers.py", "suite.geval.yaml"),
             {"right", "test_polite"},
         ),
+        (("-k", "right or polite", ".", "suite.geval.yaml"), {"right", "test_polite"}),
         (("-o", "geval_files=true", "-k", "right", "."), {"right"}),
     ],
 )
