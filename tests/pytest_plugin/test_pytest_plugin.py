@@ -243,7 +243,30 @@ def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sen
     assert "did you mean `criteria`?" in bad.stdout
     amount = session.run("--geval-max-cost", "nan", "suite.geval.yaml")
     assert "--geval-max-cost takes US dollars from 0, not nan" in amount.stdout + amount.stderr
+    priceless = session.run(
+        "--geval-max-cost", "1", "-k", "right or polite", "test_answers.py", "suite.geval.yaml"
+    )
+    assert set(outcomes(priceless.stdout).values()) == {"ERROR"}
+    assert priceless.stdout.count("the price of openai:gpt-4.1 is unknown, so --max-cost cannot be kept") >= 2
     assert server.requests == []
+
+
+def test_the_example_on_the_page_works(project: Path, server: LoopbackServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    more = """\
+def bot(question): return "With pleasure: within 14 days."
+pytestmark = pytest.mark.anyio
+@pytest.fixture
+def anyio_backend(): return "asyncio"
+"""
+    (project / "test_page.py").write_text(example + more, encoding="utf-8")
+    printed = Session(project, server).run("-p", "anyio.pytest_plugin", "test_page.py").stdout
+    assert outcomes(printed) == {"test_page.py::test_refund": "PASSED", "test_page.py::test_tone": "PASSED"}
+    assert (
+        len([item for item in server.requests if item.json["model"] == "gpt-4.1" and item.json.get("n") == 5])
+        == 1
+    )
 
 
 def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, server: LoopbackServer) -> None:
