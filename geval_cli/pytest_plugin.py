@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from geval_cli.library.testing import GevalFixture, SuiteFile
+    from geval_cli.library.suite_items import SuiteFile
+    from geval_cli.library.testing import GevalFixture
     from geval_cli.runs.sessions import SessionRun
 
 ENDINGS = (".geval.yaml", ".geval.yml")
@@ -52,7 +53,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "SuiteFile
         return None
     if not (_is_named(file_path, parent) or parent.config.getini("geval_files")):
         return None
-    from geval_cli.library.testing import SuiteFile
+    from geval_cli.library.suite_items import SuiteFile
 
     return SuiteFile.from_parent(parent, path=file_path)
 

@@ -121,10 +121,12 @@ def prepare_check(
     import os
 
     from geval_cli.errors import ConfigError, Severity, UsageError
+    from geval_cli.library.run_options import check_is_own
     from geval_cli.library.suite import Suite, build_suite
     from geval_cli.runs.preparation import prepare
     from geval_cli.runs.requests import RunRequest
 
+    check_is_own(os.environ)
     unknown = sorted(given.keys() - CheckKeywords.__annotations__.keys())
     if unknown:
         hint = f"there are {', '.join(CheckKeywords.__annotations__)}"

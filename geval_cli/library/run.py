@@ -329,10 +329,11 @@ def make_request(
         ConfigError: a result file cannot be written.
     """
     from geval_cli.errors import ConfigError, UsageError
-    from geval_cli.library.run_options import check_options, run_cache
+    from geval_cli.library.run_options import check_is_own, check_options, run_cache
     from geval_cli.report.output import check_output_path
     from geval_cli.runs.requests import RunRequest
 
+    check_is_own(os.environ)
     check_options(options)
     values: dict[str, Any] = {}
     for name, value in options.items():

@@ -10,7 +10,7 @@ import regex
 from geval_cli.errors import Problem, UsageError
 from geval_cli.library.run import RunKeywords
 from geval_cli.runs.options import RunOptions, declared_options
-from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Scoring
 from geval_cli.store.cache import DEFAULT_TTL_S
@@ -46,6 +46,17 @@ def check_options(options: Mapping[str, Any]) -> None:
     problems = [*_unknown(options), *_wrong(options), *_contradictions(options)]
     if problems:
         raise UsageError.of("these options make no sense", problems)
+
+
+def check_is_own(environ: Mapping[str, str]) -> None:
+    """Check that suites are the program's own.
+
+    Raises:
+        UsageError: GEVAL_UNTRUSTED says that every config is a stranger's, and nothing confines this process.
+    """
+    if is_untrusted(environ):
+        hint = "`geval run --untrusted` runs a stranger's config; unset the variable for your own"
+        raise UsageError(f"{UNTRUSTED_VARIABLE} is set, and a Python program cannot be confined", hint=hint)
 
 
 def run_cache(request: RunRequest) -> CacheChoice:

@@ -1,15 +1,14 @@
-"""The fixture `geval` of pytest and the items of `*.geval.yaml`; loaded by the first test that uses them."""
+"""The fixture `geval` of pytest, and what a session of it shares; loaded by the first test that uses it."""
 
 import asyncio
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,15 +17,15 @@ import msgspec
 import pytest
 
 from geval_cli.engine.case import error_info
-from geval_cli.errors import ConfigError, GevalError, UsageError
+from geval_cli.errors import GevalError, UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
 from geval_cli.library.evaluation import evaluate_case
 from geval_cli.library.metric import GEval
 from geval_cli.library.records import JudgingOptions, Result, TestCase
-from geval_cli.library.run import make_request, run_blocking
 from geval_cli.library.session import Session
-from geval_cli.numbers import fixed, format_cost, format_score_beside
+from geval_cli.library.verdict_report import FellShortError, assertion_lines, output_lines
+from geval_cli.numbers import format_cost
 from geval_cli.record_reading import case_result_from_json
 from geval_cli.records import (
     AssertionResult,
@@ -38,28 +37,19 @@ from geval_cli.records import (
     Usage,
     to_json,
 )
-from geval_cli.report.assertion_view import AssertionView
-from geval_cli.report.console import make_console
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict import signs_of
+from geval_cli.report.sanitize import sanitize
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.sessions import ListedTest, SessionRun, list_tests
-from geval_cli.source.problems import render_problems
+from geval_cli.runs.sessions import SessionRun
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.run_locks import SharedRuns
-from geval_cli.store.state import open_runs
 
 _MARKER = "geval"
 _MARKER_KEYS = frozenset({"grader", "samples"})
 _LIMITS = frozenset({"threshold", "metric", "weight"})
-_NAME_WIDTH = 80
-_LABEL_WIDTH = 10
-_REASON_LINES, _REASON_CHARACTERS = 20, 4_000
-_OUTPUT_LINES, _OUTPUT_CHARACTERS = 6, 1_200
-_POLL_S = 0.05
+POLL_S = 0.05
+"""How long a process waits before it looks again whether another one is done."""
 
 _budget_key: pytest.StashKey[Budget] = pytest.StashKey()
-_SIGNS = signs_of(make_console(io.StringIO(), environ={}))
 
 
 class Notes(Protocol):
@@ -75,14 +65,6 @@ class Notes(Protocol):
     def add_error(self, error: BaseException) -> None:
         """Take down why an output could not be judged."""
         ...
-
-
-class FellShortError(AssertionError):
-    """An output was judged and does not pass. Its text is the report that pytest shows."""
-
-
-class NotJudgedError(GevalError):
-    """A test of a suite has no verdict; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +107,7 @@ class SessionOptions:
         return home_folder(self.home, env=os.environ, cwd=current_folder())
 
 
-def _budget_of(config: pytest.Config) -> Budget:
+def budget_of(config: pytest.Config) -> Budget:
     """Return the budget that everything in this process shares."""
     if _budget_key not in config.stash:
         config.stash[_budget_key] = Budget(SessionOptions.of(config).max_cost_usd)
@@ -147,7 +129,7 @@ class GevalFixture:
                 uses_cache=True,
                 home=options.home,
                 is_offline=options.is_offline,
-                budget=_budget_of(config),
+                budget=budget_of(config),
             )
         )
         self._turns = _Turns(config)
@@ -282,17 +264,17 @@ class _Turns:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        self._shared = _shared_runs(config)
+        self._shared = shared_runs(config)
         self._taken: set[str] = set()
 
     def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
         """Return the turn of this process, for the time of a block; waits until it comes."""
-        shared, name = self._shared, _digest(_without_limits(asked))
+        shared, name = self._shared, digest(_without_limits(asked))
         if shared is None or name in self._taken:
             return contextlib.nullcontext()
         self._taken.add(name)
         while not shared.acquire(name):
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         stack = contextlib.ExitStack()
         stack.callback(shared.release, name)
         return stack
@@ -314,7 +296,7 @@ class _Record:
 def _passed(found: AssertionResult, output: Any) -> CheckResult:
     __tracebackhide__ = True
     if found.status is Status.FAILED:
-        raise FellShortError("\n".join([*assertion_lines(found), *_output_lines(output)]))
+        raise FellShortError("\n".join([*assertion_lines(found), *output_lines(output)]))
     return to_check_result(found)
 
 
@@ -381,250 +363,12 @@ def session_line(run: SessionRun) -> str:
     return f"geval: {counts} ({where})"
 
 
-def assertion_lines(found: AssertionResult) -> list[str]:
-    """Return a verdict that fell short as lines, what was asked against what came: `- at least 0.70`, `+ 0.42`."""
-    view = AssertionView(found, _SIGNS)
-    name = f"{sanitize(found.type)} {sanitize(found.metric)}" if found.metric else sanitize(found.type)
-    where = f"  {sanitize(found.location)}" if found.location else ""
-    lines = [f"{name} fell short{where}"]
-    is_compared = (
-        found.threshold is not None and found.score is not None and not found.type.startswith("not-")
-    )
-    if is_compared and found.score is not None and found.threshold is not None:
-        short = fixed(found.threshold - found.score, 2)
-        lines += [f"- at least {format_score_beside(found.threshold, found.score)}"]
-        lines += [f"+ {format_score_beside(found.score, found.threshold)}  ({short} short)"]
-    elif found.score is not None and view.score_text():
-        lines.append(f"+ {view.score_text()}")
-    for verdict in view.verdicts():
-        if verdict.title():
-            lines += _labelled("criteria", [verdict.title()])
-        for label, text in verdict.facts():
-            lines += _labelled(label, [text])
-    clip = clipped_lines(found.reason or "", line_count=_REASON_LINES, character_count=_REASON_CHARACTERS)
-    lines += _labelled("reason", clip)
-    for member in found.assertions:
-        if member.status in (Status.FAILED, Status.ERROR):
-            inner = assertion_lines(member) if member.status is Status.FAILED else _error_lines(member)
-            lines += [f"  {line}" for line in inner]
-    return lines
-
-
-def _error_lines(found: AssertionResult) -> list[str]:
-    name = sanitize(found.metric or found.type)
-    if found.error is None:
-        return [f"{name} could not be judged"]
-    hint = f" ({one_line(found.error.hint, 300)})" if found.error.hint else ""
-    return [f"{name} could not be judged: {one_line(found.error.message, 1000)}{hint}"]
-
-
-def _output_lines(output: Any) -> list[str]:
-    text = value_text(output)
-    return _labelled(
-        "output", clipped_lines(text, line_count=_OUTPUT_LINES, character_count=_OUTPUT_CHARACTERS)
-    )
-
-
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    heads = [label, *[""] * (len(lines) - 1)]
-    return (
-        [f"  {head:<{_LABEL_WIDTH}}{line}" for head, line in zip(heads, lines, strict=True)] if lines else []
-    )
-
-
-class SuiteFile(pytest.File):
-    """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
-
-    _results: "dict[int, list[CaseResult]] | None" = None
-    _failure: GevalError | None = None
-    _missing = "the run ended before this test"
-
-    def collect(self) -> Iterable["SuiteItem"]:
-        """Yield an item for each test; one for all where only code of the config knows them."""
-        try:
-            tests = list_tests(self.path, os.environ)
-        except ConfigError as error:
-            raise self.CollectError(render_problems(error.problems)) from error
-        if tests is None:
-            yield SuiteItem.from_parent(self, name="all tests", test=None)
-            return
-        for name, test in zip(_names(tests), tests, strict=True):
-            yield SuiteItem.from_parent(self, name=name, test=test)
-
-    def results_of(self, index: int | None) -> "list[CaseResult]":
-        """Return the results of a test, or of all; the first to ask has all selected tests run.
-
-        Raises:
-            GevalError: the suite could not be run, or the test has no result.
-        """
-        if self._results is None and self._failure is None:
-            try:
-                self._results = self._by_test(self._run())
-            except ConfigError as error:
-                self._failure = NotJudgedError(render_problems(error.problems))
-            except GevalError as error:
-                self._failure = error
-        if self._failure is not None:
-            raise self._failure
-        results = self._results or {}
-        found = (
-            [item for items in results.values() for item in items] if index is None else results.get(index)
-        )
-        if not found:
-            raise NotJudgedError(self._missing)
-        return found
-
-    def _by_test(self, ran: "_Ran") -> "dict[int, list[CaseResult]]":
-        found: dict[int, list[CaseResult]] = {}
-        for result in ran.results:
-            found.setdefault(result.test_index, []).append(result)
-        if ran.warnings:
-            self._missing = "; ".join(map(sanitize, ran.warnings))
-        return found
-
-    def _run(self) -> "_Ran":
-        """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
-        shared, name = _shared_runs(self.config), _digest(self.nodeid)
-        if shared is None:
-            return self._run_here()
-        while True:
-            known = shared.find(name)
-            if known is not None:
-                return _read_run(SessionOptions.of(self.config).folder, known)
-            if shared.acquire(name):
-                try:
-                    if shared.find(name) is None:
-                        ran = self._run_here()
-                        shared.note(name, ran.run_id)
-                        return ran
-                finally:
-                    shared.release(name)
-            time.sleep(_POLL_S)
-
-    def _run_here(self) -> "_Ran":
-        items = [
-            item for item in self.session.items if isinstance(item, SuiteItem) and item.path == self.path
-        ]
-        indexes = [item.test.index for item in items if item.test is not None]
-        options = SessionOptions.of(self.config)
-        given = {"grader": options.grader, "offline": options.is_offline, "home": options.home}
-        request, cache = make_request(
-            self.path,
-            {**given, "max_cost": options.max_cost_usd, "progress": False},
-            only=frozenset(indexes) if indexes else None,
-            budget=_budget_of(self.config),
-        )
-        result = run_blocking(request, cache, progress=False)
-        return _Ran(result.run.id, result.results, result.run.warnings)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """A run of a suite's selected tests."""
-
-    run_id: str
-    results: Sequence[CaseResult]
-    warnings: Sequence[str]
-
-
-def _read_run(home: Path, run_id: str) -> _Ran:
-    with open_runs(home, os.environ) as runs:
-        run = runs.find(run_id).run
-        return _Ran(run_id, tuple(runs.results(run_id)), run.warnings)
-
-
-class SuiteItem(pytest.Item):
-    """One test of a config, with all of its cases: prompts, providers and repeats."""
-
-    def __init__(self, *, test: ListedTest | None, **given: Any) -> None:
-        super().__init__(**given)
-        self.test = test
-        self._results: list[CaseResult] = []
-
-    def setup(self) -> None:
-        """Have the suite run, if nobody did; raise if one of the cases has no verdict.
-
-        Raises:
-            NotJudgedError: a model or a judge broke.
-        """
-        parent = self.parent
-        assert isinstance(parent, SuiteFile)
-        self._results = parent.results_of(None if self.test is None else self.test.index)
-        broken = [result for result in self._results if result.status is Status.ERROR]
-        if broken:
-            raise NotJudgedError("\n\n".join("\n".join(_broken_lines(result)) for result in broken))
-
-    def runtest(self) -> None:
-        """Raise what fell short.
-
-        Raises:
-            FellShortError: a case of the test does not pass.
-        """
-        failed = [result for result in self._results if result.status is Status.FAILED]
-        if failed:
-            raise FellShortError("\n\n".join("\n".join(_failed_lines(result)) for result in failed))
-        if all(result.status is Status.NOT_EVALUATED for result in self._results):
-            pytest.skip("nothing of it is evaluated")
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return the report of a verdict without a traceback, which would lead into geval."""
-        error = excinfo.value
-        if isinstance(error, FellShortError):
-            return str(error)
-        if isinstance(error, GevalError):
-            return f"{error.message}\n  = {error.hint}" if error.hint else error.message
-        return super().repr_failure(excinfo, style)
-
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where the test stands."""
-        location = None if self.test is None else self.test.location
-        return self.path, None if location is None else max(location.line - 1, 0), self.name
-
-
-def _column_of(result: CaseResult) -> str:
-    parts = [item for item in (result.provider.label, result.prompt.label) if item and item != "none"]
-    return one_line(" · ".join(parts), 120)
-
-
-def _failed_lines(result: CaseResult) -> list[str]:
-    lines = [
-        line for item in result.assertions if item.status is Status.FAILED for line in assertion_lines(item)
-    ]
-    if not lines:
-        lines = [f"the score of all assertions, {result.score}, fell short"]
-    for item in result.assertions:
-        if item.status is Status.ERROR:
-            lines += _error_lines(item)
-    column = _column_of(result)
-    return [*lines, *(_labelled("answer by", [column]) if column else []), *_output_lines(result.output)]
-
-
-def _broken_lines(result: CaseResult) -> list[str]:
-    column = _column_of(result)
-    lines = [column] if column else []
-    if result.error is not None:
-        hint = f" ({one_line(result.error.hint, 300)})" if result.error.hint else ""
-        lines.append(f"{one_line(result.error.message, 1000)}{hint}")
-    for item in result.assertions:
-        if item.status is Status.ERROR:
-            lines += _error_lines(item)
-    return lines
-
-
-def _names(tests: Sequence[ListedTest]) -> Iterator[str]:
-    """Yield a name for each test that no other test of the file has: its description, or its number."""
-    taken: dict[str, int] = {}
-    for test in tests:
-        name = one_line(test.description or f"test {test.index + 1}", _NAME_WIDTH).replace("::", ":")
-        taken[name] = taken.get(name, 0) + 1
-        yield name if taken[name] == 1 else f"{name} #{taken[name]}"
-
-
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return a name for a file that stands for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _shared_runs(config: pytest.Config) -> SharedRuns | None:
+def shared_runs(config: pytest.Config) -> SharedRuns | None:
     """Return what the processes of xdist share; None in a session of one process."""
     session = getattr(config, "workerinput", {}).get("geval_session")
     return None if session is None else SharedRuns(SessionOptions.of(config).folder, session)

@@ -214,6 +214,27 @@ def test_what_makes_no_sense_is_a_usage_error(make: Callable[[], Any], expected:
     assert expected in str(caught.value)
 
 
+def test_a_strangers_suite_is_not_run_in_a_program_that_nothing_confines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
+    for ask in (
+        lambda: run(Suite(tests=[{"output": "14"}])),
+        lambda: run("suite.yaml"),
+        lambda: geval_cli.check("14", CONTAINS),
+    ):
+        with pytest.raises(UsageError, match="GEVAL_UNTRUSTED is set"):
+            ask()
+
+
+def test_progress_is_shown_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    suite = Suite(tests=[{"output": "14"}], assertions=[CONTAINS])
+    run(suite)
+    assert capfd.readouterr().err == ""
+    run(suite, progress=True)
+    assert "1 passed" in capfd.readouterr().err
+
+
 def deep(levels: int) -> Any:
     return {"vars": deep(levels - 1)} if levels else {}
 
