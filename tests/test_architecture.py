@@ -38,6 +38,7 @@ ROOMS = (
     {"engine"},  # a run in memory
     {"report"},  # tables and files
     {"runs"},  # use cases, and where the parts are put together
+    {"trust"},  # judges held against people
     {"library", "web"},  # fronts, which do not know each other
     {"cli", "pytest_plugin"},  # the front that may start the others; what pytest loads in every session
 )

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import GroupedCommand, ServeOptions, declared
+from geval_cli.cli.options import (
+    AgreeOptions,
+    CompareOptions,
+    GroupedCommand,
+    ServeOptions,
+    ShowOptions,
+    declared,
+)
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
-from geval_cli.runs.options import RunOptions, values_of
+from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +102,57 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     from geval_cli.cli.watch import watch as watch_files
 
     _exit(watch_files(run_all, named, own=lambda: written))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(RunOptions, *JUDGE_OPTIONS)
+def judge(
+    given: RunOptions,
+    source: options.JudgedRun,
+    config: options.JudgingConfig = None,
+    only: options.OnlyMetrics = None,
+    threshold: options.Thresholds = None,
+) -> None:
+    """Judge the outputs of a run again: by another judge, other criteria or thresholds. No model under test is asked.
+
+    What is judged as before is taken over from that run and costs nothing.
+    """
+    from geval_cli.cli.arguments import cache_choice, check_options
+    from geval_cli.cli.judge import judge_again, parse_threshold
+    from geval_cli.runs.judged import JudgedMetrics
+
+    check_options(given)
+    changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))
+    # Without a config, that of the run is judged by, and the current folder may be a stranger's, too.
+    wall, home = _against_strangers([config or Path("gevalconfig.yaml")], given)
+    given = replace(given, home=home, untrusted=wall is not None)
+    _exit(
+        judge_again(
+            source,
+            config,
+            given,
+            changes=changes,
+            cache=cache_choice(given),
+            wall=wall,
+        )
+    )
+
+
+@app.command()
+@declared(RunOptions, *LOCK_OPTIONS)
+def lock(given: RunOptions, configs: options.Configs = None, update: options.UpdateLock = False) -> None:
+    """Write geval.lock: the evaluation steps of every criterion, so that all runs judge by the same ones."""
+    from geval_cli.cli.arguments import cache_choice, config_groups, named_or_found
+    from geval_cli.cli.lock import lock_configs
+
+    named = named_or_found(configs)
+    wall, home = _against_strangers(named, given)
+    given = replace(given, home=home, untrusted=wall is not None)
+    requests = [
+        replace(request, asks_judges_only=True)
+        for request in _requests(config_groups(named, merge=False), given)
+    ]
+    _exit(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
 
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
@@ -189,7 +247,38 @@ def export_suite(given: RunOptions, config: options.Config, output: options.Suit
     write_suite(config, output, env_file=given.env_file)
 
 
-@app.command("import")
+@export.command("run")
+@declared(RunOptions, "home")
+def export_run(given: RunOptions, run: options.RunName, output: options.RunFiles) -> None:
+    """Write a stored run to files, to be imported elsewhere."""
+    from geval_cli.cli.runs import export_run as write_run
+
+    write_run(given.home, run, outputs=tuple(output))
+
+
+import_commands = typer.Typer(
+    help="Read a suite (`geval import FILE`) or a run that was written to a file.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(import_commands, name="import")
+
+
+@import_commands.callback()
+def import_what() -> None:
+    """Read a suite (`geval import FILE`) or a run that was written to a file."""
+
+
+@import_commands.command("run")
+@declared(RunOptions, "home")
+def import_run(given: RunOptions, results: options.ResultsFile) -> None:
+    """Store results of geval (.json, .jsonl) or of promptfoo (version 3) as a run, to show, view or judge it."""
+    from geval_cli.cli.runs import import_run as store_run
+
+    store_run(given.home, results)
+
+
+@import_commands.command("suite")
 @declared(RunOptions, "env_file")
 def import_suite(
     given: RunOptions,
@@ -205,25 +294,78 @@ def import_suite(
 
 @app.command("list")
 @declared(RunOptions, "home")
-def list_runs(given: RunOptions, limit: options.Limit = 20) -> None:
-    """List stored runs, newest first."""
+def list_runs(
+    given: RunOptions,
+    config: options.ConfigOfRuns = None,
+    tags: options.WithTags = None,
+    limit: options.Limit = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """List stored runs, newest first, of all configs or of one."""
+    from geval_cli.cli.arguments import config_groups, parse_tags
     from geval_cli.cli.runs import print_runs
 
-    print_runs(given.home, limit=limit)
+    if config is not None:
+        config = config_groups([config], merge=False)[0][0]  # a folder stands for the config in it
+    print_runs(given.home, config=config, tags=parse_tags(tags or ()), limit=limit, as_json=as_json)
+
+
+@app.command()
+@declared(ShowOptions)
+def show(given: ShowOptions, run: options.RunName = "latest") -> None:
+    """Show a run again: in short, its failures, one case, or everything."""
+    from geval_cli.cli.arguments import parse_case, parse_grouping
+    from geval_cli.cli.runs import ShowChoice, show_run
+    from geval_cli.records import Status
+
+    wanted = ((Status.FAILED, given.failed), (Status.ERROR, given.errors))
+    choice = ShowChoice(
+        case=parse_case(given.case),
+        wanted=frozenset(status for status, is_wanted in wanted if is_wanted),
+        is_whole=given.everything,
+        is_verbose=given.is_verbose,
+        by=parse_grouping(given.by),
+    )
+    show_run(given.home, run, choice, outputs=given.outputs, as_json=given.as_json)
 
 
 @app.command()
 @declared(RunOptions, "home")
-def show(
+def rm(
     given: RunOptions,
-    run: options.RunName = "latest",
-    output: options.ReportFiles = None,
-    verbose: options.ShowPassed = False,
+    runs: options.RunNames = None,
+    older_than: options.RemovedAge = None,
+    keep: options.Keep = None,
+    yes: options.Yes = False,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Show a stored run again."""
-    from geval_cli.cli.runs import show_run
+    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+    from geval_cli.cli.arguments import parse_age
+    from geval_cli.cli.remove import remove_runs
 
-    show_run(given.home, run, outputs=tuple(output or ()), verbose=verbose)
+    age_s = None if older_than is None else parse_age("--older-than", older_than)
+    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(AgreeOptions)
+def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+    """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval agree")
+    from geval_cli.cli.agree import run_agree
+
+    _exit(run_agree(labels, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(CompareOptions)
+def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
+    """Compare two runs: what became better or worse, and whether chance explains it."""
+    from geval_cli.cli.compare import compare_runs
+
+    compare_runs(earlier, later, given)
 
 
 cache_commands = typer.Typer(

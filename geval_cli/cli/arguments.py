@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import Budget
@@ -11,15 +11,20 @@ from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import Option, RunOptions
 from geval_cli.source.access import TRUSTED
-from geval_cli.specs.base import Scoring
+from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
 from geval_cli.suite.promptfoo.paths import find_files, is_wildcard
 
+if TYPE_CHECKING:
+    from geval_cli.report.failures import GroupBy
+
+_CASE = compile_later(r"#?(\d{1,9})(?:\.(\d{1,9}))?")
 _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
+_MOST_DIGITS = 9
 _CONFIG_NAMES = (
     "gevalconfig.yaml",
     "gevalconfig.yml",
@@ -54,6 +59,45 @@ def _parse_pair(option: Option, text: str) -> tuple[str, str]:
         hint = f"for example {option.name} {option.example}"
         raise UsageError(f"{option.name} takes NAME=VALUE, not `{text}`", hint=hint)
     return name, value
+
+
+def parse_tags(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and values of tags.
+
+    Raises:
+        UsageError: one is not NAME=VALUE.
+    """
+    option = Option("--tag", syntax="NAME=VALUE", example="model=candidate")
+    return [_parse_pair(option, text) for text in texts]
+
+
+def parse_case(text: str | None) -> str | None:
+    """Return the number of a case as tables show it, `#3` or `#3.2`.
+
+    Raises:
+        UsageError: the text is no number of a case.
+    """
+    if text is None:
+        return None
+    found = _CASE.fullmatch(text.strip())
+    if found is None:
+        hint = "the number in the table: 3, or 3.2 for the second repeat of test 3"
+        raise UsageError(f"--case takes the number of a case, not `{text}`", hint=hint)
+    repeat = f".{int(found[2])}" if found[2] and int(found[2]) > 1 else ""
+    return f"#{int(found[1])}{repeat}"
+
+
+def parse_grouping(text: str) -> "GroupBy":
+    """Return what failures are grouped by.
+
+    Raises:
+        UsageError: the text is none of the choices.
+    """
+    from geval_cli.report.failures import GroupBy  # rich takes a while to import
+
+    if text in set(GroupBy):
+        return GroupBy(text)
+    raise UsageError(f"--by takes {' or '.join(GroupBy)}, not `{text}`", hint="`assertion` is the default")
 
 
 def _parse_pattern(option: Option, text: str) -> str:
@@ -93,6 +137,18 @@ def _check_known(scoring: str | None) -> None:
         raise UsageError(message, hint="`auto` is the default")
 
 
+def _parse_samples(option: Option, text: str) -> int | str:
+    number = text.removeprefix(UPTO)
+    least = 1 if number == text else 2
+    count = int(number) if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS else 0
+    if not least <= count <= (option.maximum or 0):
+        hint = f"for example {option.name} 20, or {option.name} {UPTO}20 to stop when the verdict is settled"
+        raise UsageError(
+            f"{option.name} takes a number up to {option.maximum}, or {UPTO} and one, not `{text}`", hint=hint
+        )
+    return count if number == text else f"{UPTO}{count}"
+
+
 def _parse_share(option: Option, text: str) -> float:
     return parse_share(option.name, text)
 
@@ -103,6 +159,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "DIALECT": _parse_dialect,
     "USD": _parse_dollars,
     "HOW": _parse_scoring,
+    "N|upto:N": _parse_samples,
     "SHARE": _parse_share,
 }
 """How a value is read, by the syntax that its option declares; any other is taken as it is."""
@@ -175,7 +232,7 @@ def parse_share(option: str, text: str) -> float:
     raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
 
 
-def check_scoring(scoring: Scoring | None, samples: int | None) -> None:
+def check_scoring(scoring: Scoring | None, samples: int | str | None) -> None:
     """Check that there is such a way of scoring, and that a number of samples does not contradict it.
 
     Raises:

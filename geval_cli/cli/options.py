@@ -70,17 +70,77 @@ ConfigFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or `latest`.")]
-ReportFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help=f"Write it to a file: {RESULTS_ENDINGS}.",
+JudgedRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        show_default=False,
     ),
 ]
-ShowPassed = Annotated[bool, typer.Option("-v", "--verbose", help="Show passed assertions too.")]
+JudgingConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Judge by the assertions of this config. [default: that of the run]",
+        show_default=False,
+    ),
+]
+_METRICS = "Metrics"
+OnlyMetrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=_METRICS
+    ),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="METRIC=SCORE",
+        help="Hold a metric against another threshold; repeatable.",
+        rich_help_panel=_METRICS,
+    ),
+]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
+ResultsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
+]
+RunFiles = Annotated[
+    list[Path],
+    typer.Option("-o", "--output", metavar="FILE", help=f"Where to: {RESULTS_ENDINGS}; repeatable."),
+]
+ConfigOfRuns = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),
+]
+EarlierRunName = Annotated[
+    str,
+    typer.Argument(metavar="A", help="The earlier run: its id, `latest~1`, or a .json or .jsonl file of -o."),
+]
+LaterRunName = Annotated[
+    str,
+    typer.Argument(metavar="B", help="The later run, likewise."),
+]
+WithTags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="NAME=VALUE", help="Only runs with this tag; repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, its beginning, `latest`, `latest~1`, or a results file."),
+]
+RunNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
+]
+RemovedAge = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="Runs older than this: 12h, 30d or 8w.")
+]
+Keep = Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="All but the newest N runs.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+LabelsFile = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
@@ -120,6 +180,128 @@ class ServeOptions:
         bool, Option("--no-token", "Let every user of this machine use pages and runs.", Group.SAFETY)
     ] = False
     opens_browser: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Options of `geval show`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", f"Write it to a file: {RESULTS_ENDINGS}.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    case: Annotated[
+        str | None, Option("--case", "All of one case: 3, or 3.2 for its second repeat.", syntax="N")
+    ] = None
+    failed: Annotated[bool, Option("--failed", "Only what fell short.")] = False
+    errors: Annotated[bool, Option("--errors", "Only what could not be judged.")] = False
+    everything: Annotated[bool, Option("--all", "Every case, and nothing cut.")] = False
+    by: Annotated[str, Option("--by", "What failures are grouped by.", syntax="assertion|reason")] = (
+        "assertion"
+    )
+    is_verbose: Annotated[bool, Option("-v --verbose", "Show passed assertions too.")] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON, as -o results.json has it.")] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreeOptions:
+    """Options of `geval agree`."""
+
+    run: Annotated[
+        str | None,
+        Option(
+            "--run",
+            "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+            Group.CONFIG,
+            syntax="RUN",
+        ),
+    ] = None
+    allow_unmatched: Annotated[
+        bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+    ] = False
+    good: Annotated[
+        float,
+        Option(
+            "--good",
+            "Mean labels from here on, brought to 0..1, are good.",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = 0.75
+    threshold: Annotated[
+        float | None,
+        Option(
+            "--threshold",
+            "Scores from here on pass. [default: the run's own, else as --good]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            "--cluster",
+            "Group outputs by this column or metadata. [default: doc, else the test]",
+            Group.JUDGING,
+            syntax="KEY",
+        ),
+    ] = None
+    annotators: Annotated[
+        str, Option("--annotators", "Who labelled: expert, skilled or crowd.", Group.JUDGING, syntax="WHO")
+    ] = "expert"
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require", 'Fail unless it holds, as "spearman >= 0.4"; repeatable.', Group.GATES, syntax="GATE"
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `geval compare`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", "Write it to a file: .json, .md; repeatable.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    prints_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    columns: Annotated[
+        tuple[str, ...],
+        Option("--column", "Compare these two columns; repeatable.", Group.COMPARING, syntax="OLD=NEW"),
+    ] = ()
+    cluster: Annotated[
+        str | None,
+        Option("--cluster", "Tests with equal metadata KEY count as one.", Group.COMPARING, syntax="KEY"),
+    ] = None
+    detect: Annotated[
+        float,
+        Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
+    ] = 0.05
+    adjust: Annotated[
+        str,
+        Option(
+            "--adjust",
+            "How p-values are adjusted for all rows: holm or bh.",
+            Group.COMPARING,
+            syntax="METHOD",
+        ),
+    ] = "holm"
+    home: HomeOption = None
 
 
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -28,7 +28,14 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.runs.stored import exit_code
 from geval_cli.specs.promptfoo import PromptfooOptions
-from geval_cli.store.home import current_folder, home_folder, make_folder, make_shared_folder
+from geval_cli.store.home import (
+    DEFAULT_HOME,
+    current_folder,
+    home_folder,
+    make_folder,
+    make_shared_folder,
+    named_home,
+)
 from geval_cli.store.state import CacheChoice, State, open_state
 
 if TYPE_CHECKING:
@@ -83,6 +90,7 @@ def run_configs(
     check_one_config(requests, display.outputs, "run")
     _check_outputs(display.outputs, [request.config for request in requests])
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
+    is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if wall is not None:
         wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
     prepared = prepare_all(requests)
@@ -93,6 +101,8 @@ def run_configs(
     with ExitStack() as stack:
         log = _open_log(display.log_file, [request.config for request in requests], stack)
         state = stack.enter_context(open_state(home, os.environ, cache))
+        if is_new_home:
+            _tell_of_home(home)
         display.note_written(_kept_beside(home, display.log_file))
         print_warnings(state.warnings)
         for run, resumed in [(run, _taken_up(run, state)) for run in prepared]:
@@ -102,10 +112,19 @@ def run_configs(
     return max(codes, key=_RANK.index)
 
 
+def _home(home: Path | None) -> Path:
+    return home_folder(home, env=os.environ, cwd=current_folder())
+
+
+def _tell_of_home(home: Path | None) -> None:
+    """Say where state is, if it is there: the next run in another folder may look for it elsewhere."""
+    if _home(home).is_dir():
+        sys.stderr.write(f"note: made {DEFAULT_HOME} here, which keeps runs and cached answers\n")
+
+
 def state_folders(home: Path | None, cache: CacheChoice) -> list[Path]:
     """Return the folders of stored runs and of the cache."""
-    own = home_folder(home, env=os.environ, cwd=Path.cwd())
-    return [own, *([cache.folder] if cache.folder else [])]
+    return [_home(home), *([cache.folder] if cache.folder else [])]
 
 
 def _made(folders: list[Path], *, is_offline: bool) -> list[Path]:
@@ -142,7 +161,7 @@ def describe_progress(resumed: ResumedRun, prepared: PreparedRun) -> str:
 
 def _kept_beside(home: Path | None, log_file: Path | None) -> list[Path]:
     """Return the paths that a run writes besides its results and the databases."""
-    folder = home_folder(home, env=os.environ, cwd=current_folder())
+    folder = _home(home)
     return [folder / "running", folder / ".gitignore", *([log_file] if log_file else [])]
 
 

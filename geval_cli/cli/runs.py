@@ -1,43 +1,183 @@
-"""`geval list` and `geval show`: stored runs again."""
+"""`geval list`, `geval show`, `geval export run` and `geval import run`: stored runs."""
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+from msgspec import Struct, structs
+from rich.console import Console
+from rich.text import Text
+
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
+from geval_cli.report.failures import PROBLEMS, Failures, GroupBy, print_cases, print_failures
+from geval_cli.report.json_file import json_document, json_text
+from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_path, write_results_file
+from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
+from geval_cli.report.run_list import runs_json
+from geval_cli.report.summary import print_summary
 from geval_cli.report.terminal import print_report
+from geval_cli.runs.history import read_history
+from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.results_file import open_report
 from geval_cli.runs.stored import load_report
+from geval_cli.store.home import current_folder, home_folder, make_folder
+from geval_cli.store.run_pages import RunChoice
+from geval_cli.store.runs import RunStore, config_file
 from geval_cli.store.state import open_runs
 
 
-def print_runs(home: Path | None, *, limit: int) -> None:
-    """Print the newest `limit` runs."""
-    with open_runs(home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        console = make_console(sys.stdout, environ=os.environ)
-        found = [(run, summary or runs.pages().counts(run.id)) for run, summary in runs.runs(limit)]
-        print_run_table(found, console, now=datetime.now().astimezone())
+def import_run(home: Path | None, path: Path) -> None:
+    """Store the run of a results file, and say under which name.
+
+    Raises:
+        ConfigError: with every problem of the file.
+        UsageError: the run is stored already.
+        StoreError: it cannot be stored.
+    """
+    imported = read_results_file(path)
+    folder = home_folder(home, env=os.environ, cwd=current_folder())
+    make_folder(folder)
+    with closing(RunStore.open(folder)) as runs:
+        run = store_run(imported, runs)
+    counted = plural(len(imported.results), "result")
+    sys.stdout.write(f"imported {counted} as run {run.id}; try: geval show {run.id}\n")
 
 
-def show_run(home: Path | None, name: str, *, outputs: Sequence[Path], verbose: bool) -> None:
-    """Show one stored run on the terminal, and write it to files.
+def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None:
+    """Write a stored run to files.
 
     Raises:
         UsageError: no run, or more than one, has this id.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
-    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
-    if problems:
-        raise ConfigError(problems)
+    _check_outputs(outputs)
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
         report = load_report(runs, name)
         for path in outputs:
             write_results_file(path, report)
-        print_report(report, make_console(sys.stdout, environ=os.environ), verbose=verbose, written=outputs)
+            sys.stdout.write(f"wrote {path}\n")
+
+
+def _check_outputs(outputs: Sequence[Path]) -> None:
+    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
+    if problems:
+        raise ConfigError(problems)
+
+
+def print_runs(
+    home: Path | None, *, config: Path | None, tags: Sequence[tuple[str, str]], limit: int, as_json: bool
+) -> None:
+    """Print the newest `limit` runs, of one config or with some tags if these are given.
+
+    Raises:
+        UsageError: nothing was ever stored here, or no run of this config.
+    """
+    file = None if config is None else config_file(config)
+    chosen = RunChoice(None if config is None else str(config), file, tuple(tags))
+    with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
+        history = read_history(runs, chosen, limit=limit)
+        if not history.total and config is not None and not tags:
+            hint = "`geval list` shows the runs that are stored here"
+            raise UsageError(f"no run of {config} is stored here", hint=hint)
+        if as_json:
+            document = {"schema_version": SCHEMA_VERSION, **runs_json(history.runs, history.total)}
+            sys.stdout.write(json_text(document, indent=2) + "\n")
+            return
+        console = make_console(sys.stdout, environ=os.environ)
+        if not history.runs and tags:
+            console.print(Text(" no run has these tags"))
+            return
+        now = datetime.now().astimezone()
+        print_run_table(history.runs, console, now=now, folder=Path.cwd(), total=history.total)
+
+
+class ShowChoice(Struct, frozen=True):
+    """The part of a run that is shown.
+
+    Attributes:
+        case: the number of a test, `3`, or of one of its repeats, `3.2`; None for all.
+        wanted: cases with these statuses only; empty for all.
+        is_whole: whether nothing is cut.
+        is_verbose: whether passed assertions are shown too.
+        by: what failures are grouped by.
+    """
+
+    case: str | None = None
+    wanted: frozenset[Status] = frozenset()
+    is_whole: bool = False
+    is_verbose: bool = False
+    by: GroupBy = GroupBy.ASSERTION
+
+    def results(self, report: RunReport) -> Iterator[CaseResult]:
+        """Yield the results that are chosen."""
+        for result in report.results():
+            if self.wanted and result.status not in self.wanted:
+                continue
+            if (
+                self.case is None
+                or case_number(result) == self.case
+                or self.case == f"#{result.test_index + 1}"
+            ):
+                yield result
+
+
+def show_run(
+    home: Path | None, name: str, choice: ShowChoice, *, outputs: Sequence[Path], as_json: bool
+) -> None:
+    """Show one run on the terminal, or as JSON, and write it to files.
+
+    Raises:
+        UsageError: no run, or more than one, has this id; it has no such case.
+        ConfigError: a file cannot be written in the format that its name asks for.
+    """
+    _check_outputs(outputs)
+    with open_report(name, home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        if choice.case is not None and next(choice.results(report), None) is None:
+            raise _no_case(choice, report)
+        for path in outputs:
+            write_results_file(path, report)
+        if as_json:
+            chosen = structs.replace(report, results=lambda: choice.results(report))
+            for part in json_document(chosen):
+                sys.stdout.write(part)
+        else:
+            _print(report, choice, make_console(sys.stdout, environ=os.environ), outputs)
+
+
+def _print(report: RunReport, choice: ShowChoice, console: Console, written: Sequence[Path]) -> None:
+    if choice.case is not None:
+        print_cases(choice.results(report), Failures(), report, console)
+        return
+    if not choice.wanted and not choice.is_whole:
+        print_report(report, console, verbose=choice.is_verbose, written=written, by=choice.by)
+        return
+    failures = Failures(choice.is_verbose, choice.by, choice.wanted or PROBLEMS)
+    for result in report.results():
+        failures.add(result)
+    if choice.is_whole:
+        print_cases(choice.results(report), failures, report, console)
+    else:
+        print_failures(failures, report, console)
+    print_summary(report, console, written=written)
+
+
+def _no_case(choice: ShowChoice, report: RunReport) -> UsageError:
+    numbers = {result.test_index + 1 for result in report.results()}
+    if not numbers:
+        return UsageError(
+            f"run {report.run.id} has no results", hint="`geval list` shows the runs that are stored here"
+        )
+    few = f"it has the tests {min(numbers)} to {max(numbers)}, and their repeats as 3.2"
+    what = "case" if not choice.wanted else f"{' or '.join(sorted(choice.wanted))} case"
+    return UsageError(f"run {report.run.id} has no {what} {choice.case}", hint=few)

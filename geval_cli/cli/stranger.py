@@ -24,8 +24,9 @@ from geval_cli.errors import UsageError
 from geval_cli.providers.local.models import models_dir
 from geval_cli.providers.trust import port_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.secrets import is_secret_name
-from geval_cli.store.home import DEFAULT_HOME, HOME_VARIABLE
+from geval_cli.store.home import DEFAULT_HOME, home_folder, named_home, repository_of
 
 _SYSTEM_FILES = (
     *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"),
@@ -84,11 +85,13 @@ class Wall(Struct):
 
         `home` is what the user named.
         """
-        if home is not None or environ.get(HOME_VARIABLE):
+        if named_home(home, environ) is not None:
             return home
-        usual = (Path.cwd() / DEFAULT_HOME).resolve()
+        usual = home_folder(None, env=environ, cwd=Path.cwd())
+        # A link may be planted, too, wherever it leads.
+        places = {usual.resolve(), usual.parent.resolve() / usual.name}
         folders = [config.resolve().parent for config in configs]
-        if not any(_may_be_planted(usual, folder) for folder in folders):
+        if not any(_may_be_planted(place, folder) for folder in folders for place in places):
             return None
         own = _private_folder(folders)
         what = f"{DEFAULT_HOME} beside the config may be the stranger's and is not used"
@@ -217,6 +220,8 @@ def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
         yield from request.access.folders or ()
         if request.env_file is not None:
             yield request.env_file
+        if request.baseline is not None and is_results_file(request.baseline):
+            yield Path(request.baseline)
         yield models_dir(request.environ)
 
 
@@ -235,12 +240,8 @@ def _own_files() -> Iterable[Path]:
 
 def _may_be_planted(state: Path, folder: Path) -> bool:
     """Return whether the content of `state` may have come together with a config in `folder`."""
-    around = [folder, *([repository] if (repository := _repository_of(folder)) else [])]
+    around = [folder, *([repository] if (repository := repository_of(folder)) else [])]
     return any(state.is_relative_to(place) for place in around) or folder.is_relative_to(state.parent)
-
-
-def _repository_of(folder: Path) -> Path | None:
-    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
 
 
 def _private_folder(folders: Iterable[Path]) -> Path:

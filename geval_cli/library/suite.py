@@ -185,13 +185,26 @@ class _Builder:
         return self._refuse(f"{what} cannot stand here", path)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
-        from geval_cli.library.definition import provider_form, written_form
+        from geval_cli.library.definition import written_form
 
-        written = {"type": "g-eval", **written_form(metric.arguments)}
-        if metric.model is not None:
-            provider = self.provider(metric.model, path)
-            written["provider"] = provider_form(metric.model) if provider == metric.model else provider
+        # A suite asks for each metric by itself.
+        written = {"type": "g-eval", "metric": metric.name, **written_form({**metric.arguments, "joint": ()})}
+        if metric.jury is not None:
+            written["jury"] = metric.jury
+        judges = [self._judge(model, path) for model in metric.judges or (metric.model,)]
+        if judges != [None]:
+            written["provider"] = judges if metric.judges else judges[0]
         return {key: self.plain(item, (*path, key)) for key, item in written.items()}
+
+    def _judge(self, model: Any, path: tuple[str | int, ...]) -> Any:
+        from geval_cli.library.definition import provider_form
+
+        provider = None if model is None else self.provider(model, path)
+        return (
+            provider_form(model)
+            if isinstance(model, str | tuple) and provider in (model, list(model))
+            else provider
+        )
 
     def _named(self, function: Any, name: str) -> dict[str, Any]:
         import hashlib

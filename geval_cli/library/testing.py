@@ -219,7 +219,8 @@ class GevalFixture:
         samples = self._marked().get("samples")
         if samples is not None and metric.scoring in ("auto", "samples"):
             metric = dataclasses.replace(metric, scoring="samples", samples=samples)
-        return metric._evaluation(None if metric.model is not None else grader, None)
+        has_judge = metric.model is not None or len(metric.judges) > 0
+        return metric._evaluation(None if has_judge else grader, None)
 
     def _marked(self) -> dict[str, Any]:
         """Return what the marker of the test says.

@@ -1,7 +1,7 @@
 """`-o results.csv`: one row for each case, for spreadsheets and data frames."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -17,6 +17,7 @@ _FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 _FORMULA_LINE = re.compile(
     "([\r\n])(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)"
 )  # "- one" is an entry of a list
+_KEPT_LINE = re.compile("([\r\n])'(?=[=@\uff1d\uff20]|[+\\-\uff0b\uff0d]\\S)")
 _FIXED_COLUMNS = (
     "test",
     "repeat",
@@ -55,9 +56,9 @@ class CsvFile:
         for result in report.results():
             names.add(result)
         with SafeFile(self._path) as file:
-            file.write(_BYTE_ORDER_MARK + _line(names.header()))
+            file.write(_BYTE_ORDER_MARK + csv_line(names.header()))
             for result in report.results():
-                file.write(_line(_row(result, names)))
+                file.write(csv_line(_row(result, names)))
 
 
 class _Names(Struct):
@@ -128,7 +129,8 @@ def _number(value: float | None) -> str:
     return "" if value is None else repr(round(value, 9))
 
 
-def _line(cells: Iterator[str] | list[str]) -> str:
+def csv_line(cells: Iterable[str]) -> str:
+    """Return a row of texts as a line, each harmless to spreadsheets."""
     return ",".join(map(_quoted, cells)) + "\r\n"
 
 
@@ -146,6 +148,12 @@ def _harmless(cell: str) -> str:
     # A program that guesses another separator than the comma takes each line of a cell for a row of its own.
     inner = _FORMULA_LINE.sub(r"\1'", cell)
     return "'" + inner if cell[:1] in _FORMULA_STARTS else inner
+
+
+def formula_text(cell: str) -> str:
+    """Return the text of a cell that `csv_line` wrote, without the apostrophes that kept it from being computed."""
+    inner = _KEPT_LINE.sub(r"\1", cell)
+    return inner[1:] if inner[:1] == "'" and inner[1:2] in _FORMULA_STARTS else inner
 
 
 def _is_number(cell: str) -> bool:

@@ -1,6 +1,5 @@
 """`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,13 +8,42 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_comparison, format_cost, format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ColumnSummary,
+    Role,
+    RunStatus,
+    RunSummary,
+    Status,
+    Usage,
+)
+from geval_cli.report.columns import (
+    DIFFERENCES_MAX,
+    PASS_RATE,
+    baseline_number,
+    cost_text,
+    decision_text,
+    differences_of,
+    duration_text,
+    interval_of,
+    mde_of,
+    mean_text,
+    metric_names,
+    p_of,
+    share_text,
+    signed,
+    tokens_text,
+    verdict_word,
+)
+from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
+from geval_cli.report.markdown_parts import code_span, longest_run, markdown_table
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict import case_number, case_title
 from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
 
 TEXT_MAX = 60_000
@@ -71,6 +99,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
+        baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
         _derived(report),
@@ -122,14 +151,14 @@ def _between(bounds: tuple[float, float]) -> str:
 def _gates(summary: RunSummary) -> str:
     rows = [
         (
-            _code(sanitize(gate.gate)),
+            code_span(sanitize(gate.gate)),
             gate_value(gate),
             f"{_MARKS[gate.status]} {gate.status.value}",
             gate.note,
         )
         for gate in summary.gates
     ]
-    return _table(("gate", "actual", "status", "note"), rows) if rows else ""
+    return markdown_table(("gate", "actual", "status", "note"), rows) if rows else ""
 
 
 def _columns(report: RunReport, picked: _Picked) -> str:
@@ -137,7 +166,61 @@ def _columns(report: RunReport, picked: _Picked) -> str:
         return ""
     rows = [_column_row(column, picked) for column in report.columns]
     header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
-    return _table(header, rows)
+    figures = report.summary.columns
+    if len(figures) != len(rows):  # a run under way has none yet
+        return markdown_table(header, rows)
+    metrics = metric_names(figures)
+    names = [code_span(one_line(name, 40)) for name in metrics]
+    whole = [
+        (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
+        for row, column in zip(rows, figures, strict=True)
+    ]
+    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
+    return f"{table}{_differences(report)}"
+
+
+def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
+    return (
+        *(mean_text(column.metrics.get(name)) for name in metrics),
+        cost_text(column),
+        duration_text(column.latency_ms.median),
+        duration_text(column.latency_ms.p95),
+        tokens_text(column),
+        verdict_word(column),
+    )
+
+
+def _differences(report: RunReport) -> str:
+    """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
+    rows = [
+        (
+            code_span(suite_name(column)),
+            name if name == PASS_RATE else code_span(one_line(name, 40)),
+            signed(item.delta.value or 0.0),
+            interval_of(item),
+            p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
+            mde_of(item),
+            decision_text(item),
+        )
+        for column, figures in zip(report.columns, report.summary.columns, strict=True)
+        for name, item in differences_of(figures)
+        if item.verdict is not None
+    ]
+    if not rows:
+        return ""
+    hidden = len(rows) - DIFFERENCES_MAX
+    more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
+    baseline = report.columns[baseline_number(report.summary.columns) - 1]
+    header = (
+        f"against {code_span(suite_name(baseline))}",
+        "",
+        "difference",
+        "95 % interval",
+        "p (Holm)",
+        "MDE",
+        "verdict (more tests)",
+    )
+    return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
 def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
@@ -146,7 +229,7 @@ def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:
         for status in (Status.PASSED, Status.FAILED, Status.ERROR, Status.NOT_EVALUATED)
     )
     rate = format_percentage(passed, passed + failed)
-    return (_code(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
+    return (code_span(suite_name(column)), f"{passed:,}", f"{failed:,}", f"{errors:,}", f"{rest:,}", rate)
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -154,7 +237,7 @@ def _metrics(summary: RunSummary) -> str:
         return ""
     rows = [
         (
-            _code(one_line(name, 60)),
+            code_span(one_line(name, 60)),
             "none" if metric.mean is None else format_score(metric.mean),
             "" if metric.interval is None else format_interval(metric.interval),
             f"{metric.n:,}",
@@ -164,18 +247,18 @@ def _metrics(summary: RunSummary) -> str:
     ]
     hidden = len(summary.metrics) - len(rows)
     more = f"\nand {plural(hidden, 'more metric')}\n" if hidden else ""
-    return _table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
+    return markdown_table(("metric", "mean", "95 % interval", "n", "errors"), rows) + more
 
 
 def _derived(report: RunReport) -> str:
     titles = {column.index: suite_name(column) for column in report.columns}
-    rows = [(_code(name), _code(of), value) for name, of, value in derived_rows(report, titles)]
-    return _table(DERIVED_HEADER, rows) if rows else ""
+    rows = [(code_span(name), code_span(of), value) for name, of, value in derived_rows(report, titles)]
+    return markdown_table(DERIVED_HEADER, rows) if rows else ""
 
 
 def _warnings(report: RunReport) -> str:
     return "".join(
-        f"- warning: {_code(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
+        f"- warning: {code_span(one_line(text, 500))}\n" for text in report.run.warnings[:_METRICS_MAX]
     )
 
 
@@ -193,18 +276,18 @@ def _details(report: RunReport, picked: _Picked, *, room: int) -> str:
         parts.append(text)
         used += len(text) + 1
     if left_out:
-        command = _code(f"geval show {report.run.id} -o results.html")
+        command = code_span(f"geval show {report.run.id} -o results.html")
         parts.append(f"{left_out:,} more are not shown here; everything: {command}\n")
     return "\n".join(parts)
 
 
 def _case(result: CaseResult, report: RunReport) -> str:
     column = next((item for item in report.columns if item.index == result.column), None)
-    where = f" {_code(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
-    title = f"{_MARKS[result.status]} **{case_number(result)}** {_code(case_title(result, 120))}{where}\n"
+    where = f" {code_span(suite_name(column))}" if column is not None and len(report.columns) > 1 else ""
+    title = f"{_MARKS[result.status]} **{case_number(result)}** {code_span(case_title(result, 120))}{where}\n"
     lines = [title]
     if result.error is not None:
-        lines.append(f"- {_code(result.error.type)}: {_code(one_line(result.error.message, 500))}")
+        lines.append(f"- {code_span(result.error.type)}: {code_span(one_line(result.error.message, 500))}")
     lines.extend(_assertion_lines(result.assertions))
     if result.output is not None:
         lines.append(_block(value_text(result.output)))
@@ -214,9 +297,9 @@ def _case(result: CaseResult, report: RunReport) -> str:
 def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in _PROBLEMS:
-            name = _code(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
+            name = code_span(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
-            reason = f": {_code(one_line(said, 700))}" if said else ""
+            reason = f": {code_span(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
         yield from _assertion_lines(item.assertions)
 
@@ -236,7 +319,7 @@ def _foot(report: RunReport) -> str:
         for role, amount in report.summary.usage.items()
         if amount.requests
     ]
-    run = f"run {_code(sanitize(report.run.id))} of {_code(sanitize(report.run.config_path))}"
+    run = f"run {code_span(sanitize(report.run.id))} of {code_span(sanitize(report.run.config_path))}"
     return f"\n---\n{' · '.join([run, *usage, f'geval {report.run.tool_version}'])}\n"
 
 
@@ -248,27 +331,7 @@ def _usage(usage: Usage) -> str:
     return f"{answers}{cached}, {tokens}, {cost}"
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
-    # A bar ends a cell even inside a code span.
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
-
-
-def _code(text: str) -> str:
-    """Return a code span that holds `text` whatever it contains."""
-    text = " ".join(text.split())
-    if not text:
-        return ""
-    fence = "`" * (_longest_run(text) + 1)
-    space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{text}{space}{fence}"
-
-
 def _block(text: str) -> str:
     lines = clipped_lines(text, line_count=_TEXT_LINES, character_count=_TEXT_CHARACTERS) or ["(empty)"]
-    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
+    fence = "`" * max(3, longest_run("\n".join(lines)) + 1)
     return "\n".join([f"\n{fence}text", *lines, fence])
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall("`+", text)), default=0)

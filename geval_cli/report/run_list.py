@@ -1,19 +1,24 @@
-"""The table of `geval list`: stored runs, newest first."""
+"""The table of `geval list`: stored runs, newest first, with as much of each as the terminal has room for."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import PurePath
+from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
-from geval_cli.report.console import print_trimmed
-from geval_cli.report.numbers import format_clock, format_duration, format_percentage
-from geval_cli.report.sanitize import sanitize
+from geval_cli.records import SHORT_COMMIT, JsonValue, RunRecord, RunStatus, RunSummary, Status, to_json
+from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.numbers import format_clock, format_percentage
+from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
 from geval_cli.report.verdict_tables import indented, plain_table
+from geval_cli.statistics.intervals import Interval
+from geval_cli.statistics.paired import Verdict
 
 _STATUS_STYLES = {
     RunStatus.COMPLETED: "",
@@ -21,84 +26,233 @@ _STATUS_STYLES = {
     RunStatus.INTERRUPTED: "yellow",
     RunStatus.ABORTED: "yellow",
 }
-_WIDE = 128
-"""Narrower terminals leave out the date, the status word and the duration, so that ids and counts stay whole."""
-_CONFIG_MIN = 10
-_GAP = 3
+_CHANGE_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "bold red"}
+_WIDE = 160
+"""From this width on, long texts go on in further lines; in narrower terminals they are cut."""
+_GAP = 2
+_TEXT_MAX = 120
+_UPWARDS_MAX = 3
+_CHANGE_NOTE = (
+    "change: of the pass rate in the tests that the run before of the same config has too, in percentage points,"
+    " ± its 95 % interval"
+)
 
-Row = tuple[Text, ...]
+
+class RunChange(Struct, frozen=True):
+    """The difference of a run's pass rate from that of an earlier run, over the `n` cases that were judged in both.
+
+    Attributes:
+        against: the id of the earlier run.
+        value: later minus earlier, -1..1.
+        interval: its 95 % interval over tests; None where there is none (of one test, or of equal differences).
+        clusters: how many tests there are.
+        verdict: whether it is more than chance.
+    """
+
+    against: str
+    value: float
+    interval: Interval | None
+    n: int
+    clusters: int
+    verdict: Verdict
+
+
+class ListedRun(Struct, frozen=True):
+    """A run in the list. `config_file` is the absolute path of its config, None for a run of an older geval."""
+
+    run: RunRecord
+    counts: RunSummary
+    config_file: str | None = None
+    change: RunChange | None = None
+
+
+class _Column(Struct, frozen=True):
+    """A column: what it shows, and what becomes of it when there is no room.
+
+    Attributes:
+        rank: the column of the highest rank is left out first; 0 never.
+        minimum: how narrow it may become; 0 for one that is never cut.
+    """
+
+    heading: str
+    cell: Callable[[ListedRun, datetime, Path], Text]
+    rank: int = 0
+    minimum: int = 0
+    is_number: bool = False
 
 
 def print_runs(
-    runs: Iterable[tuple[RunRecord, RunSummary | None]], console: Console, *, now: datetime
+    runs: Sequence[ListedRun], console: Console, *, now: datetime, folder: Path, total: int | None = None
 ) -> None:
-    """Print one line a run. Times are shown relative to `now` (aware) and in its time zone."""
-    is_wide = console.width >= _WIDE
-    make_row = _wide_row if is_wide else _narrow_row
-    rows = [make_row(run, summary, now) for run, summary in runs]
-    if not rows:
+    """Print one row a run.
+
+    Args:
+        runs: newest first.
+        console: where to.
+        now: aware; times are shown relative to it.
+        folder: paths of configs are shown relative to it.
+        total: how many runs there are; None when these are all.
+    """
+    if not runs:
         console.print(Text(" no runs yet: start one with `geval run CONFIG`"))
         return
-    headings = _WIDE_HEADINGS if is_wide else _NARROW_HEADINGS
-    widths = [
-        max(len(heading), *(row[place].cell_len for row in rows)) for place, heading in enumerate(headings)
-    ]
-    config = headings.index("config")
-    free = console.width - 1 - _GAP * (len(headings) - 1) - sum(widths) + widths[config]
-    widths[config] = min(widths[config], max(free, _CONFIG_MIN))
+    is_wide = console.width >= _WIDE
+    cells = {column.heading: [column.cell(run, now, folder) for run in runs] for column in _COLUMNS}
+    filled = [column for column in _COLUMNS if not column.rank or any(cells[column.heading])]
+    columns, widths = _fit(filled, cells, console.width)
     table = plain_table(console)
-    for heading, width in zip(headings, widths, strict=True):
-        justify: Literal["left", "right"] = "right" if heading in _NUMERIC else "left"
-        table.add_column(heading, width=width, justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*row)
+    table.padding = (0, _GAP - 1, 0, 0)  # with the blank that stands between columns
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(column.heading, width=width, justify=justify, no_wrap=not is_wide, overflow="fold")
+    for row in range(len(runs)):
+        shown = (cells[column.heading][row] for column in columns)
+        table.add_row(
+            *(cell if is_wide else _cut(cell, width) for cell, width in zip(shown, widths, strict=True))
+        )
     print_trimmed(indented(table), console)
+    _print_notes(runs, columns, console, total)
 
 
-_WIDE_HEADINGS = ("run", "when", "config", "status", "passed", "failed", "errors", "pass rate", "took")
-_NARROW_HEADINGS = ("run", "when", "config", "pass", "fail", "err", "result")
-_NUMERIC = frozenset({"passed", "failed", "errors", "pass", "fail", "err", "pass rate", "took"})
+def runs_json(runs: Sequence[ListedRun], total: int) -> dict[str, JsonValue]:
+    """Return the list as JSON: the records without their configs."""
+    return {
+        "runs": [
+            {
+                "run": {name: value for name, value in to_json(item.run).items() if name != "config"},
+                "summary": to_json(item.counts),
+                "config_file": item.config_file,
+                "change": to_json(item.change),
+            }
+            for item in runs
+        ],
+        "total": total,
+    }
 
 
-def _wide_row(run: RunRecord, summary: RunSummary | None, now: datetime) -> Row:
-    started = _started(run, now)
-    when = sanitize(run.started_at) if started is None else f"{_ago(started, now)}, {started:%Y-%m-%d %H:%M}"
-    return (
-        Text(sanitize(run.id)),
-        Text(when),
-        Text(sanitize(run.config_path)),
-        Text(run.status.value, style=_STATUS_STYLES[run.status]),
-        *_counts(summary),
-        Text(_pass_rate(summary)),
-        Text("" if run.duration_ms is None else format_duration(run.duration_ms)),
+def _print_notes(
+    runs: Sequence[ListedRun], columns: Sequence[_Column], console: Console, total: int | None
+) -> None:
+    notes = [_CHANGE_NOTE] if any(column.heading == "change" for column in columns) else []
+    if total is not None and total > len(runs):
+        notes.append(f"{len(runs):,} of {total:,} runs; `geval list -n {total}` shows all")
+    if notes:
+        console.print()
+    for note in notes:
+        print_hanging(Text(), Text(note, style="dim"), console, indent=1)
+
+
+def _fit(
+    columns: Sequence[_Column], cells: Mapping[str, Sequence[Text]], width: int
+) -> tuple[list[_Column], list[int]]:
+    """Return the columns that there is room for, and their widths."""
+    kept = list(columns)
+    natural = {
+        column.heading: max(len(column.heading), *(_longest(cell) for cell in cells[column.heading]))
+        for column in columns
+    }
+    least = {
+        column.heading: min(column.minimum or natural[column.heading], natural[column.heading])
+        for column in columns
+    }
+
+    def missing() -> int:
+        return 1 + _GAP * (len(kept) - 1) + sum(least[column.heading] for column in kept) - width
+
+    while missing() > 0 and any(column.rank for column in kept):
+        kept.remove(max(kept, key=lambda column: column.rank))
+    free, widths = max(-missing(), 0), dict(least)
+    # Those that need least are satisfied first; what they leave is shared by the others.
+    growing = sorted(
+        (column.heading for column in kept), key=lambda heading: natural[heading] - least[heading]
     )
+    for position, heading in enumerate(growing):
+        share = min(natural[heading] - least[heading], free // (len(growing) - position))
+        widths[heading] += share
+        free -= share
+    return kept, [widths[column.heading] for column in kept]
 
 
-def _narrow_row(run: RunRecord, summary: RunSummary | None, now: datetime) -> Row:
-    started = _started(run, now)
-    is_over = run.status is RunStatus.COMPLETED
-    return (
-        Text(sanitize(run.id)),
-        Text("?" if started is None else _ago(started, now)),
-        Text(sanitize(PurePath(run.config_path).name)),
-        *_counts(summary),
-        Text(_pass_rate(summary) if is_over else run.status.value, style=_STATUS_STYLES[run.status]),
-    )
+def _longest(cell: Text) -> int:
+    return max((cell_len(line) for line in cell.plain.split("\n")), default=0)
 
 
-def _counts(summary: RunSummary | None) -> Row:
-    if summary is None:
-        return (Text(""),) * 3
-    counts = (
-        (Status.PASSED, summary.passed),
-        (Status.FAILED, summary.failed),
-        (Status.ERROR, summary.errored),
-    )
-    return tuple(Text(f"{count:,}", style=STYLES[status] if count else "dim") for status, count in counts)
+def _cut(cell: Text, width: int) -> Text:
+    """Return a cell that fits; of a path, its end is what tells."""
+    text = cell.plain
+    if cell_len(text) <= width:
+        return cell
+    if "/" in text and " " not in text:
+        tail = text
+        while cell_len(tail) > width - 1:
+            tail = tail[1:]
+        return Text(f"…{tail}", style=cell.style)
+    return Text(set_cell_size(text, width - 1).rstrip() + "…", style=cell.style)
 
 
-def _pass_rate(summary: RunSummary | None) -> str:
-    return "" if summary is None else format_percentage(summary.passed, summary.passed + summary.failed)
+def _when(item: ListedRun, now: datetime, _: Path) -> Text:
+    started = _started(item.run, now)
+    return Text(one_line(item.run.started_at, 30) if started is None else _ago(started, now))
+
+
+def _config(item: ListedRun, _: datetime, folder: Path) -> Text:
+    if item.config_file is None:
+        return Text(sanitize(item.run.config_path))
+    near = os.path.relpath(item.config_file, folder)
+    is_far = near.startswith(os.path.join(*[os.pardir] * _UPWARDS_MAX))  # noqa: PTH118 - it is compared with a text
+    return Text(sanitize(item.config_file if is_far else near))
+
+
+def _models(item: ListedRun, _: datetime, __: Path) -> Text:
+    return _listed(dict.fromkeys(column.provider_label for column in item.run.columns))
+
+
+def _listed(texts: Mapping[str, None]) -> Text:
+    return Text(one_line(", ".join(text for text in texts if text), _TEXT_MAX))
+
+
+def _commit(item: ListedRun, _: datetime, __: Path) -> Text:
+    git = item.run.git
+    if git is None or git.commit is None:
+        return Text("")
+    return Text(sanitize(git.commit[:SHORT_COMMIT]) + (" dirty" if git.dirty else ""))
+
+
+def _count(status: Status, count: Callable[[RunSummary], int]) -> Callable[[ListedRun, datetime, Path], Text]:
+    def cell(item: ListedRun, _: datetime, __: Path) -> Text:
+        found = count(item.counts)
+        return Text(f"{found:,}", style=STYLES[status] if found else "dim")
+
+    return cell
+
+
+def _gates(item: ListedRun, _: datetime, __: Path) -> Text:
+    gates = item.counts.gates
+    held = sum(gate.status is Status.PASSED for gate in gates)
+    style = "" if held == len(gates) else STYLES[Status.FAILED]
+    return Text(f"{held} of {len(gates)}" if gates else "", style=style)
+
+
+def _result(item: ListedRun, _: datetime, __: Path) -> Text:
+    run, counts = item.run, item.counts
+    if run.status is not RunStatus.COMPLETED:
+        return Text(run.status.value, style=_STATUS_STYLES[run.status])
+    return Text(format_percentage(counts.passed, counts.passed + counts.failed))
+
+
+def _change(item: ListedRun, _: datetime, __: Path) -> Text:
+    change = item.change
+    if change is None:
+        return Text("")
+    text = _points(change.value)
+    if change.interval is not None and change.interval[0] < change.interval[1]:
+        text += f" ±{50 * (change.interval[1] - change.interval[0]):.1f}"
+    return Text(text, style=_CHANGE_STYLES.get(change.verdict, ""))
+
+
+def _points(share: float) -> str:
+    text = f"{100 * share:+.1f}"
+    return "0" if float(text) == 0 else text
 
 
 def _started(run: RunRecord, now: datetime) -> datetime | None:
@@ -111,3 +265,26 @@ def _started(run: RunRecord, now: datetime) -> datetime | None:
 def _ago(started: datetime, now: datetime) -> str:
     seconds = (now - started).total_seconds()
     return "just now" if seconds < 1 else f"{format_clock(seconds).split()[0]} ago"
+
+
+_COLUMNS = (
+    _Column("run", lambda item, _, __: Text(sanitize(item.run.id))),
+    _Column("when", _when, 38),
+    _Column("config", _config, 0, 10),
+    _Column("description", lambda item, _, __: Text(one_line(item.run.description or "", _TEXT_MAX)), 60, 16),
+    _Column("models", _models, 80, 10),
+    _Column("judge", lambda item, _, __: _listed(dict.fromkeys(item.run.judges)), 90, 10),
+    _Column(
+        "tags",
+        lambda item, _, __: Text(one_line(" ".join(f"{k}={v}" for k, v in item.run.tags.items()), _TEXT_MAX)),
+        50,
+        10,
+    ),
+    _Column("commit", _commit, 70),
+    _Column("pass", _count(Status.PASSED, lambda counts: counts.passed), is_number=True),
+    _Column("fail", _count(Status.FAILED, lambda counts: counts.failed), is_number=True),
+    _Column("err", _count(Status.ERROR, lambda counts: counts.errored), is_number=True),
+    _Column("gates", _gates, 40),
+    _Column("result", _result),
+    _Column("change", _change, 35),
+)

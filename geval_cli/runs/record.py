@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.records import RunRecord, RunStatus
+from geval_cli.records import SHORT_COMMIT, GitState, RunRecord, RunStatus
 from geval_cli.runs.fingerprint import fingerprint, run_digest
+from geval_cli.runs.git_state import read_git_state
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
-from geval_cli.store.runs import RunOrigin
+from geval_cli.source.secrets import MASK, is_secret_name, mask_bare
+from geval_cli.store.runs import RunOrigin, config_file
 from geval_cli.version import __version__
 
 STOPPED = "the run stopped before its end: "
@@ -20,8 +22,10 @@ STOPPED = "the run stopped before its end: "
 
 def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRecord:
     """Return the record of a run that begins now, or of one that is resumed, under its id."""
+    suite = prepared.suite
+    git = read_git_state(suite.base_dir, suite.access)
     if resumed is not None:
-        return _resumed_run(prepared, resumed)
+        return _resumed_run(prepared, resumed, git)
     return RunRecord(
         id=f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         status=RunStatus.RUNNING,
@@ -35,6 +39,11 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
         columns=prepared.plan.columns,
         warnings=prepared.notes,
         prompt_version=prompt_version(),
+        description=suite.description,
+        judges=tuple(dict.fromkeys(spec.title for spec in prepared.judges)),
+        tags=_tags_of(prepared),
+        git=git,
+        judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
     )
 
 
@@ -51,14 +60,22 @@ def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: It
 
 def origin_of(prepared: PreparedRun) -> RunOrigin:
     """Return the origin that the store keeps beside the record."""
-    return RunOrigin(str(prepared.suite.path.absolute()), prepared.total, fingerprint(prepared))
+    return RunOrigin(config_file(prepared.suite.path), prepared.total, fingerprint(prepared))
 
 
-def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:
+def _tags_of(prepared: PreparedRun) -> dict[str, str]:
+    """Return the tags of the config, and those of the command line over them, without keys."""
+    tags = {**prepared.suite.tags, **prepared.request.tags}
+    return {name: MASK if is_secret_name(name) else mask_bare(value) for name, value in tags.items()}
+
+
+def _resumed_run(prepared: PreparedRun, resumed: ResumedRun, git: GitState | None) -> RunRecord:
     old = resumed.run
     warnings = [text for text in old.warnings if not text.startswith(STOPPED)]
     if old.tool_version != __version__:
         warnings.append(f"begun by geval {old.tool_version}, resumed by geval {__version__}")
+    if git is not None and old.git is not None and git.commit != old.git.commit:
+        warnings.append(f"begun at commit {_short(old.git)}, resumed at commit {_short(git)}")
     if _now() < old.started_at:
         warnings.append("the system's clock stands before the time at which this run began")
     return replace(
@@ -66,7 +83,12 @@ def _resumed_run(prepared: PreparedRun, resumed: ResumedRun) -> RunRecord:
         status=RunStatus.RUNNING,
         finished_at=None,
         warnings=tuple(dict.fromkeys([*warnings, *prepared.notes])),
+        tags={**old.tags, **_tags_of(prepared)},
     )
+
+
+def _short(git: GitState) -> str:
+    return "none" if git.commit is None else git.commit[:SHORT_COMMIT]
 
 
 def _now() -> str:

@@ -1,20 +1,23 @@
 """Read stored runs, and choose a run's exit code."""
 
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import Tally, with_clustered_intervals
+from geval_cli.engine.aggregate import Tally
+from geval_cli.engine.columns import with_columns
 from geval_cli.engine.runner import StopReason
 from geval_cli.errors import ExitCode
 from geval_cli.metrics import with_members
-from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
+from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status
 from geval_cli.report.report import RunReport
 from geval_cli.runs.spending import combined, larger
 from geval_cli.store.record_text import metrics_of_run
 from geval_cli.store.runs import RunOrigin, RunStore
 
 _RESULTS_LOOKED_AT = 100
+_RESULT_FILES = (".json", ".jsonl")
 
 
 def load_report(runs: RunStore, name: str) -> RunReport:
@@ -27,20 +30,31 @@ def load_report(runs: RunStore, name: str) -> RunReport:
     origin = runs.origin(run.id)
     if summary is None:
         spent = origin.spent if origin is not None and origin.spent is not None else {}
-        summary = _sums(runs, run.id)
+        summary = summarized(run, lambda: runs.results(run.id))
         summary = replace(summary, usage=combined(summary.usage, spent, larger))
     elif origin is not None and _lacks_metrics(summary, runs, run, origin):
-        summary = replace(summary, metrics=_sums(runs, run.id).metrics)
+        sums = summarized(run, lambda: runs.results(run.id))
+        summary = replace(summary, metrics=sums.metrics, columns=sums.columns)
+    elif run.columns and not summary.columns:  # stored by an older geval
+        summary = with_columns(
+            summary, run.columns, runs.results(run.id), baseline=_baseline(run), has_clusters=False
+        )
     planned = None if origin is None else origin.planned
     return RunReport(run, summary, lambda: runs.results(run.id), planned=planned)
 
 
-def _sums(runs: RunStore, run_id: str) -> RunSummary:
+def summarized(run: RunRecord, results: Callable[[], Iterator[CaseResult]]) -> RunSummary:
+    """Return the counts of results that have no summary; it goes through them twice."""
     tally = Tally()
-    for result in runs.results(run_id):
+    for result in results():
         tally.add(result)
-    summary = tally.summary()
-    return with_clustered_intervals(summary, runs.results(run_id)) if tally.has_clusters else summary
+    return with_columns(
+        tally.summary(), run.columns, results(), baseline=_baseline(run), has_clusters=tally.has_clusters
+    )
+
+
+def _baseline(run: RunRecord) -> JsonValue:
+    return run.config.get("baseline") if isinstance(run.config, dict) else None
 
 
 def _lacks_metrics(summary: RunSummary, runs: RunStore, run: RunRecord, origin: RunOrigin) -> bool:

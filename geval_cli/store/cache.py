@@ -13,7 +13,7 @@ from msgspec import Struct, convert
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
-from geval_cli.store.database import Database, memory_database, open_database, readable_database
+from geval_cli.store.database import Database, memory_database, open_database, readable_database, shrink
 from geval_cli.store.key_filter import KeyFilter
 from geval_cli.store.migrations import CACHE
 from geval_cli.store.writer import DatabaseThread
@@ -248,7 +248,7 @@ class ResponseCache:
         removed = await self._writing().run(
             lambda connection: connection.execute(statement, arguments).rowcount
         )
-        await self._reader.run(_shrink)
+        await self._reader.run(shrink)
         return removed
 
     def _writing(self) -> DatabaseThread:
@@ -278,13 +278,6 @@ def _select(
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, float, str | bytes]]) -> None:
     connection.executemany(_INSERT, rows)
-
-
-def _shrink(connection: sqlite3.Connection) -> None:
-    """Give free pages back to the disk; if another process is busy with it or it is full, they are used again later."""
-    with contextlib.suppress(sqlite3.OperationalError):
-        connection.execute("VACUUM")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _encode(stored: StoredChoice) -> str | bytes:

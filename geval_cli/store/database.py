@@ -421,3 +421,10 @@ def _move_aside(path: Path) -> Path:
 def _primary_code(error: BaseException) -> int:
     """Return SQLite's result code without its extended part; 0 for errors that do not come from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give free pages back to the disk; if another process is busy with it or it is full, they are used again later."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

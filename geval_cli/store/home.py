@@ -31,9 +31,46 @@ def current_folder() -> Path:
 
 
 def home_folder(explicit: Path | None, *, env: Mapping[str, str], cwd: Path) -> Path:
-    """Return the home folder: `explicit` (`--home`), else GEVAL_HOME, else `.geval` in `cwd`. Nothing is created."""
-    named = explicit or (Path(env[HOME_VARIABLE]) if env.get(HOME_VARIABLE) else Path(DEFAULT_HOME))
-    return cwd / named.expanduser()
+    """Return the home folder: `explicit` (`--home`), else GEVAL_HOME, else the nearest `.geval`. Nothing is created.
+
+    The nearest `.geval` is looked for in `cwd` and upwards, as far as the folder that has `.git`; outside a repository
+    only in `cwd`. Without any, it is the one that `cwd` would have.
+    """
+    named = named_home(explicit, env)
+    return _nearest_home(cwd) if named is None else cwd / named.expanduser()
+
+
+def named_home(explicit: Path | None, env: Mapping[str, str]) -> Path | None:
+    """Return the home folder that the user named, by `--home` or by GEVAL_HOME; None without one."""
+    return explicit or (Path(env[HOME_VARIABLE]) if env.get(HOME_VARIABLE) else None)
+
+
+def repository_of(folder: Path) -> Path | None:
+    """Return the nearest of `folder` and the folders above it that has `.git`, a folder or a file; None without one."""
+    # Unlike `Path.exists`, this finds links that lead nowhere, and may be asked of folders that may not be entered.
+    return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
+
+
+def _nearest_home(cwd: Path) -> Path:
+    own, repository = cwd / DEFAULT_HOME, repository_of(cwd)
+    if repository is None or own.is_dir():
+        return own
+    above = (place for place in cwd.parents if place.is_relative_to(repository))
+    return next((home for place in above if _is_own_folder(home := place / DEFAULT_HOME)), own)
+
+
+def _is_own_folder(home: Path) -> bool:
+    """Return whether `home` is a folder of this user's.
+
+    State above the current folder is used only then: in a folder that everybody may write to, somebody else's `.geval`
+    would collect prompts and answers. A link counts as its owner's, too.
+    """
+    try:
+        followed, link = home.stat(), home.lstat()
+    except OSError:
+        return False
+    is_own = not hasattr(os, "geteuid") or {followed.st_uid, link.st_uid} == {os.geteuid()}
+    return is_own and stat.S_ISDIR(followed.st_mode)
 
 
 def make_shared_folder(folder: Path) -> None:

@@ -74,6 +74,18 @@ class RunLocks:
         except OSError:
             return True
 
+    def is_any_going_on(self) -> bool:
+        """Return whether a process works on any run; if the file system cannot tell, True is the safe answer."""
+        if self._held:
+            return True
+        try:
+            names = [] if self._folder is None else [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return any(self.is_going_on(name) for name in names)
+
     def holder(self, run_id: str) -> str:
         """Return who holds the lock, in words for a message."""
         try:

@@ -76,11 +76,29 @@ class StoredVerdict(Struct, frozen=True):
     named_scores: Mapping[str, float] = field(default_factory=dict)
 
 
+class RunChoice(Struct, frozen=True):
+    """A choice among runs; what is None or empty chooses all.
+
+    Attributes:
+        config: the path of the config as it was typed.
+        config_file: the config's absolute path; a run of an older geval, which stored none, is chosen by `config`.
+        tags: all of these names and values.
+    """
+
+    config: str | None = None
+    config_file: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+
+
 class RunOutline(Struct, frozen=True):
-    """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended."""
+    """A run without its config. `counts` lacks the metrics and the usage of a run that has not ended.
+
+    `config_file` is the absolute path of its config, None for a run of an older geval.
+    """
 
     run: RunRecord
     counts: RunSummary
+    config_file: str | None = None
 
 
 class RunPoint(Struct, frozen=True):
@@ -100,21 +118,29 @@ class RunPoint(Struct, frozen=True):
         return self.passed / judged if judged else None
 
 
-_LIGHT_RECORD = "json_set(record, '$.config', NULL)"
-_SELECT_OUTLINES = f"""
-    SELECT {_LIGHT_RECORD}, summary FROM runs WHERE :config IS NULL OR config_path = :config
-    ORDER BY sequence DESC LIMIT :limit OFFSET :offset
+# What an older geval did not store beside the config is read from there.
+_LIGHT_RECORD = """
+    json_set(record, '$.config', NULL, '$.description',
+             coalesce(json_extract(record, '$.description'), json_extract(record, '$.config.description')))
 """
-_COUNT_RUNS = "SELECT count(*) FROM runs WHERE :config IS NULL OR config_path = :config"
+_NEWEST_FIRST = "ORDER BY sequence DESC LIMIT :limit OFFSET :offset"
+_HAS_ORIGINS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'origins'"
+_WITH_ORIGINS = "runs LEFT JOIN origins ON run_id = id"
+_WITHOUT_ORIGINS = "(SELECT *, NULL AS config_file FROM runs)"
+_HAS_TAG = "EXISTS (SELECT 1 FROM json_each(record, '$.tags') WHERE key = :name{0} AND value = :value{0})"
 _SELECT_HISTORY = """
     SELECT id, config_path, started_at, json_extract(summary, '$.passed'), json_extract(summary, '$.failed'),
            json_extract(summary, '$.errored')
     FROM runs WHERE summary IS NOT NULL ORDER BY sequence DESC LIMIT ?
 """
+# Runs of one config by its absolute path; by what was typed where one of the two runs lacks that.
 _SELECT_PREVIOUS = """
-    SELECT id FROM runs WHERE config_path = (SELECT config_path FROM runs WHERE id = :run)
-        AND sequence < (SELECT sequence FROM runs WHERE id = :run)
-    ORDER BY sequence DESC LIMIT 1
+    WITH known AS (SELECT sequence, id, config_path, config_file, summary FROM {runs})
+    SELECT older.id FROM known AS older JOIN known AS run ON run.id = :run
+    WHERE older.sequence < run.sequence AND (older.summary IS NOT NULL OR NOT :finished)
+        AND CASE WHEN older.config_file IS NULL OR run.config_file IS NULL
+            THEN older.config_path = run.config_path ELSE older.config_file = run.config_file END
+    ORDER BY older.sequence DESC LIMIT 1
 """
 _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY status"
 _SELECT_ROW = """
@@ -165,12 +191,14 @@ class RunPages(Struct, frozen=True):
     explain: Callable[[Exception], StoreError]
     settle: Callable[[RunRecord], RunRecord]
 
-    def outlines(self, *, config: str | None, offset: int, limit: int) -> tuple[list[RunOutline], int]:
-        """Return runs, newest first, of all configs or of one, and their number."""
-        which = {"config": config, "offset": offset, "limit": limit}
+    def outlines(self, chosen: RunChoice, *, offset: int, limit: int) -> tuple[list[RunOutline], int]:
+        """Return the runs that are chosen, newest first, and their number."""
         with self._reading() as connection:
-            total = int(connection.execute(_COUNT_RUNS, which).fetchone()[0])
-            rows = connection.execute(_SELECT_OUTLINES, which).fetchall()
+            condition, values = _run_query(chosen)
+            which = f"FROM {_runs_in(connection)} WHERE {condition}"
+            total = int(connection.execute(f"SELECT count(*) {which}", values).fetchone()[0])
+            found = f"SELECT {_LIGHT_RECORD}, summary, config_file {which} {_NEWEST_FIRST}"
+            rows = connection.execute(found, {**values, "limit": limit, "offset": offset}).fetchall()
             return [self._outline(connection, *row) for row in rows], total
 
     def history(self, limit: int) -> list[RunPoint]:
@@ -178,10 +206,11 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             return [RunPoint(*row) for row in connection.execute(_SELECT_HISTORY, (limit,))]
 
-    def previous(self, run_id: str) -> str | None:
-        """Return the id of the run of the same config that began before this one."""
+    def previous(self, run_id: str, *, finished: bool = False) -> str | None:
+        """Return the id of the last run of the same config that began before this one; with `finished`, and ended."""
         with self._reading() as connection:
-            row = connection.execute(_SELECT_PREVIOUS, {"run": run_id}).fetchone()
+            statement = _SELECT_PREVIOUS.format(runs=_runs_in(connection))
+            row = connection.execute(statement, {"run": run_id, "finished": finished}).fetchone()
             return None if row is None else str(row[0])
 
     def counts(self, run_id: str) -> RunSummary:
@@ -220,12 +249,14 @@ class RunPages(Struct, frozen=True):
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
 
-    def _outline(self, connection: sqlite3.Connection, record: str, summary: str | None) -> RunOutline:
+    def _outline(
+        self, connection: sqlite3.Connection, record: str, summary: str | None, config_file: str | None
+    ) -> RunOutline:
         run = self.settle(run_record_from_json(json.loads(record)))
         counts = (
             _counts(connection, run.id) if summary is None else run_summary_from_json(json.loads(summary))
         )
-        return RunOutline(run, counts)
+        return RunOutline(run, counts, config_file)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -235,6 +266,25 @@ class RunPages(Struct, frozen=True):
                 yield connection
             except (sqlite3.Error, *_UNREADABLE) as error:
                 raise self.explain(error) from error
+
+
+def _runs_in(connection: sqlite3.Connection) -> str:
+    """Return what runs are selected from: a file that is only read may be older than the schema."""
+    return _WITHOUT_ORIGINS if connection.execute(_HAS_ORIGINS).fetchone() is None else _WITH_ORIGINS
+
+
+def _run_query(chosen: RunChoice) -> tuple[str, dict[str, str | int | None]]:
+    """Return the SQL condition of the chosen runs, and its values."""
+    conditions: list[str] = ["1"]
+    values: dict[str, str | int | None] = {"config": chosen.config, "config_file": chosen.config_file}
+    if chosen.config_file is not None:
+        conditions.append("(config_file = :config_file OR config_file IS NULL AND config_path = :config)")
+    elif chosen.config is not None:
+        conditions.append("config_path = :config")
+    for number, (name, value) in enumerate(chosen.tags):
+        conditions.append(_HAS_TAG.format(number))
+        values |= {f"name{number}": name, f"value{number}": value}
+    return " AND ".join(conditions), values
 
 
 def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, str | None]]:

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.json_codec import encode_json
+from geval_cli.patterns import compile_later
 from geval_cli.record_reading import run_record_from_json, run_summary_from_json, usage_by_role_from_json
 from geval_cli.records import (
     CaseResult,
@@ -24,7 +27,14 @@ from geval_cli.records import (
     Usage,
     to_json,
 )
-from geval_cli.store.database import Access, Database, memory_database, open_database, readable_database
+from geval_cli.store.database import (
+    Access,
+    Database,
+    memory_database,
+    open_database,
+    readable_database,
+    shrink,
+)
 from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import ResultReader, record_text
 from geval_cli.store.run_locks import RunLocks
@@ -33,6 +43,11 @@ from geval_cli.store.writer import DatabaseThread
 
 RUNS_FILE = "geval.db"
 LATEST = "latest"
+
+_LATEST = compile_later(r"latest(?:~(\d{1,9}))?")
+_PREFIXED_MAX = 4
+_SHRUNK_MAX_BYTES = 512 * 1024 * 1024  # a larger file takes longer than a run that begins meanwhile waits
+_NEAREST, _IDS_COMPARED, _ID_MAX = 2, 1000, 100
 
 # What is no JSON, or not the JSON that this version writes.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -51,8 +66,12 @@ _INSERT_RESULT = """
 _SELECT_RUNS = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT ?"
 _SELECT_BY_PREFIX = """
     SELECT record, summary FROM runs, (SELECT ? AS wanted) WHERE substr(id, 1, length(wanted)) = wanted
-    ORDER BY id = wanted DESC, sequence DESC LIMIT 2
+    ORDER BY id = wanted DESC, sequence DESC LIMIT 4
 """
+_SELECT_LATEST = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT 1 OFFSET ?"
+_COUNT_RUNS = "SELECT count(*) FROM runs"
+_SELECT_IDS = "SELECT id FROM runs ORDER BY sequence DESC LIMIT ?"
+_DELETE_RUN = "DELETE FROM runs WHERE id = ?"
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
@@ -65,6 +84,11 @@ _SELECT_OF_CONFIG = """
     SELECT record, summary FROM runs LEFT JOIN origins ON run_id = id
     WHERE config_file = ? OR config_digest = ? ORDER BY sequence DESC
 """
+
+
+def config_file(path: Path) -> str:
+    """Return the name by which the runs of a config are found from every folder: its absolute path, without `..`."""
+    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps `..`, and Path.resolve follows links
 
 
 class StoredRun(NamedTuple):
@@ -204,6 +228,37 @@ class RunStore:
         self._write(_FINISH_RUN, (run.status, _dump(run), _dump(summary), run.id)).result()
         self._locks.release(run.id)
 
+    def remove(self, run_id: str) -> bool:
+        """Remove a run with all of its results. Returns when it is committed; False when it was gone already.
+
+        Cached answers stay: nothing says which runs they were given to.
+
+        Raises:
+            UsageError: a process works on it.
+            StoreError: it cannot be written.
+        """
+        writer = self._writing()
+        if not self.claim(run_id):
+            who = self.holder(run_id) or "another process"
+            raise UsageError(f"run {run_id} is going on: {who} works on it", hint="stop it first")
+
+        def delete(connection: sqlite3.Connection) -> int:
+            connection.execute("PRAGMA secure_delete = ON")  # prompts and answers are private
+            return connection.execute(_DELETE_RUN, (run_id,)).rowcount
+
+        try:
+            return writer.submit(delete).result() > 0
+        finally:
+            self.release(run_id)
+
+    def shrink(self) -> None:
+        """Give the room of removed runs back to the disk, unless a run is going on, which would have to wait for it."""
+        path = self._database.path
+        if self._locks.is_any_going_on() or not path.is_file() or path.stat().st_size > _SHRUNK_MAX_BYTES:
+            return
+        with contextlib.closing(self._database.connect()) as connection:
+            shrink(connection)
+
     def note_spent(self, run_id: str, spent: Mapping[Role, Usage]) -> "Future[None]":
         """Store what the calls of a run that is going on have cost so far; as `add`."""
         return self._write(_NOTE_SPENT, (encode_json(to_json(spent)).decode(), run_id))
@@ -238,24 +293,43 @@ class RunStore:
         return self._select_runs(_SELECT_RUNS, limit)
 
     def find(self, name: str) -> StoredRun:
-        """Return the run with this id, or whose id alone begins so; "latest" is the one that was begun last.
+        """Return the run with this id, or whose id alone begins so.
+
+        "latest" is the one that was begun last, "latest~1" the one before it, and so on.
 
         Raises:
             UsageError: there is none, or more than one.
             StoreError: the database cannot be read.
         """
-        hint = "`geval list` shows the runs that are stored here"
-        if name == LATEST:
-            latest = self.runs(1)
-            if not latest:
-                raise UsageError("no run is stored here yet", hint="`geval run CONFIG` makes one")
-            return latest[0]
+        place = _LATEST.fullmatch(name)
+        if place is not None:
+            return self._latest(int(place[1] or 0))
         found = self._select_runs(_SELECT_BY_PREFIX, name) if name else []
         if not found:
-            raise UsageError(f"there is no run `{name}`", hint=hint)
+            raise UsageError(f"there is no run `{name}`", hint=self._nearest(name))
         if len(found) > 1 and found[0].run.id != name:
+            several = ", ".join(stored.run.id for stored in found)
+            more = ", ..." if len(found) == _PREFIXED_MAX else ""
+            hint = f"write more of it: {several}{more}"
             raise UsageError(f"more than one run begins with `{name}`", hint=hint)
         return found[0]
+
+    def _latest(self, back: int) -> StoredRun:
+        found = self._select_runs(_SELECT_LATEST, back)
+        if found:
+            return found[0]
+        count = self._select(_COUNT_RUNS, ())[0][0]
+        if not count:
+            raise UsageError("no run is stored here yet", hint="`geval run CONFIG` makes one")
+        hint = f"{count} {'run is' if count == 1 else 'runs are'} stored here; `geval list` shows them"
+        raise UsageError(f"there is no run `{LATEST}~{back}`", hint=hint)
+
+    def _nearest(self, name: str) -> str:
+        """Return the hint for a name that is no run's: the ids that are most like it."""
+        ids = [str(row[0]) for row in self._select(_SELECT_IDS, (_IDS_COMPARED,))]
+        near = get_close_matches(name[:_ID_MAX], ids, n=_NEAREST, cutoff=0.7)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        return f"{meant}`geval list` shows the runs that are stored here"
 
     def results(self, run_id: str) -> Iterator[CaseResult]:
         """Yield the results of a run by test, repeat and column, read while you iterate and never held all at once.
@@ -311,14 +385,17 @@ class RunStore:
         def execute(connection: sqlite3.Connection) -> None:
             connection.execute(statement, row)
 
+        self._last = self._writing().submit(execute)
+        return self._last
+
+    def _writing(self) -> DatabaseThread:
         if self._writer is None:
             raise StoreError(
                 f"the run database {self._database.path} was opened for reading only",
                 path=str(self._database.path),
                 hint="choose another place with --home",
             )
-        self._last = self._writer.submit(execute)
-        return self._last
+        return self._writer
 
     def _wait_for_writes(self) -> None:
         # Written in the order given, so all before the last one are done; whether they could be is not asked here.

@@ -106,6 +106,7 @@ def _content(
     parts = {
         "$schema": raw.get("$schema"),
         "description": suite.description,
+        "tags": raw.get("tags"),
         "dialect": raw.get("dialect"),
         "env": raw.get("env"),
         "prompts": _prompts(raw.get("prompts"), suite.prompts),

@@ -33,7 +33,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
@@ -43,6 +43,9 @@ _PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
 _CONFIG_PROGRAM_SUFFIXES = _PROGRAM_SUFFIXES | {".ts", ".mts", ".cts"}
 _PROMPTFOO_NAME = "promptfooconfig"
 _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
+_TAGS = "tags"
+"""Decides no result, so a run whose tags were changed can be resumed."""
+
 _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
@@ -62,9 +65,9 @@ class ReadingRules(Struct, frozen=True):
     """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect, and so is what a program has `built`. Without `scripts`, no program is
-    run: what it would make is a problem. `access` is what may be read and run for it, now and as long as its tests are
-    read.
+    what the file holds, in geval's own dialect unless another is named, and so is what a program has `built`. Without
+    `scripts`, no program is run: what it would make is a problem. `access` is what may be read and run for it, now and
+    as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -137,7 +140,9 @@ def open_suite(
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
-        document, rules = parse_document(reading_rules.text, path), DEFAULT_RULES
+        asked = reading_rules.dialect
+        document = parse_document(reading_rules.text, path)
+        rules = DEFAULT_RULES if asked is None else RULES[asked]
     if rules.name is Dialect.PROMPTFOO:
         further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]
@@ -204,7 +209,9 @@ def read_suite(
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
     rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
-    parts = suite_parts(filled, rows, reading.files, overrides.vars)
+    deciding = {key: value for key, value in filled.items() if key != _TAGS}
+    parts = suite_parts(deciding, rows, reading.files, overrides.vars)
+    rest = _check_rest(fields, reading)
     suite = Suite(
         path=path,
         base_dir=path.parent,
@@ -220,10 +227,12 @@ def read_suite(
         digest=digest_of(parts),
         parts=parts,
         snapshot=mask_config(raw),
-        description=_check_rest(fields, reading),
+        description=rest.description if rest else None,
+        tags=tag_texts(rest.tags) if rest else {},
         derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
         access=reading.files.access,
+        baseline=_baseline(rest, fields),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -287,13 +296,18 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
-def _check_rest(fields: Fields, reading: LoadContext) -> str | None:
-    """Check the keys that need no reader of their own; gives the description."""
-    names = ("description", "dialect", "schema_uri")
+def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
+    if rest is None or rest.baseline is None:
+        return None
+    return BaselineName(rest.baseline, fields.child("baseline"))
+
+
+def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
+    """Return the keys that need no reader of their own, if they are right."""
+    names = ("description", "dialect", "schema_uri", "baseline", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
-    spec = build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
-    return spec.description if spec else None
+    return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)
 
 
 def _check_env(fields: Fields, reading: LoadContext) -> None:

@@ -78,6 +78,10 @@ class SuiteSpec(Spec):
         None, validation_alias="$schema", description="Where an editor finds this file's schema."
     )
     description: str | None = Field(None, description="What this suite is about.")
+    tags: dict[str, str | bool | int | float] = Field(
+        default_factory=dict,
+        description="What `geval list --tag` finds this suite's runs by: names and values.",
+    )
     dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
     prompts: Any = Field(None, description="What is sent: texts, file://, chat messages, {id, label, raw}.")
     providers: Any = Field(None, description="The models under test.")
@@ -95,6 +99,12 @@ class SuiteSpec(Spec):
         None,
         validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
         description="Numbers computed from the sums of metrics: a list of {name, value}.",
+    )
+    baseline: str | None = Field(
+        None,
+        min_length=1,
+        description="What results are compared with: the label of a column, of a prompt or of a provider that only one"
+        " column has, else a run or a results file. Without it, columns are compared with the first.",
     )
     gates: Any = Field(
         None,

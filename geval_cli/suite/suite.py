@@ -1,5 +1,6 @@
 """The typed suite that the rest of the program works with: prompts, providers and a re-iterable source of tests."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from geval_cli.assertions.base import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
@@ -30,6 +32,13 @@ class TestSource(Protocol):
 
 
 TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
+
+
+class BaselineName(msgspec.Struct, frozen=True):
+    """The `baseline` of a config: the label of a column, else a run or a results file; `place` is where it stands."""
+
+    name: str
+    place: SourcePath
 
 
 class SuiteOverrides(msgspec.Struct, frozen=True):
@@ -53,6 +62,8 @@ class Suite:
         warnings: problems that do not stop a run.
         rules: of its dialect.
         access: what may be read, run and reached for it.
+        tags: of its runs.
+        baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
     """
 
     path: Path
@@ -72,6 +83,13 @@ class Suite:
     parts: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
+    tags: Mapping[str, str] = field(default_factory=dict)
+    baseline: BaselineName | None = None
+
+
+def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return tags as texts: numbers and truth values as they are written in YAML."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in tags.items()}
 
 
 class OpenedSuite(msgspec.Struct, frozen=True):

@@ -27,9 +27,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is fork
     ],
 )
 def test_a_forked_command_is_like_any_other(case: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    folder = shutil.copytree(CASES / case, tmp_path / "project")
-    forked = run_geval(*words, cwd=folder)
-    anew = run_geval(*words, cwd=folder, is_loaded_anew=True)
+    # The first run in a folder says that it makes a state folder there.
+    one, other = (shutil.copytree(CASES / case, tmp_path / name) for name in ("one", "other"))
+    forked = run_geval(*words, cwd=one)
+    anew = run_geval(*words, cwd=other, is_loaded_anew=True)
     assert forked == anew
 
 

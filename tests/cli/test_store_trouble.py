@@ -139,7 +139,7 @@ def test_damaged_databases_are_moved_aside_and_the_run_goes_on(project: Path) ->
 @pytest.mark.parametrize(
     ("name", "look"),
     [
-        ("geval.db", lambda home: print_runs(home, limit=5)),
+        ("geval.db", lambda home: print_runs(home, config=None, tags=(), as_json=False, limit=5)),
         ("cache.db", lambda home: print_stats(home, None)),
     ],
 )

@@ -4,12 +4,14 @@ from msgspec.structs import replace
 from support.sample_run import STEPS, console_of, make_case, make_judged, make_report
 
 from geval_cli.records import INTERNAL_ERROR, CaseResult, ErrorInfo, Status
-from geval_cli.report.failures import Failures, print_failures
+from geval_cli.report.failures import Failures, GroupBy, print_failures
 
 
-def printed(*cases: CaseResult, width: int = 100, verbose: bool = False) -> str:
+def printed(
+    *cases: CaseResult, width: int = 100, verbose: bool = False, by: GroupBy = GroupBy.ASSERTION
+) -> str:
     stream = io.StringIO()
-    failures = Failures(verbose)
+    failures = Failures(verbose, by)
     for case in cases:
         failures.add(case)
     print_failures(failures, make_report(), console_of(stream, width))
@@ -172,3 +174,53 @@ def test_the_raw_reply_and_the_hint_stand_with_an_error() -> None:
         "reply   I cannot",
     ):
         assert shown in text
+
+
+def grouped(*cases: CaseResult, by: GroupBy = GroupBy.ASSERTION) -> list[str]:
+    failures = Failures(by=by)
+    for case in cases:
+        failures.add(case)
+    return [f"{group.name}: {group.heading()}" for group, _ in failures.groups()]
+
+
+def test_each_group_says_how_many_of_how_many_fell_short() -> None:
+    def case(number: int, status: Status, score: float | None) -> CaseResult:
+        return make_case(number, status=status, assertions=(make_judged(status, score, metric="fluency"),))
+
+    cases = [
+        *(case(number, Status.FAILED, 0.25) for number in range(3)),
+        case(3, Status.PASSED, 0.85),
+        case(4, Status.ERROR, None),
+        case(5, Status.NOT_EVALUATED, None),
+    ]
+    assert grouped(*cases) == ["fluency: 3 of 4 fell short, 1 could not be judged, mean 0.40"]
+
+
+def test_a_case_that_only_its_own_threshold_fails_has_a_group() -> None:
+    passed = make_judged(Status.PASSED, 0.6)
+    assert grouped(*(failed(number, assertions=(passed,)) for number in range(2))) == [
+        "the test as a whole: 2 cases"
+    ]
+
+
+def test_of_many_groups_the_first_case_of_each_is_shown_and_few_are_kept() -> None:
+    def case(number: int) -> CaseResult:
+        return failed(
+            number, assertions=(make_judged(Status.FAILED, 0.0, metric=None, type=f"t{number % 300}"),)
+        )
+
+    failures = Failures()
+    for number in range(3_000):
+        failures.add(case(number))
+    groups = failures.groups()
+    assert sum(group.cases for group, _ in groups) == 3_000
+    assert [len(entries) for _, entries in groups] == [1] * 20 + [0] * (len(groups) - 20)
+    assert sum(len(group.entries) for group, _ in groups) < 500
+
+
+def test_hostile_names_and_reasons_of_groups_are_harmless() -> None:
+    hostile = make_judged(Status.FAILED, 0.0, metric="\x1b[2J\u202e" + "x" * 9_999, reason="\x1b[2J" * 999)
+    for by in GroupBy:
+        text = printed(*(failed(number, assertions=(hostile,)) for number in range(2)), by=by)
+        assert "\x1b" not in text
+        assert "\u202e" not in text

@@ -5,7 +5,6 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, make_case, make_report, results_of
 
-from geval_cli.cli import options
+from geval_cli.cli.options import ShowOptions
 from geval_cli.errors import OutputError
 from geval_cli.events import CaseFinished, RunFinished, RunStarted
 from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
@@ -265,5 +264,6 @@ def test_help_and_page_name_every_format() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\.[\w.]+)`", page, re.MULTILINE)) == set(FORMATS)
     outputs = next(option for field, option in declared_options(RunOptions) if field.name == "outputs")
-    for text in (outputs.help, get_args(options.ReportFiles)[1].help):
+    shown = next(option for field, option in declared_options(ShowOptions) if field.name == "outputs")
+    for text in (outputs.help, shown.help):
         assert set(re.findall(r"\.\w+(?:\.\w+)?", text)) == set(FORMATS)

@@ -40,7 +40,7 @@ def test_of_more_rows_only_those_with_a_failure_or_error_are_shown() -> None:
 
     assert (text.count("PASS"), text.count("FAIL"), text.count("ERROR")) == (0, 1, 1)
     assert "shown of 51 rows: the 2 with a failure or an error" in text
-    assert "everything: geval show 20261121-214544-k3f9 -o results.json" in text
+    assert "everything: geval show 20261121-214544-k3f9 --all" in text
 
 
 def test_at_most_fifty_of_many_failures_are_shown() -> None:

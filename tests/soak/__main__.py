@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import mutants
+from soak import coverage, findings, mutants
 
 from benchmarks import faults, kill
 
@@ -68,11 +68,23 @@ def mistakes(seed: int) -> bool:
     return mutants.main(["--seed", str(seed)])
 
 
+def intervals(seed: int) -> bool:
+    """How often the intervals of a judge's agreement contain the truth."""
+    return coverage.run(seed)
+
+
+def found_differences(_: int) -> bool:
+    """Ten thousand simulated comparisons of equal and of unequal systems."""
+    return findings.run()
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
     "faults": faulty,
     "mutants": mistakes,
+    "findings": found_differences,
+    "intervals": intervals,
 }
 
 

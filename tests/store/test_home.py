@@ -32,6 +32,64 @@ def test_the_option_comes_before_the_variable_before_the_current_folder(explicit
     assert home_folder(explicit, env=env, cwd=CWD) == Path(expected)
 
 
+class TestNearest:
+    """Which `.geval` is used where none is named."""
+
+    @staticmethod
+    def home_in(cwd: Path) -> Path:
+        cwd.mkdir(parents=True, exist_ok=True)
+        return home_folder(None, env={}, cwd=cwd)
+
+    @staticmethod
+    def made(*folders: Path) -> None:
+        for folder in folders:
+            folder.mkdir(parents=True)
+
+    def test_it_is_the_nearest_upwards_within_the_repository(self, tmp_path: Path) -> None:
+        self.made(tmp_path / ".git", tmp_path / ".geval", tmp_path / "a" / ".geval")
+        assert self.home_in(tmp_path / "b" / "c") == tmp_path / ".geval"
+        assert self.home_in(tmp_path / "a" / "c") == tmp_path / "a" / ".geval"
+        assert self.home_in(tmp_path) == tmp_path / ".geval"
+
+    @pytest.mark.parametrize("kind", ["folder", "file", "broken link"])
+    def test_it_is_never_above_the_repository(self, kind: str, tmp_path: Path) -> None:
+        inner = tmp_path / "module"
+        self.made(tmp_path / ".git", tmp_path / ".geval", inner)
+        if kind == "folder":
+            (inner / ".git").mkdir()
+        elif kind == "file":
+            (inner / ".git").write_text("gitdir: ../.git/modules/module", encoding="utf-8")
+        else:
+            (inner / ".git").symlink_to("nowhere")
+        assert self.home_in(inner / "sub") == inner / "sub" / ".geval"
+
+    def test_without_a_repository_it_is_in_the_current_folder_only(self, tmp_path: Path) -> None:
+        self.made(tmp_path / ".geval")
+        assert self.home_in(tmp_path / "sub") == tmp_path / "sub" / ".geval"
+
+    def test_a_file_of_that_name_is_passed_over(self, tmp_path: Path) -> None:
+        self.made(tmp_path / ".git", tmp_path / ".geval", tmp_path / "a")
+        (tmp_path / "a" / ".geval").write_text("", encoding="utf-8")
+        assert self.home_in(tmp_path / "a" / "b") == tmp_path / ".geval"
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+    @pytest.mark.parametrize("is_link", [False, True])
+    def test_somebody_else_s_state_above_is_not_used(self, is_link: bool, tmp_path: Path) -> None:
+        self.made(tmp_path / ".git", tmp_path / "real")
+        if is_link:
+            (tmp_path / ".geval").symlink_to("real")
+            assert self.home_in(tmp_path / "sub") == tmp_path / ".geval"
+        else:
+            (tmp_path / ".geval").mkdir()
+        os.chown(tmp_path / ".geval", 12345, 12345, follow_symlinks=False)
+        assert self.home_in(tmp_path / "sub") == tmp_path / "sub" / ".geval"
+
+    def test_what_the_user_names_wins(self, tmp_path: Path) -> None:
+        self.made(tmp_path / ".git", tmp_path / ".geval", tmp_path / "sub")
+        assert home_folder(None, env={"GEVAL_HOME": "x"}, cwd=tmp_path / "sub") == tmp_path / "sub" / "x"
+        assert home_folder(Path("y"), env={}, cwd=tmp_path / "sub") == tmp_path / "sub" / "y"
+
+
 def test_a_new_folder_keeps_its_content_out_of_git(tmp_path):
     make_folder(tmp_path / "a" / ".geval")
     assert (tmp_path / "a" / ".geval" / ".gitignore").read_text() == "*\n"

@@ -10,7 +10,7 @@ from support.sample_run import COLUMNS, RUN, make_case, make_judged
 
 from geval_cli.errors import StoreError
 from geval_cli.records import CaseResult, RunStatus, RunSummary, Status
-from geval_cli.store.run_pages import ResultFilter, RunPages, SortOrder
+from geval_cli.store.run_pages import ResultFilter, RunChoice, RunPages, SortOrder
 from geval_cli.store.runs import RUNS_FILE, RunStore
 
 ALL = ResultFilter()
@@ -112,13 +112,13 @@ class TestRows:
 class TestRuns:
     def test_outlines_leave_the_config_out(self, runs: RunStore) -> None:
         runs.begin(replace(RUN, config={"tests": ["x" * 1000]}))
-        outlines, total = runs.pages().outlines(config=None, offset=0, limit=5)
+        outlines, total = runs.pages().outlines(RunChoice(), offset=0, limit=5)
         assert total == 1
         assert outlines[0].run == replace(RUN, config=None)
 
     def test_run_without_an_end_is_counted(self, runs: RunStore) -> None:
         pages = add(runs, make_case(0), make_case(1, status=Status.FAILED), make_case(2, status=Status.ERROR))
-        counts = pages.outlines(config=None, offset=0, limit=5)[0][0].counts
+        counts = pages.outlines(RunChoice(), offset=0, limit=5)[0][0].counts
         assert (counts.total, counts.passed, counts.failed, counts.errored) == (3, 1, 1, 1)
         assert counts.pass_rate == 0.5
         assert pages.counts(RUN.id) == counts
@@ -128,7 +128,7 @@ class TestRuns:
         dead.begin(replace(RUN, status=RunStatus.RUNNING))
         dead.close()
         runs = RunStore.open(tmp_path)
-        assert runs.pages().outlines(config=None, offset=0, limit=5)[0][0].run.status is RunStatus.INTERRUPTED
+        assert runs.pages().outlines(RunChoice(), offset=0, limit=5)[0][0].run.status is RunStatus.INTERRUPTED
         runs.close()
 
     def test_history_and_the_run_before(self, runs: RunStore) -> None:
@@ -141,7 +141,9 @@ class TestRuns:
         assert [point.run_id for point in pages.history(2)] == ["c", "b"]
         assert pages.history(1)[0].pass_rate == 0.25
         assert [pages.previous(name) for name in "abcd"] == [None, None, "a", "c"]
-        assert [item.run.id for item in pages.outlines(config="one.yaml", offset=1, limit=5)[0]] == ["c", "a"]
+        assert [
+            item.run.id for item in pages.outlines(RunChoice(config="one.yaml"), offset=1, limit=5)[0]
+        ] == ["c", "a"]
 
 
 def test_verdicts_hold_what_a_comparison_needs(runs: RunStore) -> None:

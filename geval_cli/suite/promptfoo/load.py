@@ -25,7 +25,7 @@ from geval_cli.suite.promptfoo.providers import delayed, read_promptfoo_provider
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.promptfoo.tests import PromptfooTests, read_scenarios
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 
@@ -210,6 +210,8 @@ def _suite(
     filters = read_filters(merged.settings.get("nunjucksFilters"), reading)
     gates = merged.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
+    tags = _tags(merged.settings.get("tags"), reading)
+    baseline = _baseline(merged.settings.get("baseline"), reading)
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
     parts = _digest_parts(configs, reading, overrides)
@@ -230,14 +232,42 @@ def _suite(
         gates=found_gates,
         derived_metrics=derived_metrics,
         filters=filters,
+        tags=tags,
         access=reading.files.access,
+        baseline=baseline,
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)
 
 
+def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
+    """Return the tags that are names and texts; others are left out with a warning, since they decide nothing."""
+    if part is None:
+        return {}
+    if not isinstance(part.value, dict):
+        message = (
+            f"`tags` must be a mapping of names to texts, found {describe_value(part.value)}; it is left out"
+        )
+        reading.warn(message, part.place.value())
+        return {}
+    plain = {name: value for name, value in part.value.items() if isinstance(value, str | bool | int | float)}
+    for name in part.value.keys() - plain.keys():
+        reading.warn(f"the tag `{name}` must be a text; it is left out", part.place.value(name))
+    return tag_texts(plain)
+
+
 def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[DerivedMetric, ...]:
     return () if part is None else read_derived_metrics(part.value, part.place, reading)
+
+
+def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | None:
+    if part is None:
+        return None
+    if isinstance(part.value, str):
+        return BaselineName(part.value, part.place)
+    message = f"`baseline` must be text, found {describe_value(part.value)}"
+    reading.report(message, part.place.value(), "write the label of a column, or a run")
+    return None
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:

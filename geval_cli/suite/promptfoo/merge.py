@@ -126,12 +126,12 @@ def _is_own_schema(key: str, entry: JsonValue) -> bool:
 
 _READ = frozenset(
     {
-        "$schema", "assertionTemplates", "commandLineOptions", "defaultTest", "derivedMetrics", "description",
-        "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
-        "prompts", "providers", "scenarios", "targets", "tests",
+        "$schema", "assertionTemplates", "baseline", "commandLineOptions", "defaultTest", "derivedMetrics",
+        "description", "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
+        "prompts", "providers", "scenarios", "tags", "targets", "tests",
     }
 )  # fmt: skip
-_SILENT = frozenset({"tags", "metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
+_SILENT = frozenset({"metadata", "writeLatestResults", "sharing", "extensions", "redteam"})
 """Keys that change no result, and those that are refused elsewhere."""
 _FOR_ANCHORS = ("x-", ".", "_", "definitions", "$defs")
 """How keys begin that only hold YAML anchors or what references name."""
@@ -208,8 +208,10 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
         "outputPath",
         "derivedMetrics",
         "gates",
+        "baseline",
         "nunjucksFilters",
         "options",
+        "tags",
     ):
         if content.get(name) is not None:
             merged.settings[name] = ConfigPart(content[name], place.child(name), config.path.parent)

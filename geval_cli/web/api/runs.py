@@ -16,6 +16,7 @@ from geval_cli.runs.options import InApi, Option, RunOptions, declared_options, 
 from geval_cli.runs.stored import load_report
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
+from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.web.live_runs import EventJson, LiveRuns, run_json
 from geval_cli.web.problems_json import answered, described
@@ -172,10 +173,16 @@ async def list_runs(
     offset: Offset = 0,
     limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 20,
     config: Annotated[str | None, Query(description="Only runs of the config with this path.")] = None,
+    tag: Annotated[
+        list[Annotated[str, Field(pattern="^[^=]+=")]] | None,
+        Query(description="Only runs with this tag, `name=value`; repeatable.", max_length=20),
+    ] = None,
 ) -> Response:
     """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
     pages = await asyncio.to_thread(_runs(request).pages)
-    outlines, total = await asyncio.to_thread(pages.outlines, config=config, offset=offset, limit=limit)
+    pairs = (text.partition("=") for text in tag or ())
+    chosen = RunChoice(config=config, tags=tuple((name, value) for name, _, value in pairs))
+    outlines, total = await asyncio.to_thread(pages.outlines, chosen, offset=offset, limit=limit)
     listed = [{"run": run_json(item.run), "summary": to_json(item.counts)} for item in outlines]
     return _json({"runs": listed, "total": total, "offset": offset, "limit": limit})
 

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from msgspec import Struct
 
 from geval_cli.report.numbers import format_percentage
-from geval_cli.store.run_pages import RunPoint
+from geval_cli.store.run_pages import RunChoice, RunPoint
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, link_with, page_count, page_number, run_link, stored_runs
 
@@ -91,7 +91,9 @@ def show_runs(request: Request) -> HTMLResponse:
     pages = stored_runs(request).pages()
     config = request.query_params.get("config") or None
     number = page_number(request)
-    outlines, total = pages.outlines(config=config, offset=(number - 1) * RUNS_PER_PAGE, limit=RUNS_PER_PAGE)
+    outlines, total = pages.outlines(
+        RunChoice(config=config), offset=(number - 1) * RUNS_PER_PAGE, limit=RUNS_PER_PAGE
+    )
     history = [] if number > 1 else pages.history(_HISTORY_RUNS)
     return render_page(
         "runs.html",

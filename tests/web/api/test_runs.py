@@ -283,6 +283,19 @@ class TestRead:
         assert answer.status == 422
         assert answer.json["errors"][0]["query"] == query.partition("=")[0]
 
+    def test_runs_are_found_by_their_tags(self, server: RunningServer) -> None:
+        ids = [run_to_end(server, tags=tags) for tags in ({"a": "1"}, {"a": "1", "b": "x=y&z"}, {"a": "2"})]
+        for query, expected in (
+            ("tag=a=1", ids[1::-1]),
+            ("tag=a=1&tag=b=x%3Dy%26z", [ids[1]]),
+            ("tag=a=", []),
+        ):
+            listed = server.get(f"/api/runs?{query}").json
+            assert [item["run"]["id"] for item in listed["runs"]] == expected
+            assert listed["total"] == len(expected)
+        assert server.get("/api/runs?tag=a=2").json["runs"][0]["run"]["tags"] == {"a": "2"}
+        assert [server.get(f"/api/runs?tag={tag}").status for tag in ("a", "=1", "")] == [422] * 3
+
     def test_runs_are_listed_newest_first_without_their_configs(self, server: RunningServer) -> None:
         before = server.get("/api/runs").json["total"]
         first, second = run_to_end(server), run_to_end(server)

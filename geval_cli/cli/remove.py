@@ -1,0 +1,149 @@
+"""`geval rm`: remove stored runs, after saying which."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+from msgspec import Struct
+
+from geval_cli.cli.problems import print_warnings
+from geval_cli.errors import UsageError
+from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
+from geval_cli.report.console import make_console
+from geval_cli.report.json_file import json_text
+from geval_cli.report.numbers import plural
+from geval_cli.report.run_list import ListedRun, print_runs
+from geval_cli.store.run_pages import RunChoice, RunOutline
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+
+_LISTED = 20
+_MOST_RUNS = 1_000_000
+
+
+class _Left(Struct, frozen=True):
+    """A run that was to go and is still there, or was gone before; `why` in words."""
+
+    run: str
+    why: str
+
+
+def remove_runs(
+    home: Path | None,
+    names: Sequence[str],
+    *,
+    older_than_s: float | None,
+    keep: int | None,
+    is_sure: bool,
+    as_json: bool,
+) -> None:
+    """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
+
+    Raises:
+        UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
+        StoreError: the database cannot be written.
+    """
+    if bool(names) == (older_than_s is not None or keep is not None):
+        hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
+        what = (
+            "runs are named by their ids or by --older-than and --keep, not by both" if names else "name runs"
+        )
+        raise UsageError(what, hint=hint)
+    with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
+        outlines = _named(runs, names) if names else list(_old(runs, older_than_s, keep))
+        going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
+        if names and going_on:
+            raise _going_on(going_on[0], runs)
+        chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
+        left = [_Left(run.id, "it is going on") for run in going_on]
+        if not chosen:
+            _tell([], left, as_json=as_json)
+            return
+        if not as_json:
+            _list(chosen)
+        if not is_sure and not _confirmed(len(chosen), as_json=as_json):
+            _tell([], [_Left(item.run.id, "nothing was confirmed") for item in chosen], as_json=as_json)
+            return
+        gone = []
+        for item in chosen:
+            failure = _remove(runs, item.run.id)
+            gone += [item.run.id] if failure is None else []
+            left += [] if failure is None else [failure]
+        runs.shrink()
+    _tell(gone, left, as_json=as_json)
+
+
+def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
+    """Return the runs that are named, each once; all names are looked up before anything is removed."""
+    pages = runs.pages()
+    found = {stored.run.id: stored for stored in map(runs.find, names)}
+    return [
+        RunOutline(stored.run, stored.summary or pages.counts(stored.run.id)) for stored in found.values()
+    ]
+
+
+def _old(runs: RunStore, older_than_s: float | None, keep: int | None) -> Iterator[RunOutline]:
+    """Yield the runs that are old enough and not among the newest; one whose age cannot be read stays."""
+    outlines, _ = runs.pages().outlines(RunChoice(), offset=keep or 0, limit=_MOST_RUNS)
+    now = datetime.now(UTC)
+    for item in outlines:
+        if older_than_s is None or _age_s(item.run, now) > older_than_s:
+            yield item
+
+
+def _age_s(run: RunRecord, now: datetime) -> float:
+    try:
+        return (now - datetime.fromisoformat(run.started_at)).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _going_on(run: RunRecord, runs: RunStore) -> UsageError:
+    who = runs.holder(run.id) or "another process"
+    return UsageError(f"run {run.id} is going on: {who} works on it", hint="stop it first, then remove it")
+
+
+def _list(chosen: Sequence[RunOutline]) -> None:
+    console = make_console(sys.stdout, environ=os.environ)
+    listed = [ListedRun(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
+    print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd())
+    if len(chosen) > _LISTED:
+        sys.stdout.write(f" and {plural(len(chosen) - _LISTED, 'more run')}\n")
+    sys.stdout.flush()
+
+
+def _confirmed(count: int, *, as_json: bool) -> bool:
+    """Ask whether the runs shall go.
+
+    Raises:
+        UsageError: nobody can be asked.
+    """
+    if as_json or not sys.stdin.isatty():
+        hint = "add --yes to remove them without being asked"
+        raise UsageError(f"{plural(count, 'run')} would be removed, and nobody can be asked", hint=hint)
+    try:
+        return typer.confirm(f"Remove {plural(count, 'run')} with all results?", err=True)
+    except typer.Abort:  # the end of the input
+        return False
+
+
+def _remove(runs: RunStore, run_id: str) -> _Left | None:
+    """Remove a run; return why it is not this command that did it, if so."""
+    try:
+        return None if runs.remove(run_id) else _Left(run_id, "it was gone already")
+    except UsageError as error:  # it was taken up again since it was listed, or another process removes it
+        return _Left(run_id, error.message)
+
+
+def _tell(gone: Sequence[str], left: Sequence[_Left], *, as_json: bool) -> None:
+    if as_json:
+        document = {"schema_version": SCHEMA_VERSION, "removed": gone, "left": left}
+        sys.stdout.write(json_text(document, indent=2) + "\n")
+        return
+    for item in left:
+        sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
+    sys.stdout.write(f"removed {plural(len(gone), 'run')}\n")

@@ -1,0 +1,123 @@
+"""Which commit a run was made from, read out of `.git` without starting a program; only `is_dirty` asks git itself.
+
+A config of the user's own is checked out anywhere: in a linked worktree, in a submodule, or in no repository at all. A
+repository may be a stranger's, so its files are read through the access of the config, as files and up to a size, and
+nothing of them is kept but a hash and the name of a branch.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from geval_cli.errors import CodeFailedError
+from geval_cli.patterns import compile_later
+from geval_cli.records import GitState
+from geval_cli.scripting.code import ScriptError
+from geval_cli.scripting.processes import run_command
+from geval_cli.source.access import Access, open_regular
+from geval_cli.store.home import repository_of
+
+DIRTY_TIMEOUT_S = 2.0
+"""A repository that takes longer (millions of files, a slow disk) has no answer; no run waits longer for it."""
+
+_MOST_BYTES = 4096
+_MOST_PACKED_BYTES = 32 * 1024 * 1024
+_MOST_BRANCH = 255
+_COMMIT = compile_later(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REF = compile_later(r"refs/[^\x00-\x20\x7f~^:?*\[\\]{1,1000}")
+_HEADS = "refs/heads/"
+_KEPT_VARIABLES = ("PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "TMPDIR")
+_NO_PROGRAMS = (
+    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false"),
+    "--no-optional-locks",
+)
+"""What a repository's own settings would start or change when git looks at its state."""
+
+
+def read_git_state(folder: Path, access: Access) -> GitState | None:
+    """Return commit and branch of the repository around `folder`; None outside a repository, or of an unreadable one.
+
+    `dirty` stays unknown. The branch is None on a detached HEAD, the commit before the first one.
+    """
+    repository = repository_of(folder.absolute())
+    if repository is None:
+        return None
+    try:
+        own = _git_folder(repository / ".git", access)
+        head = _line(own / "HEAD", access)
+        if _COMMIT.fullmatch(head):
+            return GitState(commit=head)
+        ref = head.removeprefix("ref:").strip()
+        if not head.startswith("ref:") or not _REF.fullmatch(ref) or ".." in ref:
+            return None
+        commit = next(_commits(own, ref, access), None)
+    except (OSError, ValueError):
+        return None
+    branch = ref.removeprefix(_HEADS)[:_MOST_BRANCH] if ref.startswith(_HEADS) else None
+    return GitState(commit=commit, branch=branch)
+
+
+async def is_dirty(folder: Path, access: Access) -> bool | None:
+    """Return whether files that git tracks around `folder` differ from its commit.
+
+    None where git is not there, does not answer in time, or may not be started: a config that runs no code could lie in
+    a repository whose settings and filters name programs.
+    """
+    env = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    words = ("git", *_NO_PROGRAMS, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+    try:
+        return bool(
+            await run_command(
+                words,
+                access,
+                folder=folder,
+                env={**env, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
+                timeout_s=DIRTY_TIMEOUT_S,
+            )
+        )
+    except (CodeFailedError, ScriptError):
+        return None
+
+
+def _git_folder(path: Path, access: Access) -> Path:
+    """Return the folder that `.git` is, or that it names: a linked worktree and a submodule have a file there."""
+    if path.is_dir():
+        return path
+    written = _line(path, access)
+    if not written.startswith("gitdir:"):
+        raise ValueError(f"{path} names no folder")
+    return path.parent / written.removeprefix("gitdir:").strip()
+
+
+def _commits(own: Path, ref: str, access: Access) -> Iterator[str]:
+    """Yield the commit of a ref from where git looks for it, in its order."""
+    folders = [own]
+    with suppress(OSError):  # only linked worktrees have it
+        folders.append(own / _line(own / "commondir", access))
+    for folder in folders:
+        try:
+            text = _line(folder / ref, access)
+        except OSError:
+            continue
+        if _COMMIT.fullmatch(text):
+            yield text
+    for folder in folders:
+        yield from _packed(folder / "packed-refs", ref, access)
+
+
+def _packed(path: Path, ref: str, access: Access) -> Iterator[str]:
+    try:
+        with open_regular(path, access) as stream:
+            lines = stream.read(_MOST_PACKED_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        commit, _, name = line.partition(" ")
+        if name == ref and _COMMIT.fullmatch(commit):
+            yield commit
+
+
+def _line(path: Path, access: Access) -> str:
+    with open_regular(path, access) as stream:
+        return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip()

@@ -1,0 +1,98 @@
+"""Stored runs as a list shows them, each with how its pass rate differs from that of its config's run before."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from geval_cli.records import Column, RunRecord, RunStatus, Status
+from geval_cli.report.comparison import Pair, compare_runs
+from geval_cli.report.run_list import ListedRun, RunChange
+from geval_cli.statistics.paired import PairedDifferences
+from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict
+from geval_cli.store.runs import RunStore
+
+_MOST_VERDICTS = 60_000
+"""So many verdicts are read for one list, which takes about a second; the runs after that have no change."""
+
+_JUDGED = {Status.PASSED: 1.0, Status.FAILED: 0.0}
+
+
+class RunHistory(Struct, frozen=True):
+    """Some runs, newest first, of `total` that were chosen."""
+
+    runs: tuple[ListedRun, ...]
+    total: int
+
+
+def read_history(runs: RunStore, chosen: RunChoice, *, limit: int) -> RunHistory:
+    """Return the newest runs that are chosen.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    pages = runs.pages()
+    outlines, total = pages.outlines(chosen, offset=0, limit=limit)
+    changes = _Changes(runs, pages)
+    return RunHistory(
+        tuple(ListedRun(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),
+        total,
+    )
+
+
+class _Changes:
+    """Compares runs with those before them, as long as that is quick; a run's verdicts are read once."""
+
+    def __init__(self, runs: RunStore, pages: RunPages) -> None:
+        self._runs = runs
+        self._pages = pages
+        self._left = _MOST_VERDICTS
+        self._last: tuple[str, list[StoredVerdict]] = ("", [])
+
+    def of(self, item: RunOutline) -> RunChange | None:
+        """Return the change against the run before; None for a run that is not complete, and where none can be told."""
+        if item.run.status is not RunStatus.COMPLETED:
+            return None
+        before = self._pages.previous(item.run.id, finished=True)
+        if before is None or not self._may_read(item.run.id, before):
+            return None
+        older = self._runs.find(before).run
+        after = self._verdicts(item.run.id)
+        return pass_rate_change(older, self._verdicts(before), after, item.run.columns)
+
+    def _may_read(self, *run_ids: str) -> bool:
+        unread = [run_id for run_id in run_ids if run_id != self._last[0]]
+        self._left -= sum(self._pages.counts(run_id).total for run_id in unread)
+        return self._left >= 0
+
+    def _verdicts(self, run_id: str) -> list[StoredVerdict]:
+        if run_id != self._last[0]:
+            self._last = run_id, self._pages.verdicts(run_id)
+        return self._last[1]
+
+
+def pass_rate_change(
+    older: RunRecord,
+    before: Sequence[StoredVerdict],
+    after: Sequence[StoredVerdict],
+    columns: Sequence[Column],
+) -> RunChange | None:
+    """Return how the pass rate changed in the cases that were judged in both runs; None when there are none.
+
+    Tests belong together by their content, and the cases of one test are a cluster.
+    """
+    compared = compare_runs(before, after, before_columns=older.columns, after_columns=columns)
+    differences = PairedDifferences()
+    for test, old, new in sorted(_judged(compared.pairs)):
+        differences.add(test, old, new)
+    found = differences.result()
+    if found is None:
+        return None
+    return RunChange(older.id, found.delta, found.interval, found.n, found.clusters, found.verdict(found.p))
+
+
+def _judged(pairs: Sequence[Pair]) -> Iterator[tuple[int, float, float]]:
+    """Yield the test of each pair that was judged in both runs, and whether it passed before and after."""
+    for pair in pairs:
+        old, new = _JUDGED.get(pair.before.status), _JUDGED.get(pair.after.status)
+        if old is not None and new is not None:
+            yield pair.after.test_index, old, new

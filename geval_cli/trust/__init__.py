@@ -1,0 +1,27 @@
+"""Judges held against people: how far their scores can be trusted.
+
+The names of this module are for Python programs. They are imported on first use, with the libraries that they need.
+"""
+
+from importlib import import_module
+
+from geval_cli.trust.extra import require_statistics
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from geval_cli.trust.agreement import Agreement, Options, agree
+else:
+    _HOMES = {
+        "Agreement": "geval_cli.trust.agreement",
+        "Options": "geval_cli.trust.agreement",
+        "agree": "geval_cli.trust.agreement",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        require_statistics(f"geval_cli.trust.{name}")
+        return getattr(import_module(_HOMES[name]), name)
+
+
+__all__ = ["Agreement", "Options", "agree"]

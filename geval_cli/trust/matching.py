@@ -1,0 +1,269 @@
+"""Find the output of a run that each label is about, and the judge's score of it.
+
+A label goes with the output that was read. One whose `output_sha256` is another's, or that was made for another run and
+does not say which text it was about, is unmatched: what people said of one text is nothing about another.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.metrics import with_members
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
+from geval_cli.source.problems import did_you_mean
+from geval_cli.trust.labels import ItemRef, Label, count_words, output_digest, vars_key
+
+T = TypeVar("T")
+
+_MOST_NAMED = 20
+"""Unmatched labels that are reported one by one, each with the nearest id; the others are counted."""
+_MOST_LISTED = 5
+_MOST_CANDIDATES = 20_000
+_METADATA_ID = "id"
+
+
+class JudgedItem(Struct, frozen=True):
+    """An output of a run with the judge's scores, without its text.
+
+    Attributes:
+        id: of the result: test, repeat and column.
+        names: by which a label may mean it: its id, and the test's `metadata.id`.
+        prompt: its id and its label, of which a label may name either; likewise `provider`.
+        repeat: counted from 1.
+        scores: 0..1 by metric; None where the judge broke.
+        thresholds: by metric, as the run decided with.
+        judges: which model gave the scores, by metric.
+    """
+
+    id: str
+    names: frozenset[str]
+    test_index: int
+    repeat: int
+    prompt: tuple[str, str]
+    provider: tuple[str, str]
+    description: str | None
+    variables: tuple[tuple[str, str], ...]
+    output_sha256: str
+    words: int
+    scores: Mapping[str, float | None]
+    metadata: Mapping[str, JsonValue]
+    thresholds: Mapping[str, float]
+    judges: Mapping[str, str]
+
+
+class Match(Struct, frozen=True):
+    """A label and the output it is about."""
+
+    label: Label
+    item: JudgedItem
+
+    @property
+    def score(self) -> float | None:
+        """The judge's, 0..1; None where it broke."""
+        return self.item.scores[self.label.metric]
+
+
+class Matching(Struct, frozen=True):
+    """The outputs of all labels, where they have one. `problems` say why the first of the `unmatched` have none."""
+
+    matches: tuple[Match, ...]
+    unmatched: tuple[Label, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
+    """Yield the outputs of a run that have, or should have, a score of some metric."""
+    for result in results:
+        scores = scores_of(result)
+        if not scores:
+            continue
+        own = result.metadata.get(_METADATA_ID)
+        names = {result.id} if own is None else {result.id, str(own)}
+        yield JudgedItem(
+            id=result.id,
+            names=frozenset(names),
+            test_index=result.test_index,
+            repeat=result.repeat_index + 1,
+            prompt=(result.prompt.id, result.prompt.label),
+            provider=(result.provider.id, result.provider.label),
+            description=result.description,
+            variables=vars_key(result.vars),
+            output_sha256=output_digest(result.output),
+            words=count_words(result.output),
+            scores=scores,
+            metadata=result.metadata,
+            thresholds=_of_metrics(result, lambda item: item.threshold),
+            judges=_of_metrics(result, lambda item: item.detail.get("judge")),
+        )
+
+
+def scores_of(result: CaseResult) -> dict[str, float | None]:
+    """Return the scores of a result by metric; None for one of which any assertion could not be judged.
+
+    The mean of what could be judged would be another quantity than for the other outputs.
+    """
+    scores: dict[str, float | None] = dict(result.named_scores)
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None and assertion.status is Status.ERROR:
+            scores[assertion.metric] = None
+    return scores
+
+
+def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | None]) -> dict[str, T]:
+    """Return the first value that the assertions of each metric have."""
+    found: dict[str, T] = {}
+    for assertion, _ in with_members(result.assertions):
+        value = value_of(assertion)
+        if assertion.metric is not None and value is not None:
+            found.setdefault(assertion.metric, value)
+    return found
+
+
+def match_labels(
+    labels: Sequence[Label], items: Iterable[JudgedItem], *, run_id: str = "", allow_unmatched: bool = False
+) -> Matching:
+    """Return each label with its output, in the order of the labels.
+
+    Args:
+        labels: of a file.
+        items: of the run; gone through once, and only those that a label means are kept.
+        run_id: of the run that the items are from.
+        allow_unmatched: leave out labels without an output, or of a metric that is not judged there.
+
+    Raises:
+        ConfigError: labels are unmatched, and that is not allowed; or none is matched.
+    """
+    finder = _Finder(labels, run_id)
+    for item in items:
+        finder.look_at(item)
+    matches: list[Match] = []
+    unmatched: list[Label] = []
+    problems: list[Problem] = []
+    for number, label in enumerate(labels):
+        found = finder.found(number)
+        if isinstance(found, JudgedItem):
+            matches.append(Match(label, found))
+            continue
+        unmatched.append(label)
+        if len(problems) < _MOST_NAMED:
+            problems.append(finder.problem(label, found))
+    if len(unmatched) > len(problems):
+        rest = len(unmatched) - len(problems)
+        hint = "is it the right run? --run names another one"
+        problems.append(Problem(f"{rest:,} more labels have no output in this run", labels[0].location, hint))
+    if problems and (not allow_unmatched or not matches):
+        raise ConfigError(problems)
+    return Matching(tuple(matches), tuple(unmatched), tuple(problems))
+
+
+class _Finder:
+    """Labels by what they say about their item, so that the run is gone through once."""
+
+    def __init__(self, labels: Sequence[Label], run_id: str) -> None:
+        self._labels = labels
+        self._run_id = run_id
+        self._wanted: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self._said: set[tuple[bool, bool, bool]] = set()
+        self._candidates: dict[int, list[JudgedItem]] = defaultdict(list)
+        self._names: dict[str, None] = {}
+        self._metrics: dict[str, None] = {}
+        for number, label in enumerate(labels):
+            self._wanted[self._key(label.item)].append(number)
+
+    def _key(self, item: ItemRef) -> tuple[object, ...]:
+        if item.id is not None:
+            return (item.id,)
+        says = (item.description is not None, item.variables is not None, item.output_sha256 is not None)
+        self._said.add(says)
+        return _content_key(says, item)
+
+    def look_at(self, item: JudgedItem) -> None:
+        """Keep an item if a label means it."""
+        self._metrics.update(dict.fromkeys(item.scores))
+        if len(self._names) < _MOST_CANDIDATES:
+            self._names.update(dict.fromkeys(sorted(item.names)))
+        keys = [(name,) for name in item.names] + [_content_key(says, item) for says in self._said]
+        for number in {number for key in keys for number in self._wanted.get(key, ())}:
+            self._candidates[number].append(item)
+
+    def found(self, number: int) -> JudgedItem | list[JudgedItem]:
+        """Return the one output that a label is about; else all that it could be about, and is not clearly."""
+        label = self._labels[number]
+        candidates = self._candidates.get(number, [])
+        fitting = [item for item in candidates if self._fits(label, item)]
+        return fitting[0] if len(fitting) == 1 else fitting or candidates
+
+    def _fits(self, label: Label, item: JudgedItem) -> bool:
+        said = label.item
+        return (
+            label.metric in item.scores
+            and said.prompt in (None, *item.prompt)
+            and said.provider in (None, *item.provider)
+            and said.repeat in (None, item.repeat)
+            and self._is_of_output(said, item)
+        )
+
+    def _is_of_output(self, said: ItemRef, item: JudgedItem) -> bool:
+        if said.output_sha256 is not None:
+            return said.output_sha256 == item.output_sha256
+        return not self._run_id or said.run_id in (None, self._run_id)
+
+    def problem(self, label: Label, candidates: list[JudgedItem]) -> Problem:
+        """Return why a label has no output, with the nearest id."""
+        if label.metric not in self._metrics:
+            near = did_you_mean(label.metric, self._metrics)
+            known = ", ".join(self._metrics) or "none"
+            hint = f"did you mean `{near}`?" if near else f"the run has: {known}"
+            return Problem(f"no judge of this run marks `{label.metric}`", label.place.value("metric"), hint)
+        if not candidates:
+            return self._missing(label)
+        fitting = [item for item in candidates if self._fits(label, item)]
+        if len(fitting) > 1:
+            hint = (
+                f"add `prompt`, `provider` or `repeat`, or give the id: {_few(item.id for item in fitting)}"
+            )
+            return Problem(f"this label could be about {len(fitting)} outputs", _named_at(label), hint)
+        if all(label.metric not in item.scores for item in candidates):
+            message = f"`{label.metric}` is not judged for this output"
+            return Problem(
+                message, label.place.value("metric"), "leave the label out, or pass --allow-unmatched"
+            )
+        if not any(self._is_of_output(label.item, item) for item in candidates):
+            return self._of_other_output(label)
+        hint = f"this item has: {_few(f'{item.prompt[1]} / {item.provider[1]}' for item in candidates)}"
+        message = "there is no output of this item by that prompt, provider or repeat"
+        return Problem(message, _named_at(label), hint)
+
+    def _missing(self, label: Label) -> Problem:
+        name = label.item.id
+        if name is None:
+            message = "no output of this run has this description, these vars or this text"
+            return Problem(message, label.location, "give the result's `id`, or pass --allow-unmatched")
+        near = did_you_mean(name, self._names)
+        hint = f"the nearest id is `{near}`" if near else "is it the right run? --run names another one"
+        return Problem(f"this run has no output `{name}`", label.place.value("id"), hint)
+
+    def _of_other_output(self, label: Label) -> Problem:
+        hint = "label this run's output, name the run of the label with --run, or pass --allow-unmatched"
+        if label.item.output_sha256 is not None:
+            return Problem("this label was made for another output", label.place.value("output_sha256"), hint)
+        message = f"this label was made for the run `{label.item.run_id}`, and says no `output_sha256`"
+        return Problem(message, label.place.value("run_id"), hint)
+
+
+def _content_key(says: tuple[bool, bool, bool], item: ItemRef | JudgedItem) -> tuple[object, ...]:
+    parts = (item.description, item.variables, item.output_sha256)
+    return (says, *(part for part, is_said in zip(parts, says, strict=True) if is_said))
+
+
+def _named_at(label: Label) -> Location | None:
+    return label.place.value("id") or label.location
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(dict.fromkeys(names))
+    more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
+    return ", ".join(listed[:_MOST_LISTED]) + more

@@ -1,0 +1,564 @@
+"""`geval list`, `show` and `rm`: runs of a store, looked at and taken away."""
+
+import io
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.geval_command import clean_environment, run_geval
+from support.stored_runs import store_judged_run, store_run, write_config, write_replies
+
+from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
+from geval_cli.cli.remove import remove_runs
+from geval_cli.cli.runs import ShowChoice, print_runs, show_run
+from geval_cli.errors import StoreError, UsageError
+from geval_cli.records import CaseResult, RunStatus, Status
+from geval_cli.report.failures import GroupBy
+from geval_cli.runs.preparation import prepare
+from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import load_report
+from geval_cli.store.runs import RunStore
+
+
+def read_all(file: Path) -> list[CaseResult]:
+    with open_report(str(file), None, {}) as (report, _):
+        return list(report.results())
+
+
+def checks(*words: str) -> list[dict[str, Any]]:
+    return [{"type": "contains", "value": word, "metric": word} for word in words]
+
+
+def rows_of(*texts: str, words: tuple[str, ...] = ("a",)) -> list[dict[str, Any]]:
+    return [{"vars": {"x": text}, "assert": checks(*words)} for text in texts]
+
+
+def stored(folder: Path, *texts: str, name: str = "config.json", **options: Any) -> str:
+    return store_run(write_config(folder, name, rows_of(*texts), description="letters"), **options)
+
+
+def store_and_read(folder: Path) -> str:
+    """The record of a run that `config.json` has now, as it is stored."""
+    run_id = store_run(folder / "config.json")
+    with closing(sqlite3.connect(folder / ".geval" / "geval.db")) as connection:
+        return str(connection.execute("SELECT record FROM runs WHERE id = ?", (run_id,)).fetchone()[0])
+
+
+@pytest.fixture
+def listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    def run(config: Path | None = None, tags: tuple[str, ...] = (), limit: int = 20) -> dict[str, Any]:
+        home = tmp_path / ".geval"
+        print_runs(home, config=config, tags=parse_tags(tags), limit=limit, as_json=True)
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    return run
+
+
+@pytest.fixture
+def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(name: str = "latest", *, as_json: bool = False, **choice: Any) -> str:
+        show_run(tmp_path / ".geval", name, ShowChoice(**choice), outputs=(), as_json=as_json)
+        return capsys.readouterr().out
+
+    return run
+
+
+class TestList:
+    def test_a_run_says_how_it_was_made(self, tmp_path: Path, listed: Callable[..., dict[str, Any]]) -> None:
+        store_judged_run(tmp_path)
+        run = listed()["runs"][0]["run"]
+        assert run["judges"] == ["scripted:judge.json"]
+        assert run["git"] is None
+        assert "config" not in run
+
+    def test_tags_of_the_command_line_win_over_those_of_the_config(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
+    ) -> None:
+        tags = {
+            "model": "base",
+            "n": 3,
+            "ok": True,
+            "api_key": "x",
+            "said": "sk-abcdefghijklmnopqrstuvwx123456",
+        }
+        config = write_config(tmp_path, "config.json", rows_of("a"), tags=tags)
+        store_run(config, tags={"model": "new"})
+        assert listed()["runs"][0]["run"]["tags"] == {
+            "model": "new",
+            "n": "3",
+            "ok": "true",
+            "api_key": "***",
+            "said": "***",
+        }
+
+    def test_tags_decide_no_result(self, tmp_path: Path) -> None:
+        digests = set()
+        for tags in ({}, {"a": "b"}, {"a": "c"}):
+            config = write_config(tmp_path, "config.json", rows_of("a"), **({"tags": tags} if tags else {}))
+            digests.add(prepare(RunRequest(config, {}, tags=tags)).suite.digest)
+        assert len(digests) == 1
+
+    def test_tags_of_promptfoo_s_configs_that_are_no_texts_are_left_out(self, tmp_path: Path) -> None:
+        config = write_config(
+            tmp_path, "promptfooconfig.json", rows_of("a"), tags={"a": "b", "c": [1], "n": 1}
+        )
+        prepared = prepare(RunRequest(config, {}))
+        assert prepared.suite.tags == {"a": "b", "n": "1"}
+        assert any("the tag `c` must be a text" in problem.message for problem in prepared.warnings)
+
+    @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+    def test_a_run_keeps_its_commit_and_a_resumed_one_says_that_it_has_two(self, tmp_path: Path) -> None:
+        def git(*words: str) -> str:
+            given = (
+                "git",
+                "-c",
+                "user.name=n",
+                "-c",
+                "user.email=e@x",
+                "-c",
+                "init.defaultBranch=main",
+                *words,
+            )
+            return subprocess.run(
+                given, cwd=tmp_path, check=True, capture_output=True, text=True
+            ).stdout.strip()
+
+        write_config(tmp_path, "config.json", [*rows_of("b"), *rows_of("a")])
+        git("init", "-q")
+        git("add", "config.json")
+        git("commit", "-qm", "one")
+        first = git("rev-parse", "HEAD")
+        run_geval("run", "config.json", "--fail-fast", "-j", "1", "-o", "out.json", cwd=tmp_path)
+        read = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["run"]
+        assert read["git"] == {"commit": first, "branch": "main", "dirty": False}
+        git("commit", "-qm", "two", "--allow-empty")
+        words = ("run", "config.json", "--retry-errors", "--tag", "a=b", "-o", "out.json")
+        assert run_geval(*words, cwd=tmp_path).code == 1
+        again = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["run"]
+        assert (again["id"], again["git"], again["tags"]) == (read["id"], read["git"], {"a": "b"})
+        second = git("rev-parse", "HEAD")
+        assert f"begun at commit {first[:9]}, resumed at commit {second[:9]}" in again["warnings"]
+        with (tmp_path / "config.json").open("a", encoding="utf-8") as file:
+            file.write("\n")
+        assert json.loads(store_and_read(tmp_path))["git"] == {
+            "commit": second,
+            "branch": "main",
+            "dirty": True,
+        }
+
+    def test_runs_are_found_by_their_tags(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
+    ) -> None:
+        first = stored(tmp_path, "a", tags={"a": "1", "b": "2"})
+        second = stored(tmp_path, "a", tags={"a": "1", 'o"d.d': "x=y"})
+        for tags, expected in (
+            (("a=1",), [second, first]),
+            (("a=1", "b=2"), [first]),
+            (('o"d.d=x=y',), [second]),
+            (("a=2",), []),
+            (("a=",), []),
+        ):
+            found = listed(tags=tags)
+            assert ([item["run"]["id"] for item in found["runs"]], found["total"]) == (
+                expected,
+                len(expected),
+            )
+
+    def test_configs_of_one_name_in_two_folders_are_two(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = {}
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / ".geval").symlink_to(tmp_path / ".geval")
+            monkeypatch.chdir(tmp_path / name)
+            write_config(Path(), "c.json", rows_of("a"))
+            (tmp_path / ".geval").mkdir(exist_ok=True)
+            ids[name] = store_run(Path("c.json"))
+        assert [item["run"]["id"] for item in listed(Path("../one/c.json"))["runs"]] == [ids["one"]]
+        assert listed()["runs"][0]["change"] is None  # the run before is of another config
+        with pytest.raises(UsageError, match="no run of three"):
+            listed(Path("three.json"))
+
+    def test_a_change_is_of_the_tests_that_both_runs_have(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
+    ) -> None:
+        older = stored(tmp_path, "a", "b", "c", "d")
+        stored(tmp_path, "x", "d", "a", "c", "b")  # in another order, and one more
+        config = write_config(tmp_path, "config.json", rows_of("a", "b", "c", "d", words=("c",)))
+        store_run(config)
+        newest, middle, oldest = (item["change"] for item in listed()["runs"])
+        assert oldest is None
+        assert (middle["against"], middle["value"], middle["n"], middle["clusters"]) == (older, 0, 4, 4)
+        # In the run before, a of the four passed; now c.
+        assert (newest["value"], newest["n"], newest["verdict"]) == (0, 4, "undecided")
+        assert newest["interval"] == [-1, 1]  # t gives 1.3, and pass rates differ by 1 at most
+
+    def test_other_tests_have_no_change(self, tmp_path: Path, listed: Callable[..., dict[str, Any]]) -> None:
+        stored(tmp_path, "a", "b")
+        stored(tmp_path, "c", "d")
+        assert listed()["runs"][0]["change"] is None
+
+    def test_a_run_that_was_killed_is_interrupted_and_counted(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
+    ) -> None:
+        run_id = stored(tmp_path, "a", "b")
+        with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
+            sql = "UPDATE runs SET summary = NULL, record = json_set(record, '$.status', 'running')"
+            connection.execute(sql)
+            connection.commit()
+        item = listed()["runs"][0]
+        assert (item["run"]["id"], item["run"]["status"]) == (run_id, "interrupted")
+        assert (item["summary"]["passed"], item["summary"]["failed"], item["change"]) == (1, 1, None)
+
+    def test_runs_of_an_older_geval_have_their_description(
+        self, tmp_path: Path, listed: Callable[..., dict[str, Any]]
+    ) -> None:
+        stored(tmp_path, "a")
+        with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
+            new = "'$.description', '$.judges', '$.tags', '$.git'"
+            connection.execute(f"UPDATE runs SET record = json_remove(record, {new})")
+            connection.execute("DELETE FROM origins")
+            connection.commit()
+        run = listed()["runs"][0]["run"]
+        assert (run["description"], run["judges"], run["tags"], run["git"]) == ("letters", [], {}, None)
+        assert listed(tmp_path / "config.json")["total"] == 1
+
+
+class TestShow:
+    def test_failures_stand_under_the_assertion_that_fell_short(
+        self, tmp_path: Path, shown: Callable[..., str]
+    ) -> None:
+        tests = rows_of("ab", "a", "b", "", "c", words=("a", "b"))
+        store_run(write_config(tmp_path, "config.json", tests))
+        text = shown()
+        places = [text.index(part) for part in ("a: 3 of 5 fell short, mean 0.40", "#3", "#4", "#5")]
+        section = text[text.index("failures and errors") :]
+        assert places
+        assert (
+            section.index("a: 3 of 5")
+            < section.index("#3")
+            < section.index("b: 3 of 5")
+            < section.index("#2")
+        )
+
+    def test_reasons_that_differ_in_quotes_and_numbers_are_one(
+        self, tmp_path: Path, shown: Callable[..., str]
+    ) -> None:
+        tests = [{"vars": {"x": "-"}, "assert": checks(word)} for word in ("a1", "b22", "c333")]
+        store_run(write_config(tmp_path, "config.json", tests))
+        assert 'a1: the output does not contain "...": 1 case' in shown(by=GroupBy.REASON)
+        same = [{"vars": {"x": "-"}, "assert": [{"type": "contains", "value": w}]} for w in ("a1", "b22")]
+        store_run(write_config(tmp_path, "config.json", same))
+        assert 'contains: the output does not contain "...": 2 cases' in shown(by=GroupBy.REASON)
+
+    def test_one_case_is_shown_whole(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        long = "\n".join(f"line {number}" for number in range(300)) + "\x1b[31m"
+        store_run(write_config(tmp_path, "config.json", rows_of(long, "a")))
+        text = shown(case=parse_case("1"))
+        assert "line 299\\x1b[31m" in text
+        assert text.count("line 150") == 3  # prompt, variable, output
+        assert "more characters" not in text
+        assert "#2" not in text
+
+    def test_a_judge_s_reply_is_shown_whole(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        reply = "no rating here. " * 100 + "The end."
+        judge = write_replies(tmp_path, "judge.json", [{"default": reply}])
+        check = {"type": "g-eval", "value": "kind", "provider": judge, "evaluation_steps": ["Read it."]}
+        store_run(write_config(tmp_path, "config.json", [{"vars": {"x": "a"}, "assert": [check]}]))
+        raw = [
+            item.error.raw for result in self.results(tmp_path) for item in result.assertions if item.error
+        ]
+        assert raw
+        words = " ".join(shown(case="#1").split())
+        assert all(text is not None and " ".join(text.split()) in words for text in raw)
+
+    @staticmethod
+    def results(folder: Path) -> list[Any]:
+        with RunStore.open_read_only(folder / ".geval") as runs:
+            return list(load_report(runs, "latest").results())
+
+    def test_all_of_many_failures_are_shown(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        stored(tmp_path, *(f"{number}b" for number in range(30)), "a")
+        assert "10 more failures and errors not shown; everything: geval show" in shown()
+        text = shown(is_whole=True, wanted=frozenset({Status.FAILED}))
+        assert all(f"#{number}  " in text for number in range(1, 31))
+        assert "#31" not in text
+        assert "not shown" not in text
+        assert "#31" in shown(is_whole=True)
+
+    def test_only_what_was_asked_for_is_in_the_json(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        stored(tmp_path, "a", "b", "c")
+        for choice, numbers in (
+            ({}, [0, 1, 2]),
+            ({"wanted": frozenset({Status.FAILED})}, [1, 2]),
+            ({"wanted": frozenset({Status.ERROR})}, []),
+            ({"case": "#2"}, [1]),
+        ):
+            document = json.loads(shown(as_json=True, **choice))
+            assert [item["test_index"] for item in document["results"]] == numbers
+            assert document["summary"]["failed"] == 2
+
+    def test_a_repeat_is_a_case_of_its_own(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        stored(tmp_path, "a", repeats=3)
+        assert [part in shown(case="#1") for part in ("#1 ", "#1.2", "#1.3")] == [True] * 3
+        assert [part in shown(case="#1.2") for part in ("#1 ", "#1.2", "#1.3")] == [False, True, False]
+
+    @pytest.mark.parametrize("ending", [".json", ".jsonl"])
+    def test_a_results_file_is_shown_like_the_run(
+        self, ending: str, tmp_path: Path, shown: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        stored(tmp_path, "a", "b")
+        file = tmp_path / f"out{ending}"
+        show_run(tmp_path / ".geval", "latest", ShowChoice(), outputs=(file,), as_json=False)
+        capsys.readouterr()
+        with open_report(str(file), None, {}) as (report, _):
+            counts = report.summary
+        assert (counts.passed, counts.failed, counts.pass_rate) == (1, 1, 0.5)
+        text = shown(str(file))
+        assert 'reason  the output does not contain "a"' in text
+        assert "1 passed, 1 failed" in text
+
+    @pytest.mark.parametrize(
+        "content", ["", "{}", "[1]", '{"results": 3}', '{"results": [{}]}', "\xff", "[" * 9999]
+    )
+    def test_what_is_no_results_file_is_said(self, content: str, tmp_path: Path) -> None:
+        file = tmp_path / "x.json"
+        file.write_bytes(content.encode("latin-1"))
+        with pytest.raises(UsageError, match="holds no results of geval"):
+            read_all(file)
+        with pytest.raises(UsageError, match="no such file"):
+            read_all(tmp_path / "none.json")
+
+    def test_names_of_runs(self, tmp_path: Path) -> None:
+        ids = [stored(tmp_path, "a") for _ in range(3)]
+        with RunStore.open_read_only(tmp_path / ".geval") as runs:
+            for name, expected in (
+                ("latest", 2),
+                ("latest~0", 2),
+                ("latest~1", 1),
+                ("latest~2", 0),
+                (ids[1], 1),
+            ):
+                assert runs.find(name).run.id == ids[expected]
+            wrong = ids[0][:-1] + ("0" if ids[0][-1] != "0" else "1")
+            for name, said in (
+                ("latest~3", "3 runs are stored here"),
+                (wrong, f"did you mean .*{ids[0]}"),
+                (ids[0][:6], "write more of it: .*, "),
+                ("", "`geval list`"),
+                ("x" * 100_000, "^`geval list`"),
+            ):
+                with pytest.raises(UsageError) as caught:
+                    runs.find(name)
+                assert re.search(said, caught.value.hint), name
+
+    @pytest.mark.parametrize("text", ["", "x", "1.", "-1", "1.2.3", "१२", "9" * 30])
+    def test_what_is_no_number_of_a_case_is_said(self, text: str) -> None:
+        if text == "१२":
+            assert parse_case(text) == "#12"
+            return
+        with pytest.raises(UsageError, match="--case takes the number"):
+            parse_case(text)
+
+    def test_mistakes_are_said(self, tmp_path: Path, shown: Callable[..., str]) -> None:
+        stored(tmp_path, "a")
+        with pytest.raises(UsageError, match=r"has no case #7"):
+            shown(case="#7")
+        with pytest.raises(UsageError, match="--by takes assertion or reason"):
+            parse_grouping("colour")
+
+
+class TestRemove:
+    @staticmethod
+    def remove(folder: Path, *names: str, **options: Any) -> None:
+        given: dict[str, Any] = {"older_than_s": None, "keep": None, "is_sure": True, "as_json": True}
+        remove_runs(folder / ".geval", names, **{**given, **options})
+
+    @staticmethod
+    def left(folder: Path) -> list[str]:
+        with RunStore.open_read_only(folder / ".geval") as runs:
+            return [item.run.id for item in runs.runs()]
+
+    def test_what_is_named_goes_with_all_that_is_its_own(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        secret = "privateprivate" * 400
+        gone = stored(tmp_path, secret)
+        stays = stored(tmp_path, "a")
+        self.remove(tmp_path, gone, gone[:-1], "latest~1")
+        assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "removed": [gone], "left": []}
+        assert self.left(tmp_path) == [stays]
+        with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
+            for table in ("results", "origins"):
+                found = {row[0] for row in connection.execute(f"SELECT run_id FROM {table}")}
+                assert found == {stays}
+        files = b"".join(path.read_bytes() for path in (tmp_path / ".geval").glob("geval.db*"))
+        assert b"privateprivate" not in files
+        assert list((tmp_path / ".geval" / "running").iterdir()) == []
+
+    def test_the_newest_and_the_young_stay(self, tmp_path: Path) -> None:
+        ids = [stored(tmp_path, "a") for _ in range(4)]
+        with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
+            for run_id, when in (
+                (ids[0], "2020-01-01T00:00:00+00:00"),
+                (ids[3], "2020-01-01T00:00:00+00:00"),
+                (ids[1], "once upon a time"),
+            ):
+                sql = "UPDATE runs SET record = json_set(record, '$.started_at', ?) WHERE id = ?"
+                connection.execute(sql, (when, run_id))
+            connection.commit()
+        self.remove(tmp_path, older_than_s=86_400.0, keep=1)
+        assert self.left(tmp_path) == ids[:0:-1]
+        self.remove(tmp_path, keep=2)
+        assert self.left(tmp_path) == [ids[3], ids[2]]
+        self.remove(tmp_path, keep=0)
+        assert self.left(tmp_path) == []
+
+    def test_a_run_that_is_going_on_stays(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        gone, going_on = stored(tmp_path, "a"), stored(tmp_path, "b")
+        with closing(RunStore.open(tmp_path / ".geval")) as runs:
+            run = runs.find(going_on).run
+            runs.begin(replace(run, status=RunStatus.RUNNING))
+            with pytest.raises(UsageError, match=f"run {going_on} is going on: process"):
+                self.remove(tmp_path, gone, going_on)
+            assert self.left(tmp_path) == [going_on, gone]
+            self.remove(tmp_path, keep=0)
+            document = json.loads(capsys.readouterr().out)
+            assert document["left"] == [{"run": going_on, "why": "it is going on"}]
+            assert self.left(tmp_path) == [going_on]
+
+    def test_a_run_that_is_resumed_meanwhile_stays(self, tmp_path: Path) -> None:
+        run_id = stored(tmp_path, "a")
+        home = tmp_path / ".geval"
+        with closing(RunStore.open(home)) as other, closing(RunStore.open(home)) as runs:
+            assert other.claim(run_id)
+            with pytest.raises(UsageError, match="is going on"):
+                runs.remove(run_id)
+            other.release(run_id)
+            assert (runs.remove(run_id), runs.remove(run_id)) == (True, False)
+
+    def test_two_at_once_remove_each_run_once(self, tmp_path: Path) -> None:
+        ids = [stored(tmp_path, "a") for _ in range(6)]
+        home = tmp_path / ".geval"
+
+        def remove_all(_: int) -> list[str]:
+            done = []
+            with closing(RunStore.open(home)) as runs:
+                for run_id in ids:
+                    try:
+                        done += [run_id] if runs.remove(run_id) else []
+                    except UsageError:  # the other one is at it
+                        continue
+            return done
+
+        with ThreadPoolExecutor(2) as pool:
+            one, two = pool.map(remove_all, range(2))
+        assert sorted(one + two) == sorted(ids)
+
+    @pytest.mark.parametrize(
+        ("names", "options", "said"),
+        [
+            ((), {}, "name runs"),
+            (("latest",), {"keep": 3}, "not by both"),
+            (("latest", "20200101"), {}, "there is no run `20200101`"),
+        ],
+    )
+    def test_what_does_not_say_which_runs_removes_none(
+        self, names: tuple[str, ...], options: dict[str, Any], said: str, tmp_path: Path
+    ) -> None:
+        stored(tmp_path, "a")
+        with pytest.raises(UsageError, match=said):
+            self.remove(tmp_path, *names, **options)
+        assert len(self.left(tmp_path)) == 1
+
+    @pytest.mark.parametrize(("answer", "count"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+    def test_somebody_at_a_terminal_is_asked(
+        self, answer: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Keyboard(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        stored(tmp_path, "a")
+        monkeypatch.setattr(sys, "stdin", Keyboard(answer))
+        self.remove(tmp_path, "latest", is_sure=False, as_json=False)
+        assert len(self.left(tmp_path)) == count
+
+    def test_cached_answers_stay(self, tmp_path: Path) -> None:
+        store_judged_run(tmp_path)
+        cache = tmp_path / ".geval" / "cache.db"
+        with closing(sqlite3.connect(cache)) as connection:
+            before = connection.execute("SELECT count(*) FROM choices").fetchone()
+        self.remove(tmp_path, "latest")
+        with closing(sqlite3.connect(cache)) as connection:
+            assert connection.execute("SELECT count(*) FROM choices").fetchone() == before
+
+    def test_a_store_that_is_only_read_is_left_alone(self, tmp_path: Path) -> None:
+        run_id = stored(tmp_path, "a")
+        with (
+            RunStore.open_read_only(tmp_path / ".geval") as runs,
+            pytest.raises(StoreError, match="reading only"),
+        ):
+            runs.remove(run_id)
+
+
+def test_without_a_terminal_nothing_is_removed_unasked(tmp_path: Path) -> None:
+    stored(tmp_path, "a")
+    refused = run_geval("rm", "latest", cwd=tmp_path)
+    assert (refused.code, "add --yes" in refused.stderr) == (2, True)
+    assert run_geval("rm", "latest", "--yes", cwd=tmp_path).code == 0
+    assert "no runs yet" in run_geval("list", cwd=tmp_path).stdout
+
+
+def test_a_list_that_nobody_reads_keeps_no_run_from_going(tmp_path: Path) -> None:
+    stored(tmp_path, "a")
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert run_geval("rm", "latest", "--yes", cwd=tmp_path, streams={"stdout": writing}).code == 0
+    finally:
+        os.close(writing)
+    assert TestRemove.left(tmp_path) == []
+
+
+def test_the_commands_of_a_repository_share_one_state(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "sub").mkdir()
+    write_config(tmp_path, "config.json", [*rows_of("a"), {"vars": {"x": "b"}, "assert": checks("a")}])
+    first = run_geval("run", "config.json", "--fail-fast", "-j", "1", cwd=tmp_path)
+    assert "note: made .geval here, which keeps runs and cached answers" in first.stderr
+    below = run_geval("run", "../config.json", "--retry-errors", cwd=tmp_path / "sub")
+    assert (below.code, "resuming run <ID>" in below.stderr, "note:" in below.stderr) == (1, True, False)
+    assert not (tmp_path / "sub" / ".geval").exists()
+    listed = run_geval("list", "--json", cwd=tmp_path / "sub", env=clean_environment())
+    assert json.loads(listed.stdout)["total"] == 1
+
+
+@pytest.mark.parametrize("planted", ["above", "a link to another folder"])
+def test_a_stranger_s_state_is_not_used(planted: str, tmp_path: Path) -> None:
+    home = tmp_path / ".geval"
+    home.mkdir()
+    (tmp_path / "sub").mkdir()
+    if planted == "above":
+        (tmp_path / ".git").mkdir()
+    else:
+        (tmp_path / "sub" / ".git").mkdir()
+        (tmp_path / "sub" / ".geval").symlink_to(home)
+    write_config(tmp_path / "sub", "config.json", rows_of("a"))
+    done = run_geval("run", "config.json", "--untrusted", cwd=tmp_path / "sub")
+    assert "may be the stranger's and is not used" in done.stderr
+    assert list(home.iterdir()) == []

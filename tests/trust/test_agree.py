@@ -1,0 +1,352 @@
+"""`geval agree`: what it makes of runs and of odd labels, as record, JSON, files and exit codes."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lxml import etree
+from support.geval_command import clean_environment, run_geval
+from support.stored_runs import store_judged_run
+
+import geval_cli.trust
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.trust import extra
+from geval_cli.trust.agreement import Options, agree
+from geval_cli.trust.labels import write_labels
+
+HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
+
+
+def rows(
+    documents: int = 12, *, metric: str = "tone", people: int = 2, seed: int = 1, **changes: Any
+) -> list[dict[str, Any]]:
+    """Labels with scores: three outputs of each document, a judge that is right more often than not."""
+    draw = np.random.default_rng(seed)
+    made = []
+    for number in range(documents * 3):
+        truth = int(draw.integers(1, 6))
+        marks = {f"p{who}": int(np.clip(truth + draw.integers(-1, 2), 1, 5)) for who in range(people)}
+        score = float(np.clip(truth - 1 + draw.integers(-1, 2), 0, 4)) / 4
+        row = {"id": str(number), "metric": metric, "labels": marks, "scale": [1, 5], "score": score}
+        made.append(
+            {**row, "doc": f"d{number // 3}", "output": "word " * int(draw.integers(1, 9)), **changes}
+        )
+    return made
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from numbers_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from numbers_in(item)
+    elif isinstance(value, float):
+        yield value
+
+
+class TestOddLabels:
+    @pytest.mark.parametrize(
+        ("given", "note"),
+        [
+            (rows(3), "no intervals: 3 independent groups of outputs, and 10 are needed"),
+            (rows(1), "no intervals: 1 independent group of outputs"),
+            (rows(people=1), "one annotator"),
+            (rows(people=2), "no alt-test: it needs 3 annotators with 30 outputs each"),
+            (rows(9, people=3), "no alt-test"),
+            (rows(labels={"a": 3, "b": 3}), "all labels are equal: no correlation is defined"),
+            (rows(score=0.5), "all scores are equal: no correlation is defined"),
+            (rows(output=None), "no texts of outputs"),
+            ([*rows(), {**rows()[0], "id": "x", "score": None}], "the judge broke on 1 labelled output,"),
+            (rows(score=None), "the judge broke on 36 labelled outputs"),
+        ],
+    )
+    def test_are_explained_and_never_a_number_that_means_nothing(
+        self, given: list[dict[str, Any]], note: str
+    ) -> None:
+        found = agree(given)
+        assert any(text.startswith(note) for text in found.metrics[0].notes)
+        document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+        assert all(np.isfinite(number) for number in numbers_in(document))
+
+    def test_a_constant_side_has_no_correlation(self) -> None:
+        level = agree(rows(score=0.5)).metrics[0].dataset
+        assert (level.pearson.value, level.spearman.value, level.kendall.value) == (None, None, None)
+
+    def test_errors_of_the_judge_are_left_out(self) -> None:
+        given = rows()
+        broken = [{**given[0], "id": f"broken {number}", "score": None} for number in range(5)]
+        whole, part = agree([*given, *broken]).metrics[0], agree(given).metrics[0]
+        assert (whole.n, whole.errored, part.errored) == (36, 5, 0)
+        assert whole.dataset == part.dataset
+        assert whole.verdicts == part.verdicts
+
+    def test_all_good_says_that_nothing_is_shown(self) -> None:
+        found = agree(rows(labels={"a": 5, "b": 4}))
+        assert found.metrics[0].summary == (
+            "On tone people find all 36 outputs good, so nothing shows whether this judge sees bad ones."
+        )
+
+    def test_the_order_of_rows_changes_nothing(self) -> None:
+        given = rows()
+        first, second = agree(given).metrics[0], agree(given[::-1]).metrics[0]
+        for one, other in zip(
+            first.dataset.spearman.interval or (), second.dataset.spearman.interval or (), strict=True
+        ):
+            assert one == pytest.approx(other, abs=1e-12)
+
+
+class TestClusters:
+    def test_without_doc_each_item_is_its_own(self) -> None:
+        found = agree(rows(doc=None))
+        assert (found.clustered_by, found.metrics[0].clusters) == ("test", 36)
+
+    def test_a_column_may_say_it(self) -> None:
+        given = [{**row, "author": number % 11} for number, row in enumerate(rows())]
+        found = agree(given, options=Options(cluster="author"))
+        assert (found.clustered_by, found.metrics[0].clusters) == ("author", 11)
+
+    def test_one_that_is_missing_is_named(self) -> None:
+        given = [{**row, "author": "x"} for row in rows()]
+        with pytest.raises(UsageError) as caught:
+            agree(given, options=Options(cluster="autor"))
+        assert "36 of 36 labels have no `autor`" in caught.value.message
+        assert caught.value.hint == "did you mean `author`?"
+
+
+class TestRequirements:
+    @pytest.mark.parametrize(
+        ("gate", "status"),
+        [
+            ("spearman >= 0.1", "passed"),
+            ("spearman >= 0.99", "failed"),
+            ("tone.kendall > -1", "passed"),
+            ("tone.summary.spearman>=10%", "passed"),
+            ("shift <= 0.5", "passed"),
+            ("shift < -0.5", "failed"),
+            ("ceiling >= 20 %", "passed"),
+            ("alpha >= 0", "passed"),
+            ("length <= 1", "passed"),
+            ("system.spearman >= 0", "error"),
+        ],
+    )
+    def test_hold_when_the_interval_does(self, gate: str, status: str) -> None:
+        (outcome,) = agree(rows(20), require=[gate]).gates
+        assert (outcome.status, bool(outcome.note)) == (status, True)
+
+    def test_look_at_the_bound_and_not_at_the_value(self) -> None:
+        spearman = agree(rows(20)).metrics[0].dataset.spearman
+        assert spearman.interval is not None
+        assert spearman.value is not None
+        between = (spearman.interval[0] + spearman.value) / 2
+        (outcome,) = agree(rows(20), require=[f"spearman >= {between:.6f}"]).gates
+        assert (outcome.status, outcome.bound) == (Status.FAILED, spearman.interval[0])
+
+    def test_without_an_interval_nothing_is_decided(self) -> None:
+        (outcome,) = agree(rows(4), require=["spearman >= 0"]).gates
+        assert outcome.status is Status.ERROR
+
+    @pytest.mark.parametrize(
+        ("gate", "hint"),
+        [
+            ("spearman", "write it as"),
+            ("spearman >= high", "write it as"),
+            ("spaerman >= 0.4", "did you mean `spearman`?"),
+            ("tome.spearman >= 0.4", "did you mean `tone`?"),
+            ("tone.other.spearman >= 0.4", "did you mean"),
+        ],
+    )
+    def test_that_are_none_are_refused(self, gate: str, hint: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            agree(rows(), require=[gate])
+        assert hint in caught.value.hint or "labelled" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(good=1.5), Options(threshold=-1), Options(annotators="experts"), Options(annotators="me")],
+)
+def test_options_that_cannot_be(options: Options) -> None:
+    with pytest.raises(UsageError) as caught:
+        agree(rows(), options=options)
+    assert caught.value.hint
+
+
+def test_labels_without_scores_need_a_run() -> None:
+    with pytest.raises(UsageError, match="no scores of a judge"):
+        agree([{"id": "a", "metric": "m", "label": 1}])
+
+
+def case(number: int, score: float | None, *, threshold: float | None = 0.5, column: int = 0) -> CaseResult:
+    judged = AssertionResult(
+        "g-eval",
+        "tone",
+        Status.ERROR if score is None else Status.PASSED,
+        score,
+        threshold=threshold,
+        detail={"judge": "openai:gpt-4.1"},
+    )
+    return CaseResult(
+        id=f"{number}.0.{column}",
+        test_index=number,
+        repeat_index=0,
+        column=column,
+        description=None,
+        prompt=RenderedPrompt("p", f"prompt {column}", "Say it."),
+        provider=ProviderRef("echo", "echo"),
+        vars={},
+        output="a word " * number,
+        status=Status.PASSED,
+        score=score,
+        named_scores={} if score is None else {"tone": score},
+        assertions=(judged,),
+        metadata={"area": f"area {number % 10}"},
+    )
+
+
+class TestRuns:
+    labels = tuple({"id": f"{number}.0.0", "metric": "tone", "label": number % 3 / 2} for number in range(30))
+
+    def test_results_give_scores_judge_threshold_and_clusters(self) -> None:
+        results = [case(number, None if number == 4 else (number % 3) / 2) for number in range(30)]
+        found = agree(self.labels, results)
+        (item,) = found.metrics
+        assert (found.judges, found.clustered_by, item.judge) == (
+            ("openai:gpt-4.1",),
+            "test",
+            "openai:gpt-4.1",
+        )
+        assert (item.n, item.errored, item.clusters, item.verdicts.threshold) == (29, 1, 29, 0.5)
+        assert item.dataset.spearman.value == 1.0
+        assert item.points[0][2] == 0
+        by_area = agree(self.labels, results, options=Options(cluster="area"))
+        assert by_area.metrics[0].clusters == 10
+
+    def test_thresholds_that_differ_leave_the_one_of_good(self) -> None:
+        results = [case(number, 0.5, threshold=0.4 + number / 100) for number in range(30)]
+        assert agree(self.labels, results, options=Options(good=0.6)).metrics[0].verdicts.threshold == 0.6
+        chosen = agree(self.labels, results, options=Options(threshold=0.3)).metrics[0].verdicts
+        assert chosen.threshold == 0.3
+
+    def test_unmatched_labels(self) -> None:
+        results = [case(number, 0.5) for number in range(20)]
+        with pytest.raises(ConfigError):
+            agree(self.labels, results)
+        found = agree(self.labels, results, allow_unmatched=True)
+        assert (found.matched, found.unmatched) == (20, 10)
+
+    def test_columns_of_a_run_are_systems(self) -> None:
+        results = [
+            case(number, (number + column) % 3 / 2, column=column)
+            for number in range(12)
+            for column in range(3)
+        ]
+        labels = [
+            {"id": f"{number}.0.{column}", "metric": "tone", "label": (number * column) % 3 / 2}
+            for number in range(12)
+            for column in range(3)
+        ]
+        (item,) = agree(labels, results).metrics
+        assert item.system is not None
+        assert item.document_level is not None
+        assert (item.system.systems, item.documents, item.clusters) == (3, 12, 12)
+
+
+class TestCommand:
+    def test_a_stored_run(self, tmp_path: Path) -> None:
+        store_judged_run(tmp_path)
+        labels = [
+            {"id": f"{test}.0.{column}", "metric": "coherence", "label": 5 - column, "scale": [1, 5]}
+            for test in range(2)
+            for column in range(2)
+        ]
+        write_labels(tmp_path / "labels.csv", labels)
+        finished = run_geval("agree", "labels.csv", "--json", cwd=tmp_path)
+        assert (finished.code, finished.stderr) == (0, "")
+        document = json.loads(finished.stdout)
+        assert (document["schema_version"], document["kind"], document["matched"]) == (1, "agree", 4)
+        assert document["metrics"][0]["levels"]["dataset"]["spearman"]["n"] == 4
+        found = geval_cli.trust.agree(tmp_path / "labels.csv", "latest", home=tmp_path / ".geval")
+        assert document == {**found.to_json(), "labels": "labels.csv", "run": document["run"]}
+        labels.append({"id": "1.0.7", "metric": "coherence", "label": 5, "scale": [1, 5]})
+        write_labels(tmp_path / "labels.csv", labels)
+        refused = run_geval("agree", "labels.csv", "--run", "latest", cwd=tmp_path)
+        assert refused.code == 2
+        assert "labels.csv:6:1" in refused.stderr
+        assert "this run has no output `1.0.7`" in refused.stderr
+        assert run_geval("agree", "labels.csv", "--allow-unmatched", cwd=tmp_path).code == 0
+        assert run_geval("agree", "labels.csv", "--run", "nowhere", cwd=tmp_path).code == 2
+
+    @pytest.mark.parametrize(
+        ("documents", "gate", "code"),
+        [
+            (20, "spearman >= 0.1", 0),
+            (20, "spearman >= 0.99", 1),
+            (20, "spaerman >= 0", 2),
+            (4, "spearman >= 0", 3),
+        ],
+    )
+    def test_exit_codes(self, tmp_path: Path, documents: int, gate: str, code: int) -> None:
+        write_labels(tmp_path / "labels.jsonl", rows(documents))
+        assert run_geval("agree", "labels.jsonl", "--require", gate, cwd=tmp_path).code == code
+
+    def test_hostile_names_are_text_everywhere(self, tmp_path: Path) -> None:
+        given = [{**row, "labels": {HOSTILE: 3, "b": row["labels"]["p1"]}} for row in rows(metric=HOSTILE)]
+        write_labels(tmp_path / "labels.jsonl", given)
+        outputs = [word for name in ("a.html", "a.md", "a.json") for word in ("-o", name)]
+        finished = run_geval(
+            "agree", "labels.jsonl", *outputs, cwd=tmp_path, env=clean_environment(COLUMNS="80")
+        )
+        assert finished.code == 0
+        assert "\x1b" not in finished.stdout
+        assert "\u202e" not in finished.stdout
+        page = (tmp_path / "a.html").read_text(encoding="utf-8")
+        assert "<script" not in page
+        assert "\u202e" not in page
+        assert len(etree.HTML(page).findall(".//svg")) == 3
+        for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+            etree.fromstring(drawing)
+        markdown = (tmp_path / "a.md").read_text(encoding="utf-8")
+        outside = re.sub(r"`[^`]*`", "", markdown)
+        assert "script" in markdown
+        assert not re.search(r"script|http|\u202e|\x1b", outside)
+        assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["kind"] == "agree"
+
+    @pytest.mark.parametrize("columns", ["80", "100", "200"])
+    def test_lines_fit(self, tmp_path: Path, columns: str) -> None:
+        write_labels(tmp_path / "labels.jsonl", rows(12, people=3) + rows(12, metric="a " * 30, people=3))
+        finished = run_geval("agree", "labels.jsonl", cwd=tmp_path, env=clean_environment(COLUMNS=columns))
+        assert max(map(len, finished.stdout.splitlines())) <= int(columns)
+        assert "alt-test" in finished.stdout
+        assert not re.search("[0-9.+%/-]\u2026", finished.stdout)  # a long name may be cut off, and no number
+
+    @pytest.mark.parametrize("name", ["agreement.txt", "nowhere/agreement.json", "."])
+    def test_files_that_cannot_be_written_are_refused_first(self, tmp_path: Path, name: str) -> None:
+        write_labels(tmp_path / "labels.jsonl", rows())
+        finished = run_geval("agree", "labels.jsonl", "-o", name, cwd=tmp_path)
+        assert (finished.code, finished.stdout) == (2, "")
+
+
+class TestTheExtra:
+    def test_what_is_missing_is_named_with_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "scipy" else object())
+        with pytest.raises(UsageError) as caught:
+            extra.require_statistics("geval agree")
+        assert caught.value.message == "geval agree needs the package scipy"
+        assert 'pip install ".[trust]"' in caught.value.hint
+
+    def test_labels_are_read_without_it(self) -> None:
+        source = "import sys, geval_cli.trust.matching, geval_cli.cli.app; sys.exit('numpy' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
+
+    def test_public_names(self) -> None:
+        assert all(hasattr(geval_cli.trust, name) for name in geval_cli.trust.__all__)
+        with pytest.raises(AttributeError):
+            geval_cli.trust.nothing  # noqa: B018

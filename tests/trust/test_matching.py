@@ -1,0 +1,142 @@
+"""Labels and the outputs that they are about."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.stored_runs import store_judged_run
+
+from geval_cli.errors import ConfigError
+from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
+from geval_cli.store.state import open_runs
+from geval_cli.trust.labels import Label, output_digest, read_labels, write_labels
+from geval_cli.trust.matching import Matching, judged_items, match_labels
+
+
+def result(test: int, column: int = 0, repeat: int = 0, **changes: object) -> CaseResult:
+    given: dict[str, object] = {
+        "id": f"{test}.{repeat}.{column}",
+        "test_index": test,
+        "repeat_index": repeat,
+        "column": column,
+        "description": f"test {test}",
+        "prompt": RenderedPrompt(f"p{column}", f"prompt {column}", "Say it."),
+        "provider": ProviderRef("echo", "Echo"),
+        "vars": {"n": test, "who": "Ada"},
+        "output": f"output {test} {column} {repeat}",
+        "status": Status.PASSED,
+        "score": 0.5,
+        "named_scores": {"tone": test / 10},
+        "metadata": {"id": f"item-{test}"},
+    }
+    return CaseResult(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def results() -> Iterator[CaseResult]:
+    yield from (result(test, column) for test in range(3) for column in range(2))
+    broken = AssertionResult("g-eval", "tone", Status.ERROR, None)
+    yield result(3, named_scores={"tone": 0.4}, assertions=(broken,))
+    yield result(4, named_scores={}, metadata={})
+
+
+def labels_of(folder: Path, *rows: dict[str, object]) -> tuple[Label, ...]:
+    write_labels(folder / "labels.jsonl", [{"metric": "tone", "label": 1, **row} for row in rows])
+    return read_labels(folder / "labels.jsonl").labels
+
+
+def match(folder: Path, *rows: dict[str, object], allow_unmatched: bool = False) -> Matching:
+    labels = labels_of(folder, *rows)
+    return match_labels(labels, judged_items(results()), run_id="this", allow_unmatched=allow_unmatched)
+
+
+SECOND = output_digest("output 1 1 0")
+
+
+@pytest.mark.parametrize(
+    ("row", "id_"),
+    [
+        ({"id": "1.0.1"}, "1.0.1"),
+        ({"id": "1.0.1", "output_sha256": SECOND, "run_id": "other"}, "1.0.1"),
+        ({"id": "item-1", "prompt": "p1"}, "1.0.1"),
+        ({"id": "item-1", "prompt": "prompt 1", "provider": "Echo", "repeat": 1}, "1.0.1"),
+        ({"id": "item-1", "output_sha256": SECOND}, "1.0.1"),
+        ({"description": "test 1", "vars": {"who": "Ada", "n": 1}, "prompt": "p1"}, "1.0.1"),
+        ({"vars": {"who": "Ada", "n": "1"}, "prompt": "p1"}, "1.0.1"),
+        ({"description": "test 1", "output_sha256": f"sha256:{SECOND}"}, "1.0.1"),
+        ({"output": "output 1 1 0"}, "1.0.1"),
+        ({"id": "3.0.0"}, "3.0.0"),
+    ],
+)
+def test_ways_to_name_an_output(tmp_path: Path, row: dict[str, object], id_: str) -> None:
+    (found,) = match(tmp_path, row).matches
+    assert found.item.id == id_
+    assert found.score == (None if id_ == "3.0.0" else 0.1)
+    assert found.item.words == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "message"),
+    [
+        ({"id": "1.0.5"}, 33, "this run has no output `1.0.5` | the nearest id is `"),
+        ({"id": "item 2b"}, 33, "this run has no output `item 2b` | the nearest id is `item-2`"),
+        ({"id": "unlike any"}, 33, "this run has no output `unlike any` | is it the right run?"),
+        (
+            {"id": "item-1"},
+            33,
+            "this label could be about 2 outputs | add `prompt`, `provider` or `repeat`, or",
+        ),
+        ({"id": "item-1", "prompt": "p7"}, 33, "there is no output of this item by that prompt"),
+        ({"id": "1.0.0", "repeat": 2}, 33, "there is no output of this item by that prompt"),
+        ({"id": "1.0.0", "output_sha256": SECOND}, 57, "this label was made for another output"),
+        ({"id": "1.0.0", "run_id": "other"}, 50, "this label was made for the run `other`, and says no"),
+        ({"description": "test 9"}, 1, "no output of this run has this description, these vars or this text"),
+        ({"id": "1.0.0", "metric": "tome"}, 11, "no judge of this run marks `tome` | did you mean `tone`?"),
+        ({"id": "1.0.0", "metric": "length"}, 11, "no judge of this run marks `length` | the run has: tone"),
+        ({"id": "4.0.0"}, 33, "this run has no output `4.0.0`"),
+    ],
+)
+def test_labels_without_an_output(tmp_path: Path, row: dict[str, object], column: int, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        match(tmp_path, {"id": "0.0.0"}, row)
+    (problem,) = caught.value.problems
+    assert problem.location is not None
+    assert f"{problem.message} | {problem.hint}".startswith(message)
+    assert (problem.location.line, problem.location.column) == (2, column)
+    found = match(tmp_path, {"id": "0.0.0"}, row, allow_unmatched=True)
+    assert ([item.item.id for item in found.matches], len(found.unmatched)) == (["0.0.0"], 1)
+
+
+def test_nothing_matched_is_never_allowed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        match(tmp_path, {"id": "nothing"}, allow_unmatched=True)
+
+
+def test_many_unmatched_labels_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        match(tmp_path, *({"id": f"lost-{number}"} for number in range(50)))
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1].message == "30 more labels have no output in this run"
+
+
+def test_labels_of_a_stored_run(tmp_path: Path) -> None:
+    store_judged_run(tmp_path)
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        run, _ = runs.find("latest")
+        stored = list(runs.results(run.id))
+        rows = [
+            {
+                "id": item.id,
+                "metric": "coherence",
+                "label": 5,
+                "scale": [1, 5],
+                "output_sha256": output_digest(item.output),
+            }
+            for item in stored
+            if item.output is not None
+        ]
+        write_labels(tmp_path / "labels.csv", rows)
+        labels = read_labels(tmp_path / "labels.csv").labels
+        found = match_labels(labels, judged_items(runs.results(run.id)), run_id=run.id)
+    scores = {item.id: item.named_scores["coherence"] for item in stored if item.output is not None}
+    assert {item.item.id: item.score for item in found.matches} == scores
+    assert len(scores) == 4

@@ -1,0 +1,61 @@
+"""The page about trust tells the truth: its commands run on the example, and print what it shows."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+
+from geval_cli.trust.gates import STATISTICS
+from geval_cli.trust.label_rows import VAR_COLUMN
+from geval_cli.trust.labels import KEYS, read_labels
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+COMMANDS = [shlex.split(line) for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+EXAMPLE = ROOT / "examples" / "trust" / "helpfulness.jsonl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(EXAMPLE, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_runs_on_the_example(words: list[str], folder: Path) -> None:
+    finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
+    assert (finished.code, finished.stderr) == (0, "")
+    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith("judge"))
+    assert shown.strip() in finished.stdout
+    assert all((folder / name).exists() for name in words if name.startswith("agreement."))
+
+
+def test_the_rows_on_the_page_are_rows(tmp_path: Path) -> None:
+    json_rows = next(text for kind, text in BLOCKS if kind == "json")
+    csv_rows = next(text for kind, text in BLOCKS if kind == "text" and text.startswith("id,"))
+    (tmp_path / "labels.jsonl").write_text(json_rows, encoding="utf-8")
+    (tmp_path / "labels.csv").write_text(csv_rows, encoding="utf-8")
+    assert [label.human for label in read_labels(tmp_path / "labels.jsonl").labels] == [0.75, 0.375, 1.0]
+    assert [dict(label.marks) for label in read_labels(tmp_path / "labels.csv").labels] == [
+        {"anna": 0.25, "ben": 0.5}
+    ]
+
+
+def test_every_key_and_every_figure_is_on_the_page() -> None:
+    table = PAGE[PAGE.index("| key |") : PAGE.index("A label belongs")]
+    assert [key for key in KEYS if f"`{key}`" not in table] == []
+    assert f"`{VAR_COLUMN}NAME`" in table
+    assert [name for name in STATISTICS if f"`{name}`" not in PAGE] == []
+
+
+def test_the_python_on_the_page_prints_what_it_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    source = next(text for kind, text in BLOCKS if kind == "python")
+    exec(compile(source, "docs/trust.md", "exec"), {})
+    assert capsys.readouterr().out.split() == re.findall(r"# (\w+)$", source, re.MULTILINE)
