@@ -6,10 +6,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.options import McpOptions
 from geval_cli.cli.stranger import Wall
 from geval_cli.errors import StoreError, UsageError
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
 from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.version import install_hint

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.cli.ctrl_c import raise_again
-from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.screen import Screen
 from geval_cli.engine.runner import StopReason, StopSignal
@@ -24,6 +23,7 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run

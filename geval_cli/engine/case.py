@@ -365,6 +365,20 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
         return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
 
 
+async def judge_given(spec: Assertion, test: TestCase, tools: Tools) -> AssertionResult:
+    """Return the result of one assertion on the output that a test brings.
+
+    Raises:
+        GevalError: it could not be judged.
+    """
+    meter = Meter()
+    metered = _metered(tools, meter)
+    seen = await seen_by_assertion(
+        spec, Subject(test, test.output, test.input or "", rules=tools.rules), metered
+    )
+    return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
+
+
 def _metered(tools: Tools, meter: Meter) -> Tools:
     """`tools` whose judges' usage `meter` counts.
 

@@ -25,6 +25,7 @@ class Selection(Struct, frozen=True):
         metadata: names and values; a test must have all of them. A value fits when it is part of a text, or an item of
             a list.
         failing: fingerprints of tests, as `failing_tests` finds them; None for all.
+        only: the numbers of tests; None for all.
         first: how many tests at most, from the first on.
         sample: how many tests at most, drawn at random with `seed`; they keep their order.
     """
@@ -34,6 +35,7 @@ class Selection(Struct, frozen=True):
     pattern: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
     failing: frozenset[str] | None = None
+    only: frozenset[int] | None = None
     first: int | None = None
     sample: int | None = None
     seed: int = 0
@@ -60,6 +62,7 @@ class Selection(Struct, frozen=True):
             (self.pattern is None or _is_found(self.pattern, test.description or ""))
             and all(_fits(test.metadata.get(name), value) for name, value in self.metadata)
             and (self.failing is None or fingerprint(test) in self.failing)
+            and (self.only is None or test.index in self.only)
         )
 
     def _takes_provider(self, spec: ProviderSpec) -> bool:

@@ -23,9 +23,7 @@ from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import (
-    AssertionResult,
     CaseResult,
-    ErrorInfo,
     ModelRequest,
     ModelResponse,
     RunRecord,
@@ -37,7 +35,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.judging import ProviderPool, safe_assertion
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
@@ -304,24 +302,7 @@ def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
     """
     if not result.assertions:
         return result
-    return replace(result, assertions=tuple(_safe_assertion(item, secrets) for item in result.assertions))
-
-
-def _safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
-    error = found.error
-    return replace(
-        found,
-        reason=None if found.reason is None else secrets.hide(found.reason),
-        error=None if error is None else _safe_error(error, secrets),
-        detail=secrets.hide_in(found.detail),
-        assertions=tuple(_safe_assertion(item, secrets) for item in found.assertions),
-    )
-
-
-def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
-    """Return the error with no secret in any of its texts."""
-    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
-    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
+    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
 
 
 def _request_limit(prepared: PreparedRun) -> int:

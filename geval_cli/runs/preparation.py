@@ -171,6 +171,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
         reading_rules=ReadingRules(
             needs_keys=not request.is_offline and request.judged is None,
             text=request.draft,
+            built=request.built,
             dialect=request.dialect,
             joined=request.joined,
             scripts=LoadScripts(request.environ, access),

@@ -18,6 +18,7 @@ from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.suite.load import BuiltSuite
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 
@@ -57,6 +58,8 @@ class RunRequest(RunOptions):
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
+        built: a suite that a program made, which has no text; `config` then says what it is called, and where.
+        only: the numbers of the tests that are run; None for all.
         judged: the earlier run whose outputs are judged in place of asking for new ones.
         asks_judges_only: whether no model under test is going to be asked, so that none needs to be ready.
         has_collector: whether the collector of `otel` still takes traces.
@@ -70,6 +73,8 @@ class RunRequest(RunOptions):
     is_own_grader: bool = field(default=True, kw_only=True)
     budget: Budget | None = field(default=None, kw_only=True)
     draft: str | None = field(default=None, kw_only=True)
+    built: BuiltSuite | None = field(default=None, kw_only=True, repr=False)
+    only: frozenset[int] | None = field(default=None, kw_only=True)
     judged: JudgedSource | None = field(default=None, kw_only=True)
     asks_judges_only: bool = field(default=False, kw_only=True)
     has_collector: Callable[[], bool] = field(default=lambda: True, kw_only=True)
@@ -83,6 +88,7 @@ class RunRequest(RunOptions):
             pattern=self.filter_pattern,
             metadata=self.filter_metadata,
             failing=self.failing,
+            only=self.only,
             first=self.filter_first,
             sample=self.filter_sample,
             seed=self.seed,

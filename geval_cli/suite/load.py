@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
@@ -47,12 +48,24 @@ _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
 
+class BuiltSuite(Struct, frozen=True):
+    """A suite that a program made, as a config would have it, and the functions that its providers name by their ids.
+
+    `parts` go into its digest beside the content: hashes of the functions' code.
+    """
+
+    document: Document
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
 class ReadingRules(Struct, frozen=True):
     """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect unless another is named. Without `scripts`, no program is run: what it
-    would make is a problem. `access` is what may be read and run for it, now and as long as its tests are read.
+    what the file holds, in geval's own dialect unless another is named, and so is what a program has `built`. Without
+    `scripts`, no program is run: what it would make is a problem. `access` is what may be read and run for it, now and
+    as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -61,6 +74,7 @@ class ReadingRules(Struct, frozen=True):
     text: str | None = None
     scripts: ScriptCaller | None = None
     access: Access = TRUSTED
+    built: BuiltSuite | None = None
 
 
 _GUESSED_RULES = ReadingRules(access=TRUSTED)
@@ -119,6 +133,8 @@ def open_suite(
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
     access = reading_rules.access
+    if reading_rules.built is not None:
+        return _open_built(path, reading_rules.built, env, env_file, overrides)
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
@@ -150,6 +166,22 @@ def open_suite(
     )
     opened = read_suite(path, document, reading, overrides)
     return _as_trusted(opened, [document], reading_rules)
+
+
+def _open_built(
+    path: Path, built: BuiltSuite, env: Mapping[str, str], env_file: Path | None, overrides: SuiteOverrides
+) -> OpenedSuite:
+    """Return the suite that a program made. Of env files only one that is named is read: the program has its own."""
+    values = (
+        env if env_file is None else gather_env(env, base_dir=path.parent, env_file=env_file, access=TRUSTED)
+    )
+    filler = EnvValues({**values, **_literal_env(_top_mapping(built.document))}, access=TRUSTED)
+    files = SourceFiles(path.parent, TRUSTED)
+    reading = LoadContext(files, filler, functions=built.functions, is_built=True)
+    opened = read_suite(path, built.document, reading, overrides)
+    parts = {**opened.suite.parts, **built.parts}
+    suite = dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts))
+    return replace(opened, suite=suite)
 
 
 def _as_trusted(

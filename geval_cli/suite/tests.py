@@ -128,6 +128,8 @@ def _as_list(value: JsonValue) -> JsonValue:
 
 def _load_texts(fields: Fields, reading: LoadContext) -> None:
     """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`."""
+    if reading.is_built:  # a model's stored answer may begin with file://
+        return
     for name in _TEXT_FIELDS:
         if name in fields.values:
             _load_field(name, fields, reading)
