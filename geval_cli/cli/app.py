@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from geval_cli.cli import options
-from geval_cli.cli.options import AgreeOptions, GroupedCommand, ServeOptions, ShowOptions, declared
+from geval_cli.cli.options import (
+    AgreeOptions,
+    GroupedCommand,
+    LabelOptions,
+    RemoveOptions,
+    ServeOptions,
+    ShowOptions,
+    declared,
+)
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.version import __version__
@@ -241,26 +249,22 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 
 
 @app.command()
-@declared(RunOptions, "home")
-def rm(
-    given: RunOptions,
-    runs: options.RunNames = None,
-    older_than: options.RemovedAge = None,
-    keep: options.Keep = None,
-    yes: options.Yes = False,
-    as_json: options.AsJson = False,
-) -> None:
-    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+@declared(RemoveOptions)
+def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
+    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones.
+
+    What people said of their outputs stays, too, unless --labels is given.
+    """
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs
 
-    age_s = None if older_than is None else parse_age("--older-than", older_than)
-    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+    age_s = None if given.older_than is None else parse_age("--older-than", given.older_than)
+    remove_runs(runs or (), given, older_than_s=age_s)
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
 @declared(AgreeOptions)
-def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
     """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
     from geval_cli.trust.extra import require_statistics
 
@@ -268,6 +272,15 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
     from geval_cli.cli.agree import run_agree
 
     _exit(run_agree(labels, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(LabelOptions)
+def label(given: LabelOptions, run: options.RunName = "latest") -> None:
+    """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
+    from geval_cli.cli.label import run_label
+
+    run_label(run, given)
 
 
 cache_commands = typer.Typer(

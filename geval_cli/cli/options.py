@@ -87,12 +87,14 @@ RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
 ]
-RemovedAge = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="Runs older than this: 12h, 30d or 8w.")
+LabelsFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[LABELS]",
+        help="People's labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+        show_default=False,
+    ),
 ]
-Keep = Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="All but the newest N runs.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-LabelsFile = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
@@ -153,6 +155,20 @@ class ShowOptions:
     )
     is_verbose: Annotated[bool, Option("-v --verbose", "Show passed assertions too.")] = False
     as_json: Annotated[bool, Option("--json", "Print JSON, as -o results.json has it.")] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveOptions:
+    """Options of `geval rm`."""
+
+    older_than: Annotated[
+        str | None, Option("--older-than", "Runs older than this: 12h, 30d or 8w.", syntax="AGE")
+    ] = None
+    keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
+    removes_labels: Annotated[bool, Option("--labels", "Remove what people said of these runs, too.")] = False
+    is_sure: Annotated[bool, Option("-y --yes", "Do not ask.")] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON.")] = False
     home: HomeOption = None
 
 
@@ -220,6 +236,58 @@ class AgreeOptions:
         ),
     ] = ()
     as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """Options of `geval label`."""
+
+    draw: Annotated[
+        int | None, Option("--draw", "Label so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = None
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "-M --metric",
+            "Label this metric; repeatable. [default: all that a model judged]",
+            Group.SELECTION,
+            syntax="METRIC",
+        ),
+    ] = ()
+    annotator: Annotated[
+        str | None, Option("--annotator", "Who labels. [default: your login]", syntax="NAME")
+    ] = None
+    scale: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "--scale",
+            "Lowest and highest label. [default: pass and fail]",
+            syntax="LOW,HIGH",
+            is_text=True,
+        ),
+    ] = None
+    shows_verdict: Annotated[
+        bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
+    ] = False
+    review: Annotated[
+        bool, Option("--review", "Judge and person side by side, disagreements first.", Group.RESULTS)
+    ] = False
+    export: Annotated[
+        Path | None,
+        Option(
+            "--export", "Write labels, or a sheet to fill in: .jsonl or .csv.", Group.RESULTS, syntax="FILE"
+        ),
+    ] = None
+    read: Annotated[
+        Path | None, Option("--import", "Keep the labels of a file.", Group.RESULTS, syntax="FILE")
+    ] = None
+    allow_unmatched: Annotated[
+        bool,
+        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.RESULTS),
+    ] = False
+    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", Group.RESULTS)] = False
     home: HomeOption = None
 
 
