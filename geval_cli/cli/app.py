@@ -13,6 +13,7 @@ from geval_cli.cli.options import (
     AgreeOptions,
     GroupedCommand,
     LabelOptions,
+    ProbeOptions,
     RemoveOptions,
     ServeOptions,
     ShowOptions,
@@ -281,6 +282,18 @@ def label(given: LabelOptions, run: options.RunName = "latest") -> None:
     from geval_cli.cli.label import run_label
 
     run_label(run, given)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(ProbeOptions)
+def probe(given: ProbeOptions, config: options.Config) -> None:
+    """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval probe")
+    from geval_cli.cli.probe import run_probes
+
+    _exit(run_probes(config, given))
 
 
 cache_commands = typer.Typer(

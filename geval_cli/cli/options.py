@@ -291,6 +291,55 @@ class LabelOptions:
     home: HomeOption = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Options of `geval probe`."""
+
+    items: Annotated[
+        int, Option("--items", "Probe so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = 20
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    only: Annotated[
+        tuple[str, ...],
+        Option("--only", "Only this probe; repeatable. [default: all]", Group.SELECTION, syntax="PROBE"),
+    ] = ()
+    labels: Annotated[
+        Path | None,
+        Option("--labels", "People's labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option("--run", "The run that was labelled. [default: the latest]", Group.SELECTION, syntax="RUN"),
+    ] = None
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
+        False
+    )
+    max_cost: Annotated[
+        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+    ] = None
+    env_file: EnvFileOption = None
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
 def declared(record: type[Record], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that a record declares, and call it with the record as its first argument.
 

@@ -10,11 +10,17 @@ from geval_cli.trust.extra import require_statistics
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from geval_cli.trust.agreement import Agreement, Options, agree
+    from geval_cli.trust.probes import ProbeReport
+    from geval_cli.trust.probing import ProbeOptions, aprobe, probe
 else:
     _HOMES = {
         "Agreement": "geval_cli.trust.agreement",
         "Options": "geval_cli.trust.agreement",
+        "ProbeOptions": "geval_cli.trust.probing",
+        "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
+        "aprobe": "geval_cli.trust.probing",
+        "probe": "geval_cli.trust.probing",
     }
 
     def __getattr__(name: str) -> object:
@@ -24,4 +30,4 @@ else:
         return getattr(import_module(_HOMES[name]), name)
 
 
-__all__ = ["Agreement", "Options", "agree"]
+__all__ = ["Agreement", "Options", "ProbeOptions", "ProbeReport", "agree", "aprobe", "probe"]
