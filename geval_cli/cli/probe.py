@@ -129,11 +129,17 @@ def print_probes(report: ProbeReport, console: Console) -> None:
     print_hanging(Text(""), Text(one_line(about(report), 600)), console, indent=1)
     metrics: dict[str, list[Finding]] = {}
     for item in report.findings:
-        metrics.setdefault(item.metric, []).append(item)
+        if item.figure:
+            metrics.setdefault(item.metric, []).append(item)
     for metric, findings in metrics.items():
         console.print()
         _print_metric(metric, findings, console)
     console.print()
+    for item in report.findings:
+        if not item.figure:
+            where = f" ({one_line(item.metric, 40)})" if item.metric else ""
+            left_out = Text(f"{item.probe}{where} skipped: {one_line(item.note, 200)}", style="dim")
+            print_hanging(Text(""), left_out, console, indent=1)
     console.print(Text(f" {verdict_counts(report)}", style="bold"))
     if Verdict.UNCLEAR in report.verdicts:
         why = "unclear: the interval reaches over the bar; more outputs (--items) make it narrower"

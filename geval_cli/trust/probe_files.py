@@ -99,7 +99,8 @@ def interval_text(finding: Finding) -> str:
 def note_of(finding: Finding) -> str:
     """Return the note of a finding, and what was left out of it."""
     left_out = [f"{why}: {count:,}" for why, count in finding.skipped.items()]
-    return "; ".join(filter(None, (finding.note, *left_out)))
+    note = "" if finding.note in finding.skipped else finding.note
+    return "; ".join(filter(None, (note, *left_out)))
 
 
 def _row(finding: Finding) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ from geval_cli.trust.probes import (
     Pair,
     Probe,
     ProbeReport,
+    Verdict,
     chosen_probes,
     damage_finding,
     deception_finding,
@@ -60,8 +61,8 @@ T = TypeVar("T")
 _AT_ONCE = 64
 _SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
-_FORMS_OF_FOOLED = 1
 _SELECT_BEST = "select-best"
+_NO_FORM = "the metric has no such form"
 _NO_LABELS = "needs labels of outputs by two families of models"
 
 
@@ -208,8 +209,9 @@ def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: Prob
         if item.kind is Kind.REPETITION:
             forms += sum(_changed_spec(spec, form, ("a step",)) is not None for form in item.forms)
         else:
-            forms += len(item.forms) + (_FORMS_OF_FOOLED if item.kind is Kind.DECEPTION else 0)
-    return forms
+            forms += len(item.forms)
+    deceives = any(item.kind is Kind.DECEPTION for item in probes)
+    return forms + (1 if deceives else 0)  # another test's output, to start from where the test's own passes
 
 
 def _drawn_jobs(prepared: PreparedRun, options: ProbeOptions) -> list[Job]:
@@ -321,6 +323,7 @@ class _Desk:
     def __init__(self, context: JobContext, options: ProbeOptions) -> None:
         self._context, self._options = context, options
         self._quiet: dict[int, tuple[ModelGradedAssertion, ModelGradedAssertion]] = {}
+        self._failures: dict[int, asyncio.Future[tuple[Subject, AssertionResult] | None]] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
         self.asked = self.errored = 0
         self.usage = Usage()
@@ -376,7 +379,7 @@ class _Desk:
         """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
         wanted = [(item, name, spec) for item in items for name, spec in item.specs.items()]
         based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
-        targets: dict[str, list[_Target]] = {}
+        targets: dict[str, list[_Target]] = {}  # held until all is asked: `_failures` knows them by identity
         for (item, name, spec), base in zip(wanted, based, strict=True):
             if base is not None:
                 targets.setdefault(name, []).append(_Target(item, spec, base))
@@ -394,12 +397,7 @@ class _Desk:
         results = {form: _Asked() for form in item.forms}
         tasks = [self._ask(item, form, target, results[form]) for form in item.forms for target in targets]
         await asyncio.gather(*tasks)
-        findings = _findings(item, metric, results, is_certain=self._is_certain(item, targets))
-        left_out: dict[str, int] = {}
-        for result in results.values():
-            for why, count in result.skipped.items():
-                left_out[why] = left_out.get(why, 0) + count
-        return [_with_reasons(finding, left_out) for finding in findings]
+        return _findings(item, metric, results, is_certain=self._is_certain(item, targets))
 
     def _is_certain(self, item: Probe, targets: Sequence[_Target]) -> bool:
         """Return whether the damage is surely about the metric: a dimension says so, or the user."""
@@ -444,6 +442,11 @@ class _Desk:
 
     async def _failed(self, target: _Target) -> tuple[Subject, AssertionResult] | None:
         """Return an output that failed: the test's own, else another test's; None when both pass."""
+        if id(target) not in self._failures:  # all forms of deception start from the same output
+            self._failures[id(target)] = asyncio.ensure_future(self._find_failed(target))
+        return await self._failures[id(target)]
+
+    async def _find_failed(self, target: _Target) -> tuple[Subject, AssertionResult] | None:
         if target.base.status is Status.FAILED:
             return target.item.subject, target.base
         if not target.item.other:
@@ -456,7 +459,7 @@ class _Desk:
         steps = tuple(map(str, target.base.detail.get("evaluation_steps") or ()))
         spec = _changed_spec(target.spec, form, steps)
         if spec is None:
-            asked.skip("the metric has no such form")
+            asked.skip(_NO_FORM)
             return
         subject = target.item.subject
         if form == "again":  # the cache takes another repeat for another question
@@ -523,19 +526,41 @@ def _changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) -
 
 
 def _findings(item: Probe, metric: str, results: Mapping[str, _Asked], *, is_certain: bool) -> list[Finding]:
+    if item.kind is Kind.REPETITION:
+        return _repetitions(item, metric, results)
     pairs = [pair for result in results.values() for pair in result.pairs]
     if item.kind is Kind.DAMAGE:
-        return [damage_finding(item, metric, pairs, is_certain=is_certain)]
-    if item.kind is Kind.HARMLESS:
-        return harmless_findings(item, metric, pairs)
-    if item.kind is Kind.PADDING:
-        return [padding_finding(item, metric, pairs)]
-    if item.kind is Kind.DECEPTION:
-        return [deception_finding(item, metric, pairs)]
-    findings = []
-    for form, result in results.items():
-        findings += repetition_findings(item, form, metric, result.pairs)
-    return findings
+        found = [damage_finding(item, metric, pairs, is_certain=is_certain)]
+    elif item.kind is Kind.HARMLESS:
+        found = harmless_findings(item, metric, pairs)
+    elif item.kind is Kind.PADDING:
+        found = [padding_finding(item, metric, pairs)]
+    else:
+        found = [deception_finding(item, metric, pairs)]
+    left_out: dict[str, int] = {}
+    for result in results.values():
+        for why, count in result.skipped.items():
+            left_out[why] = left_out.get(why, 0) + count
+    return [_with_reasons(finding, left_out) for finding in found]
+
+
+def _repetitions(item: Probe, metric: str, results: Mapping[str, _Asked]) -> list[Finding]:
+    """Return the findings of each form that the metric can have: one that has a scale of its own has no other."""
+    known = {form: result for form, result in results.items() if result.skipped.keys() != {_NO_FORM}}
+    if not known:
+        return [skipped(item, metric, _NO_FORM)]
+    return [
+        _with_reasons(finding, result.skipped)
+        for form, result in known.items()
+        for finding in repetition_findings(item, form, metric, result.pairs)
+    ]
+
+
+def _with_reasons(finding: Finding, left_out: Mapping[str, int]) -> Finding:
+    """Return a finding with what was left out of it; one of nothing says why in its note."""
+    if finding.verdict is Verdict.SKIPPED and left_out:
+        return replace(finding, note=max(left_out, key=lambda why: left_out[why]), skipped=dict(left_out))
+    return replace(finding, skipped=dict(left_out))
 
 
 def _family_findings(probes: Sequence[Probe], options: ProbeOptions) -> list[Finding]:

@@ -140,15 +140,22 @@ def _markdown(material: Material) -> str | None:
 def _typo(material: Material) -> str | None:
     """Swap two neighbouring letters in one of fifty words, in one at least."""
     draw, words = _draw(material, "typo"), material.text.split(" ")
-    long = [place for place, word in enumerate(words) if len(word) >= _SHORTEST_TYPO and word.isalpha()]
-    count = min(len(long), max(1, len(words) // WORDS_PER_TYPO))
+    places = [place for place, word in enumerate(words) if _swappable(word)]
+    count = min(len(places), max(1, len(words) // WORDS_PER_TYPO))
     if not count:
         return None
-    for place in draw.sample(long, count):
+    for place in draw.sample(places, count):
         word = words[place]
-        at = draw.randrange(1, len(word) - 2)
+        at = draw.choice(_swappable(word))
         words[place] = f"{word[:at]}{word[at + 1]}{word[at]}{word[at + 2 :]}"
     return " ".join(words)
+
+
+def _swappable(word: str) -> list[int]:
+    """Return where a word has two different letters beside each other, its first and last letter apart."""
+    if len(word) < _SHORTEST_TYPO or not word.isalpha():
+        return []
+    return [at for at in range(1, len(word) - 2) if word[at] != word[at + 1]]
 
 
 def _restated(material: Material) -> str | None:
