@@ -100,7 +100,7 @@ def _options(given: Given, state: State) -> ProbeOptions:
 
 
 def _plan_text(plan: ProbePlan) -> str:
-    cost = "" if plan.cost_usd is None else f", about {format_cost(plan.cost_usd)} at most"
+    cost = f", about {format_cost(plan.cost_usd)} at most" if plan.cost_usd else ""
     return (
         f"{plural(plan.items, 'output')}, {plural(plan.metrics, 'metric')}, up to {plural(plan.variants, 'variant')}"
         f" of each: {plural(plan.ratings, 'rating')} at most{cost}; those in the cache cost nothing"
@@ -158,7 +158,8 @@ def _print_metric(metric: str, findings: list[Finding], console: Console) -> Non
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column("bar", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("", overflow="fold")
+    if is_wide:
+        table.add_column("", overflow="fold")
     for item in findings:
         value = item.estimate.value
         cells = [
@@ -170,7 +171,20 @@ def _print_metric(metric: str, findings: list[Finding], console: Console) -> Non
             f"{item.estimate.n:,}",
             item.bar,
         ]
-        note = note_of(item) if is_wide else item.note
         verdict = Text(item.verdict.value, style=_STYLES.get(item.verdict, ""))
-        table.add_row(*map(Text, cells), verdict, Text(one_line(note, 200), style="dim"))
+        notes = [Text(one_line(note_of(item), 200), style="dim")] if is_wide else []
+        table.add_row(*map(Text, cells), verdict, *notes)
     print_trimmed(indented(table), console)
+    if not is_wide:
+        _print_notes(findings, console)
+
+
+def _print_notes(findings: list[Finding], console: Console) -> None:
+    """Print each note once, with the probes that it is about."""
+    notes: dict[str, dict[str, None]] = {}
+    for item in findings:
+        for note in filter(None, note_of(item).split("; ")):
+            notes.setdefault(note, {})[item.probe] = None
+    for note, probes in notes.items():
+        text = Text(f"{one_line(note, 120)} ({', '.join(probes)})", style="dim")
+        print_hanging(Text(""), text, console, indent=1)

@@ -37,6 +37,7 @@ from geval_cli.trust.draws import draw
 from geval_cli.trust.labels import LabelFile
 from geval_cli.trust.matching import JudgedItem, match_labels
 from geval_cli.trust.probes import (
+    SAME,
     Finding,
     Kind,
     LabelledScore,
@@ -111,11 +112,21 @@ class _Item(Struct, frozen=True):
 
 
 class _Target(Struct, frozen=True):
-    """One metric of one output, and how it was judged as it is."""
+    """One metric of one output, and how it was judged as it is.
+
+    `floor` is the lowest score of all outputs as they are; 0 when they are all equal.
+    """
 
     item: _Item
     spec: ModelGradedAssertion
     base: AssertionResult
+    floor: float = 0.0
+
+    @property
+    def is_at_bottom(self) -> bool:
+        """Return whether the judge has no worse for it: it failed, with the lowest score that the judge gave."""
+        score = self.base.score or 0.0
+        return score <= 0 or (self.base.status is Status.FAILED and score <= self.floor + SAME)
 
 
 class _Asked(Struct):
@@ -189,7 +200,8 @@ def _planned(prepared: PreparedRun, options: ProbeOptions) -> ProbePlan:
     kinds = {item.kind for item in probes}
     rows = {job.group for job in _jobs(prepared) if _is_compared(job)} if Kind.PLACE in kinds else set()
     compared = min(len(rows), options.items)
-    if not ratings and not compared and Kind.FAMILY not in kinds:
+    is_about_families = bool(options.only) and Kind.FAMILY in kinds
+    if not ratings and not compared and not is_about_families:
         raise _nothing_to_probe()
     return ProbePlan(len(jobs), most, max(0, variants - 1), ratings + 2 * compared, None)
 
@@ -298,6 +310,12 @@ async def probe_with(context: JobContext, prepared: PreparedRun, options: ProbeO
     )
 
 
+def _with_floor(targets: Sequence[_Target]) -> list[_Target]:
+    scores = [target.base.score or 0.0 for target in targets]
+    floor = min(scores) if max(scores) - min(scores) > SAME else 0.0
+    return [replace(target, floor=floor) for target in targets]
+
+
 def _item(found: PendingResult, prepared: PreparedRun) -> _Item:
     assert found.subject is not None
     return _Item(found.subject, _specs_of(found.job, prepared))
@@ -379,12 +397,14 @@ class _Desk:
         """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
         wanted = [(item, name, spec) for item in items for name, spec in item.specs.items()]
         based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
-        targets: dict[str, list[_Target]] = {}  # held until all is asked: `_failures` knows them by identity
+        targets: dict[str, list[_Target]] = {}
         for (item, name, spec), base in zip(wanted, based, strict=True):
             if base is not None:
                 targets.setdefault(name, []).append(_Target(item, spec, base))
         found = []
-        for name, members in targets.items():
+        # All are held until everything is asked: `_failures` knows them by identity.
+        floored = {name: _with_floor(members) for name, members in targets.items()}
+        for name, members in floored.items():
             asked = [item for item in probes if item.kind not in (Kind.PLACE, Kind.FAMILY)]
             for findings in await asyncio.gather(*(self._probe(item, name, members) for item in asked)):
                 found += findings
@@ -416,8 +436,8 @@ class _Desk:
                 asked.skip("no failed output to start from")
                 return
             subject, base = failed
-        if item.kind is Kind.DAMAGE and (base.score or 0.0) <= 0:
-            asked.skip("the score is the lowest already")
+        if item.kind is Kind.DAMAGE and target.is_at_bottom:
+            asked.skip("it has the lowest score already")
             return
         text = rewritten(form, self._material(target, subject.text))
         if text is None:
