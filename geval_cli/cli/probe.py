@@ -73,7 +73,9 @@ def run_probes(config: Path, given: Given) -> ExitCode:
             _print_plan(plan, prepared, as_json=given.as_json)
             return ExitCode.OK
         sys.stderr.write(f"note: {_plan_text(plan)}\n")
-        report = run_async(run_probe(prepared, state.cache, options))
+        sys.stderr.flush()
+        report = run_async(run_probe(prepared, state.cache, options, _tell_progress))
+        _tell_progress(0, 0)
     for path in given.outputs:
         write_probes(path, report)
     if given.as_json:
@@ -81,6 +83,13 @@ def run_probes(config: Path, given: Given) -> ExitCode:
     else:
         print_probes(report, make_console(sys.stdout, environ=os.environ))
     return _exit_code(report)
+
+
+def _tell_progress(asked: int, planned: int) -> None:
+    """Show on a terminal how far it is, on one line that is written over and vanishes at the end."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{asked:,} of {planned:,} ratings" if planned else "\r\x1b[K")
+        sys.stderr.flush()
 
 
 def _options(given: Given, state: State) -> ProbeOptions:

@@ -266,8 +266,17 @@ def _is_hit(item: Probe, spec: ModelGradedAssertion, options: ProbeOptions) -> b
     return item.hits is None or dimension is None or dimension in item.hits or item.name in options.only
 
 
-async def run_probe(prepared: PreparedRun, cache: ResponseCache, options: ProbeOptions) -> ProbeReport:
-    """Probe the judges of a prepared suite.
+Listen = Callable[[int, int], None]
+"""Is told how many ratings were made, and how many are planned at most."""
+
+
+async def run_probe(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    options: ProbeOptions,
+    listen: Listen = lambda asked, planned: None,
+) -> ProbeReport:
+    """Probe the judges of a prepared suite; `listen` is called after each rating.
 
     Answers are kept in the cache, so that the same probe costs nothing the second time. When the budget is used up, the
     report is of what was asked by then, and says so.
@@ -277,15 +286,20 @@ async def run_probe(prepared: PreparedRun, cache: ResponseCache, options: ProbeO
     """
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
     async with open_bench(prepared, cache, budget) as (context, pool):
-        report = await probe_with(context, prepared, options)
+        report = await probe_with(context, prepared, options, listen)
         hide = pool.secrets.hide
     return replace(report, stopped=hide(report.stopped), first_error=hide(report.first_error))
 
 
-async def probe_with(context: JobContext, prepared: PreparedRun, options: ProbeOptions) -> ProbeReport:
+async def probe_with(
+    context: JobContext,
+    prepared: PreparedRun,
+    options: ProbeOptions,
+    listen: Listen = lambda asked, planned: None,
+) -> ProbeReport:
     """Probe the judges that a context gives; as `run_probe`."""
     probes, plan = chosen_probes(options.only), _planned(prepared, options)
-    desk = _Desk(context, options)
+    desk = _Desk(context, options, lambda asked: listen(asked, plan.ratings))
     is_asked = any(item.kind not in (Kind.PLACE, Kind.FAMILY) for item in probes)
     pending = await desk.answers(_drawn_jobs(prepared, options)) if is_asked else []
     items = _with_others([_item(found, prepared) for found in pending if found.subject is not None])
@@ -338,8 +352,8 @@ def _with_others(items: Sequence[_Item]) -> list[_Item]:
 class _Desk:
     """Asks for ratings, a bounded number at once, and adds up what they took. Belongs to one event loop."""
 
-    def __init__(self, context: JobContext, options: ProbeOptions) -> None:
-        self._context, self._options = context, options
+    def __init__(self, context: JobContext, options: ProbeOptions, listen: Callable[[int], None]) -> None:
+        self._context, self._options, self._listen = context, options, listen
         self._quiet: dict[int, tuple[ModelGradedAssertion, ModelGradedAssertion]] = {}
         self._failures: dict[int, asyncio.Future[tuple[Subject, AssertionResult] | None]] = {}
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -378,6 +392,7 @@ class _Desk:
             return None
         self.asked += 1
         self.usage += found.usage
+        self._listen(self.asked)
         if found.status is Status.ERROR or found.score is None:
             self.errored += 1
             self.first_error = self.first_error or (found.error.message if found.error else "no score")

@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 from lxml import etree
 from scipy.stats import t
-from support.geval_command import run_geval
 from support.scripted_judge import ScriptedJudge
 from support.scripted_judge import prompt_of as prompt_text
+from support.stored_runs import store_run
 
 import geval_cli.trust
 from geval_cli.assertions.base import Tools
+from geval_cli.cli.label import run_label
+from geval_cli.cli.options import LabelOptions
+from geval_cli.cli.options import ProbeOptions as Given
+from geval_cli.cli.probe import run_probes
 from geval_cli.engine.case import JobContext
+from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.preparation import prepare
@@ -397,65 +402,68 @@ class TestRewrites:
 
 
 class TestCommand:
+    @staticmethod
+    def probe(folder: Path, name: str = "probe.yaml", **given: Any) -> ExitCode:
+        return run_probes(folder / name, Given(as_json=True, home=folder / ".geval", **given))
+
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         for name in ("probe.yaml", "probe-judge.yaml"):
             shutil.copy(EXAMPLE / name, tmp_path)
         return tmp_path
 
-    def test_files_and_json_say_the_same(self, folder: Path) -> None:
-        files = [f"out.{ending}" for ending in ("json", "md", "html")]
-        outputs = [word for name in files for word in ("-o", name)]
-        finished = run_geval("probe", "probe.yaml", "--items", "12", "--json", *outputs, cwd=folder)
-        assert finished.code == 1
-        found = json.loads(finished.stdout)
+    def test_files_and_json_say_the_same(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        files = tuple(folder / f"out.{ending}" for ending in ("json", "md", "html"))
+        assert self.probe(folder, items=12, outputs=files) == 1
+        found = json.loads(capsys.readouterr().out)
         assert (found["kind"], found["schema_version"]) == ("probe", 1)
-        assert found == json.loads((folder / "out.json").read_text(encoding="utf-8"))
+        assert found == json.loads(files[0].read_text(encoding="utf-8"))
         verdicts = {(item["probe"], item["figure"]): item["verdict"] for item in found["findings"]}
         assert (verdicts["injected", "flips"], verdicts["negate", "share fallen"]) == ("fails", "fails")
         assert set(found["findings"][0]["estimate"]) == {"value", "interval", "n", "clusters"}
-        page = (folder / "out.html").read_text(encoding="utf-8")
+        page = files[2].read_text(encoding="utf-8")
         etree.fromstring(page, etree.HTMLParser(recover=False))
         assert "<script" not in page
-        assert "injected" in (folder / "out.md").read_text(encoding="utf-8")
+        assert "injected" in files[1].read_text(encoding="utf-8")
 
-    def test_a_plan_sends_nothing(self, folder: Path) -> None:
-        finished = run_geval("probe", "probe.yaml", "--plan", "--json", "--items", "5", cwd=folder)
-        assert finished.code == 0
-        plan = json.loads(finished.stdout)
+    def test_a_plan_sends_nothing(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert self.probe(folder, plan=True, items=5) == 0
+        plan = json.loads(capsys.readouterr().out)
         assert (plan["items"], plan["metrics"], plan["variants"], plan["ratings"]) == (5, 1, 17, 90)
 
-    def test_a_budget_stops_it_and_says_what_was_asked(self, folder: Path) -> None:
-        finished = run_geval("probe", "probe.yaml", "--max-requests", "10", "--json", cwd=folder)
-        assert finished.code == 3
-        found = json.loads(finished.stdout)
+    def test_a_budget_stops_it_and_says_what_was_asked(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.probe(folder, max_requests=10) == 3
+        found = json.loads(capsys.readouterr().out)
         assert found["stopped"] == "the budget of 10 requests is used up"
         assert found["asked"] < found["planned"]
 
     @pytest.mark.parametrize(
-        ("words", "message"),
+        ("given", "message"),
         [
-            (["--only", "negat"], "there is no probe `negat`"),
-            (["-o", "x.csv"], "its ending says no format"),
-            (["--labels", "none.csv"], "none.csv"),
-            (["--items", "0"], "greater than or equal to 1"),
+            ({"only": ("negat",)}, "there is no probe `negat`"),
+            ({"outputs": (Path("x.csv"),)}, "its ending says no format"),
+            ({"labels": Path("none.csv")}, "none.csv"),
+            ({"run": "yesterday"}, "there is no run `yesterday`"),
         ],
     )
     def test_what_cannot_be_done_is_said_before_anything_is_asked(
-        self, folder: Path, words: list[str], message: str
+        self, folder: Path, given: dict[str, Any], message: str
     ) -> None:
-        finished = run_geval("probe", "probe.yaml", *words, cwd=folder)
-        assert finished.code == 2
-        assert message in finished.stderr
+        with pytest.raises((UsageError, ConfigError)) as caught:
+            self.probe(folder, **given)
+        said = caught.value
+        assert message in (said.problems[0].message if isinstance(said, ConfigError) else said.message)
 
     def test_without_a_judge_there_is_nothing_to_probe(self, folder: Path) -> None:
         (folder / "plain.yaml").write_text(
             "prompts: [x]\nproviders: [echo]\ntests: [{assert: [{type: contains, value: x}]}]\n",
             encoding="utf-8",
         )
-        finished = run_geval("probe", "plain.yaml", cwd=folder)
-        assert finished.code == 2
-        assert "no test has an assertion that a model judges" in finished.stderr
+        with pytest.raises(UsageError) as caught:
+            self.probe(folder, "plain.yaml")
+        assert "no test has an assertion that a model judges" in caught.value.message
 
     def test_from_python(self, folder: Path) -> None:
         report = geval_cli.trust.probe(
@@ -466,7 +474,9 @@ class TestCommand:
         assert [(item.probe, item.verdict.value) for item in report.findings] == [("injected", "fails")]
 
     @pytest.mark.parametrize(("best", "verdict"), [("first", "fails"), ("longest", "holds")])
-    def test_a_judge_that_prefers_a_place_is_found(self, folder: Path, best: str, verdict: str) -> None:
+    def test_a_judge_that_prefers_a_place_is_found(
+        self, folder: Path, best: str, verdict: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         replies = [{"default": '{"reason": "so", "best": 1}'}]
         if best == "longest":
             replies.insert(
@@ -482,11 +492,13 @@ class TestCommand:
             "tests": [{"vars": {"x": str(number)}} for number in range(20)],
         }
         (folder / "best.yaml").write_text(json.dumps(rows), encoding="utf-8")
-        finished = run_geval("probe", "best.yaml", "--only", "order", "--json", cwd=folder)
-        [finding] = json.loads(finished.stdout)["findings"]
+        self.probe(folder, "best.yaml", only=("order",))
+        [finding] = json.loads(capsys.readouterr().out)["findings"]
         assert (finding["verdict"], finding["estimate"]["n"]) == (verdict, 20)
 
-    def test_labels_of_two_families_show_whether_one_is_favoured(self, folder: Path) -> None:
+    def test_labels_of_two_families_show_whether_one_is_favoured(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         labels = [
             {"id": f"{number}.0.{column}", "metric": "consistency", "label": 0.5}
             for number in range(12)
@@ -503,10 +515,12 @@ class TestCommand:
         }
         (folder / "two.yaml").write_text(json.dumps(rows), encoding="utf-8")
         (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)), encoding="utf-8")
-        assert run_geval("run", "two.yaml", cwd=folder).code in (0, 1)
-        words = ("probe", "two.yaml", "--only", "family", "--json", "--labels", "labels.jsonl")
-        [finding] = json.loads(run_geval(*words, cwd=folder).stdout)["findings"]
+        store_run(folder / "two.yaml")
+        file, home = folder / "labels.jsonl", folder / ".geval"
+        self.probe(folder, "two.yaml", only=("family",), labels=file)
+        [finding] = json.loads(capsys.readouterr().out)["findings"]
         assert (finding["verdict"], finding["estimate"]["value"]) == ("holds", -0.75)
-        assert run_geval("label", "--import", "labels.jsonl", cwd=folder).code == 0
-        [kept] = json.loads(run_geval(*words[:-2], cwd=folder).stdout)["findings"]
-        assert kept == finding
+        run_label("latest", LabelOptions(read=file, home=home))
+        capsys.readouterr()
+        self.probe(folder, "two.yaml", only=("family",))
+        assert json.loads(capsys.readouterr().out)["findings"] == [finding]
