@@ -14,7 +14,7 @@ from rich.text import Text
 from geval_cli.cli.keys import Keyboard, is_terminal, keyboard
 from geval_cli.cli.options import LabelOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import UsageError
+from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
@@ -29,6 +29,7 @@ from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
+from geval_cli.trust.draws import draw_name
 from geval_cli.trust.labelling import (
     Criterion,
     Given,
@@ -99,6 +100,8 @@ def run_label(name: str, given: LabelOptions) -> None:
         raise UsageError(f"{asked[0]} and {asked[1]} are two commands", hint="give one of them")
     if given.as_json and not given.review:
         raise UsageError("--json shows what --review does", hint="add --review, or --export FILE.jsonl")
+    if given.export is not None:
+        _check_is_new(given.export)
     if given.export is not None and _exported_without_run(name, given, given.export):
         return
     with _opened(name, given.home) as opened:
@@ -116,7 +119,7 @@ def run_label(name: str, given: LabelOptions) -> None:
         if given.export is not None:
             _export(opened, sheet, scales, kept, given)
             return
-        _rate(_Session(opened, sheet, scales, _annotator(given)), given)
+        _rate(_Session(opened, sheet, scales, _annotator(given), _drawn(given)), given)
 
 
 def _actions(given: LabelOptions) -> Mapping[str, bool]:
@@ -125,6 +128,10 @@ def _actions(given: LabelOptions) -> Mapping[str, bool]:
         "--import": given.read is not None,
         "--review": given.review,
     }
+
+
+def _drawn(given: LabelOptions) -> str:
+    return "" if given.draw is None else draw_name(given.seed)
 
 
 def _annotator(given: LabelOptions) -> str:
@@ -163,12 +170,26 @@ def _export(
     is_sheet = given.draw is not None or not any(item.metric in metrics for item in kept)
     if is_sheet:
         rows = list(
-            rows_of_sheet(sheet, kept, run_id=opened.report.run.id, scales=scales, fetch=opened.fetch)
+            rows_of_sheet(
+                sheet,
+                kept,
+                run_id=opened.report.run.id,
+                scales=scales,
+                fetch=opened.fetch,
+                drawn=_drawn(given),
+            )
         )
     else:
         rows = [item.row for item in kept if item.metric in metrics]
     if given.export is not None:
         _write(given.export, rows, "row" if is_sheet else "label")
+
+
+def _check_is_new(path: Path) -> None:
+    """Raise ConfigError where a file would be replaced: it may be a sheet that somebody filled in."""
+    if path.exists():
+        hint = "name another file; `--import` keeps the labels of one that was filled in"
+        raise ConfigError([Problem(f"`{path}` is there already, and --export replaces nothing", None, hint)])
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]], what: str) -> None:
@@ -203,8 +224,11 @@ class _Session:
     `seen` are the places of the outputs that were shown, to go back by.
     """
 
-    def __init__(self, opened: _Opened, sheet: Sheet, scales: Mapping[str, Scale], annotator: str) -> None:
-        self.opened, self.sheet, self.scales, self.annotator = opened, sheet, scales, annotator
+    def __init__(
+        self, opened: _Opened, sheet: Sheet, scales: Mapping[str, Scale], annotator: str, drawn: str
+    ) -> None:
+        self.opened, self.sheet, self.scales = opened, sheet, scales
+        self.annotator, self.drawn = annotator, drawn
         self.given = 0
         self.seen: list[int] = []
 
@@ -229,7 +253,7 @@ class _Session:
     def keep(self, output: Output, result: CaseResult, label: float, note: str) -> None:
         """Store a label. Returns when it is committed."""
         [judged] = judged_items([result])
-        given = Given(label, self.scales[output.metric], self.annotator, note)
+        given = Given(label, self.scales[output.metric], self.annotator, note, self.drawn)
         self.opened.labels.put(
             self.run_id, [stored_label(label_row(judged, output.metric, self.run_id, given))]
         )

@@ -14,7 +14,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.trust.draws import draw
+from geval_cli.trust.draws import DRAW_COLUMN, draw
 from geval_cli.trust.labels import (
     GOOD_AT,
     UNIT_SCALE,
@@ -84,6 +84,7 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Shee
     found: dict[str, list[Output]] = {}
     criteria: dict[str, Criterion] = {}
     judged: dict[str, bool] = {}
+    scored: dict[str, frozenset[str]] = {}
     for result in results:
         if result.output is None:
             continue
@@ -92,13 +93,16 @@ def outputs_to_label(results: Iterable[CaseResult], choice: LabelChoice) -> Shee
         for assertion, _ in with_members(result.assertions):
             if assertion.metric is not None:
                 _learn(assertion, criteria, judged)
-        found[result.id] = [Output(*place, metric, digest) for metric in scores_of(result)]
+        scores = scores_of(result)
+        found[result.id] = [Output(*place, metric, digest) for metric in scores]
+        scored[result.id] = frozenset(metric for metric, score in scores.items() if score is not None)
     metrics = _chosen_metrics(
         choice.metrics, judged, {item.metric for items in found.values() for item in items}
     )
     named = {name: [item for item in items if item.metric in metrics] for name, items in found.items()}
-    labelled = [name for name, items in named.items() if items]
-    order = labelled if choice.count is None else draw(labelled, choice.count, seed=choice.seed)
+    order = [name for name, items in named.items() if items]
+    if choice.count is not None:  # labels of what the judge could not judge are compared with nothing
+        order = draw((name for name in order if scored[name] & metrics), choice.count, seed=choice.seed)
     return Sheet(tuple(item for name in order for item in named[name]), criteria)
 
 
@@ -129,12 +133,16 @@ def _chosen_metrics(wanted: Sequence[str], judged: Mapping[str, bool], known: se
 
 
 class Given(Struct, frozen=True):
-    """One person's word on one output; None as `label`: nothing yet. `annotator` is "" for nobody in particular."""
+    """One person's word on one output; None as `label`: nothing yet. `annotator` is "" for nobody in particular.
+
+    `draw` names the random draw that the output is from; "" for none.
+    """
 
     label: float | None = None
     scale: Scale = UNIT_SCALE
     annotator: str = ""
     note: str = ""
+    draw: str = ""
 
 
 def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[str, JsonValue]:
@@ -147,6 +155,7 @@ def label_row(item: JudgedItem, metric: str, run_id: str, given: Given) -> dict[
         "scale": None if given.scale == UNIT_SCALE else [_whole(end) for end in given.scale],
         "annotator": given.annotator or None,
         "note": given.note.strip() or None,
+        DRAW_COLUMN: given.draw or None,
         "run_id": run_id,
         "output_sha256": item.output_sha256,
         "prompt": item.prompt[1] or None,
@@ -212,6 +221,7 @@ def rows_of_sheet(
     run_id: str,
     scales: Mapping[str, Scale],
     fetch: Callable[[Output], CaseResult],
+    drawn: str = "",
 ) -> Iterator[dict[str, JsonValue]]:
     """Yield the rows of a sheet: labels that are kept, and a row with the text of each output that has none yet.
 
@@ -228,7 +238,7 @@ def rows_of_sheet(
             continue
         result = fetch(item)
         [judged] = judged_items([result])
-        row = label_row(judged, item.metric, run_id, Given(scale=scales[item.metric]))
+        row = label_row(judged, item.metric, run_id, Given(scale=scales[item.metric], draw=drawn))
         given = {"description": result.description} if result.description else {}
         yield {
             **row,

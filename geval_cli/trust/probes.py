@@ -373,7 +373,7 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[LabelledScore]) -
     if estimate.interval is None:
         note = f"needs {MIN_CLUSTERS} tests"
         return Finding(
-            probe.name, metric, probe.kind, "difference", estimate, bar, Verdict.UNCLEAR, note=note
+            probe.name, metric, probe.kind, "difference", estimate, bar, verdict=Verdict.UNCLEAR, note=note
         )
     fails, holds = interval[0] > 0, interval[1] <= MOST_RISE
     verdict = Verdict.FAILS if fails else Verdict.HOLDS if holds else Verdict.UNCLEAR
@@ -381,7 +381,9 @@ def family_finding(probe: Probe, metric: str, scores: Sequence[LabelledScore]) -
 
 
 def _nothing(probe: Probe, metric: str, figure: str, note: str = "no output could be changed so") -> Finding:
-    return Finding(probe.name, metric, probe.kind, figure, Estimate(None), "", Verdict.SKIPPED, note=note)
+    return Finding(
+        probe.name, metric, probe.kind, figure, Estimate(None), "", verdict=Verdict.SKIPPED, note=note
+    )
 
 
 def skipped(probe: Probe, metric: str, why: str) -> Finding:

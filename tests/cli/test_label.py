@@ -22,6 +22,7 @@ from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.store.runs import RunStore
 from geval_cli.trust.agreement import agree
+from geval_cli.trust.draws import draw
 from geval_cli.trust.labels import read_labels
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -274,6 +275,8 @@ class TestShown:
         assert "0 of 100 outputs labelled" in press(child, "p")
         said, _ = finish_after(child, "q")
         assert "1 of 100 in all" in said
+        drawn = draw([f"{number}.0.0" for number in range(10_000)], 1, seed=7)
+        assert [(row["id"], row["draw"]) for row in rows(tmp_path)] == [(drawn[0], "seed 7")]
 
 
 class TestWithoutTerminal:
@@ -308,8 +311,12 @@ class TestWithoutTerminal:
             encoding="utf-8",
         )
         run_label("latest", LabelOptions(read=file, home=home))
-        run_label("latest", LabelOptions(export=file, home=home))
-        run_label("latest", LabelOptions(read=file, home=home))
+        with pytest.raises(ConfigError) as caught:  # somebody may have filled it in
+            run_label("latest", LabelOptions(export=file, home=home))
+        assert "--export replaces nothing" in caught.value.problems[0].message
+        again = judged / "again.csv"
+        run_label("latest", LabelOptions(export=again, home=home))
+        run_label("latest", LabelOptions(read=again, home=home))
         assert [(row["annotator"], row["note"]) for row in rows(judged)] == [
             ("anna", "good"),
             ("ben", "=bad"),
@@ -428,10 +435,8 @@ class TestAfterwards:
 
 
 def test_a_draw_is_the_same_everywhere_and_a_larger_one_holds_it() -> None:
-    from geval_cli.trust.draws import draw
-
     ids = [f"{number}.0.0" for number in range(1000)]
-    assert draw(ids, 5, seed=7) == draw(reversed(ids), 5, seed=7)
+    assert draw(ids, 5, seed=7) == draw(iter(ids[::-1]), 5, seed=7)
     assert draw(ids, 5, seed=7) == draw(ids, 50, seed=7)[:5]
     assert draw(ids, 5, seed=7) != draw(ids, 5, seed=8)
     assert draw(ids, 3, seed=7) == ["388.0.0", "577.0.0", "158.0.0"]

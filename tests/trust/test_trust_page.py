@@ -11,25 +11,29 @@ from support.geval_command import clean_environment, run_geval
 from geval_cli.trust.gates import STATISTICS
 from geval_cli.trust.label_rows import VAR_COLUMN
 from geval_cli.trust.labels import KEYS, read_labels
+from geval_cli.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 COMMANDS = [shlex.split(line) for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-EXAMPLE = ROOT / "examples" / "trust" / "helpfulness.jsonl"
+EXAMPLES = ROOT / "examples" / "trust"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(EXAMPLE, tmp_path)
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".geval"))
     return tmp_path
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_runs_on_the_example(words: list[str], folder: Path) -> None:
     finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
-    assert (finished.code, finished.stderr) == (0, "")
-    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith("judge"))
+    is_probe = words[1] == "probe"  # whose judge fails, and which says beforehand what it will ask
+    assert finished.code == (1 if is_probe else 0)
+    assert finished.stderr.startswith("note: 12 outputs") if is_probe else finished.stderr == ""
+    beginning = " Judge" if is_probe else "judge"
+    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith(beginning))
     assert shown.strip() in finished.stdout
     assert all((folder / name).exists() for name in words if name.startswith("agreement."))
 
@@ -56,6 +60,13 @@ def test_the_python_on_the_page_prints_what_it_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    source = next(text for kind, text in BLOCKS if kind == "python")
-    exec(compile(source, "docs/trust.md", "exec"), {})
-    assert capsys.readouterr().out.split() == re.findall(r"# (\w+)$", source, re.MULTILINE)
+    sources = [text for kind, text in BLOCKS if kind == "python"]
+    assert len(sources) == 2
+    for source in sources:
+        exec(compile(source, "docs/trust.md", "exec"), {})
+        assert capsys.readouterr().out.split() == re.findall(r"# (\w+)$", source, re.MULTILINE)
+
+
+def test_every_probe_is_on_the_page() -> None:
+    table = PAGE[PAGE.index("| probe |") : PAGE.index("`--only injected` makes")]
+    assert [name for name in PROBES if f"`{name}`" not in table] == []
