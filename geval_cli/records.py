@@ -49,6 +49,7 @@ class Purpose(StrEnum):
     RATING = "ratings"
     SAMPLES = "samples"
     FALLBACK_SAMPLES = "fallback samples"
+    FURTHER_SAMPLES = "further samples"
     EXPLANATION = "explanations"
     CLAIMS = "claims"
     QUESTIONS = "questions"
@@ -317,6 +318,7 @@ class RunRecord(Struct, frozen=True):
         judges: who judged, by their titles; empty also for a run of an older geval.
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
+        judged_from: the run whose outputs were judged again; None for a run that asked for its own.
     """
 
     id: str
@@ -335,6 +337,7 @@ class RunRecord(Struct, frozen=True):
     judges: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
+    judged_from: str | None = None
 
 
 class MetricSummary(Struct, frozen=True):
@@ -381,6 +384,100 @@ class FlakyTest(Struct, frozen=True):
     deviation: float | None
 
 
+class Stat(Struct, frozen=True):
+    """An estimate: `value` of `n` cases of `clusters` tests, with the bounds of its 95 % interval.
+
+    `value` is None of nothing, `interval` of fewer than two tests.
+    """
+
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    clusters: int = 0
+
+
+class MetricStat(Stat, frozen=True):
+    """The mean of a metric in one column; `errored` assertions of it could not be judged and are not in it."""
+
+    errored: int = 0
+
+
+class Delta(Stat, frozen=True):
+    """The mean of paired differences: a column's value minus the baseline's, `n` pairs of `clusters` tests.
+
+    Attributes:
+        se: standard error of `value`; None of fewer than two tests.
+        p: two-sided p-value of "no difference"; None of fewer than two tests.
+        p_adjusted: the same, corrected (Holm) for all differences of the run.
+        mde: the smallest true difference that so many tests show with a chance of 80 %, as the only difference tested.
+        needed_tests: so many tests in all would decide with a chance of 80 %, were the true difference `value`; it
+            allows for the correction. None where that cannot be told.
+    """
+
+    se: float | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    mde: float | None = None
+    needed_tests: int | None = None
+
+
+class Difference(Struct, frozen=True):
+    """A paired difference and its verdict: `better`, `worse`, `undecided` or `identical`.
+
+    The verdict is None of fewer than two tests.
+    """
+
+    delta: Delta
+    verdict: str | None
+
+
+class ColumnComparison(Struct, frozen=True):
+    """A column compared with the one labelled `baseline`, test by test; None and no entry where no test is in both."""
+
+    baseline: str
+    pass_rate: Difference | None = None
+    metrics: Mapping[str, Difference] = field(default_factory=dict)
+
+
+class Latency(Struct, frozen=True):
+    """Milliseconds from the prompt to the whole answer; None where no answer was timed."""
+
+    median: float | None = None
+    p95: float | None = None
+
+
+class ColumnSummary(Struct, frozen=True):
+    """The figures of one prompt x provider pair.
+
+    Attributes:
+        label: tells it from the other columns of the run.
+        pass_rate: of the cases that were judged; `errored` and `not_evaluated` are not in it.
+        metrics: means; the repeats of a test are averaged first.
+        cost_usd: of its answers, judges not counted; None when a price is unknown.
+        latency_ms: of its answers, those from the cache not counted.
+        usage: by role, as in the summary of the run.
+        pass_at_k: by k, the chance that at least one of k repeats passes; empty without repeats.
+        pass_hat_k: by k, the chance that all of k repeats pass.
+        vs_first: None for the baseline itself, which is the first column unless the config names another.
+    """
+
+    prompt: str
+    provider: str
+    label: str
+    passed: int = 0
+    failed: int = 0
+    errored: int = 0
+    not_evaluated: int = 0
+    pass_rate: Stat = Stat()
+    metrics: Mapping[str, MetricStat] = field(default_factory=dict)
+    cost_usd: float | None = 0.0
+    latency_ms: Latency = Latency()
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    pass_at_k: Mapping[str, Stat] = field(default_factory=dict)
+    pass_hat_k: Mapping[str, Stat] = field(default_factory=dict)
+    vs_first: ColumnComparison | None = None
+
+
 class RunSummary(Struct, frozen=True):
     """The counts of a run. `pass_rate` = passed / (passed + failed), None when nothing was judged.
 
@@ -388,7 +485,9 @@ class RunSummary(Struct, frozen=True):
     `gates`: conditions on the whole run; where there are any, they decide the exit code. `flaky`: the first of the
     `flaky_count` tests that both passed and failed when they were repeated. `derived`: the derived metrics of the
     config over all cases, None where one cannot be computed; `derived_by_column`: the same for the cases of each
-    column, in the order of the columns.
+    column, in the order of the columns. `columns`: the figures of each column, in their order; empty while the run goes
+    on. `baseline`: the comparison with the run that was named for it, as `geval compare --json` has it; None without
+    one.
     """
 
     total: int = 0
@@ -405,6 +504,8 @@ class RunSummary(Struct, frozen=True):
     flaky_count: int = 0
     derived: Mapping[str, float | None] = field(default_factory=dict)
     derived_by_column: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    columns: tuple[ColumnSummary, ...] = ()
+    baseline: JsonValue = None
 
 
 def to_json(value: Any) -> JsonValue:

@@ -160,12 +160,12 @@ ALLOWED: dict[str, str] = {
     "report/request_log.py": "writes the files that the user named",
     "report/safe_file.py": "writes the files that the user named",
     "runs/scripts.py": "the door itself",
-    "runs/stored.py": "reads the results file that the user named",
     "trust/__init__.py": "imports geval's own library, by fixed names",
     "library/evaluation.py": "connects a judge to a client that the program itself made",
     "web/": "the server's own pages, and configs by their names in the served folder",
     "cli/configs.py": "writes and reads the files that the user named",
     "cli/landlock.py": "takes rights away, through the C library",
+    "runs/results_file.py": "reads results that the user named; `baseline:` of a config only after asking its access",
     "cli/streams.py": "the standard streams",
     "cli/watch.py": "looks at times and sizes of the files in the folder of the user's config",
 }

@@ -56,7 +56,8 @@ def test_every_option_on_the_page_exists() -> None:
         ).stdout
         for command in ("run", "validate")
     )
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
+    of_geval = re.sub(r"\bgh run .*", "", PAGE)  # GitHub's command has options of its own
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", of_geval))
 
     assert named
     assert {option for option in named if option not in help_text} == set()
@@ -83,6 +84,74 @@ def test_the_actions_script_runs(tmp_path: Path, expected: str, code: int) -> No
     assert written == {"results.json", "results.html", "results.junit.xml", "summary.md"}
     assert (tmp_path / "step-summary.md").read_text("utf-8").startswith("# geval: ")
     assert ("::error file=evals.yaml,line=5,col=9" in done.stdout) is (code == 1)
+
+
+def compare_script() -> str:
+    """The step of the page that compares a pull request with the main branch."""
+    steps = next(
+        job["jobs"]["evals"]["steps"]
+        for job in map(yaml.safe_load, BLOCKS)
+        if "Compare with main" in str(job)
+    )
+    script: str = next(step["run"] for step in steps if step.get("name") == "Compare with main")
+    return script
+
+
+@pytest.mark.parametrize(
+    ("bad", "gate", "code", "said"),
+    [
+        (0, "failures <= 0", 0, "undecided"),
+        (14, "tone.delta >= -0.02 vs baseline", 1, "worse"),
+        (1, "tone.delta >= -0.02 vs baseline", 0, "undecided"),
+        (0, "tone.delta >= -0.02", 2, ""),
+    ],
+)
+def test_a_pull_request_is_compared_with_main(
+    tmp_path: Path, bad: int, gate: str, code: int, said: str
+) -> None:
+    def run_script() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            ["bash", "-e", "-c", compare_script()],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def write_config(bad: int, gate: str) -> None:
+        tests = [
+            {
+                "vars": {"question": number},
+                "output": "bad" if number < bad else "good",
+                "assert": [{"type": "equals", "value": "good", "metric": "tone"}],
+            }
+            for number in range(20)
+        ]
+        (tmp_path / "evals" / "gevalconfig.yaml").write_text(
+            yaml.safe_dump({"tests": tests, "gates": [gate]})
+        )
+
+    (tmp_path / "evals").mkdir()
+    write_config(0, "tone.delta >= -0.02 vs baseline")
+    first = run_script()
+    assert first.returncode == 0, first.stderr
+    assert "is left out: there is no baseline" in first.stderr
+    (tmp_path / "main").mkdir()
+    (tmp_path / "results.json").rename(tmp_path / "main" / "results.json")
+    for name in ("step-summary.md", "summary.md"):
+        (tmp_path / name).unlink()
+
+    write_config(bad, gate)
+    second = run_script()
+    assert second.returncode == code, second.stderr
+    summary = tmp_path / "step-summary.md"
+    assert summary.exists() is (code != 2)
+    if code != 2:
+        page = summary.read_text("utf-8")
+        assert "## Compared with the baseline" in page
+        assert f"| `tone` | 1.00 | {1 - bad / 20:.2f} |" in page
+        assert said in page
 
 
 def test_a_broken_config_keeps_its_exit_code_and_writes_no_summary(tmp_path: Path) -> None:

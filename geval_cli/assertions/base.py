@@ -15,7 +15,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
-from geval_cli.judge.memory import JudgeMemory, SharedMetrics
+from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
 from geval_cli.scripting.scripts import Scripts
@@ -25,6 +25,7 @@ from geval_cli.specs.base import (
     EvaluationParsing,
     ProviderSpec,
     RubricPromptSpec,
+    Samples,
     Score,
     Scoring,
     Spec,
@@ -130,10 +131,22 @@ class Assertion(Spec):
         return ()
 
 
+_DECIDES_NO_RATING = frozenset(
+    {"type", "metric", "weight", "threshold", "provider", "rubric_prompt", "transform", "context_transform"}
+)
+"""Keys that say what a rating means, or that have done their part before an output is judged."""
+
+
 class ModelGradedAssertion(Assertion):
-    """An assertion that asks a judge, `provider`. `judge_kinds` are the kinds of models that it asks."""
+    """An assertion that asks a judge, `provider`.
+
+    Attributes:
+        judge_kinds: the kinds of models that it asks.
+        default_threshold: the lowest score that passes where none is written; None where the judge says what passes.
+    """
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text",)
+    default_threshold: ClassVar[float | None] = None
 
     threshold: Score | None = Field(
         None, description="The lowest score, from 0 to 1, that passes; 0.5 when left out."
@@ -144,6 +157,36 @@ class ModelGradedAssertion(Assertion):
         validation_alias=AliasChoices("rubricPrompt", "rubric_prompt"),
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
+
+    def criterion_source(self, test: "TestCase", tools: "Tools") -> object:
+        """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
+        return self
+
+    def criterion(self, test: "TestCase", tools: "Tools") -> "JsonValue":
+        """Return the keys that decide a rating, templates as written: the texts of a rating hold the variables."""
+        levels = (self, test.options, test.default_options)
+        own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
+        written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
+        return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
+
+    def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
+        """Return everything of a test and its output that a judge may be shown."""
+        return [subject.text, subject.rendered_prompt, subject.system, subject.test.variables]
+
+    def holds_again(self, rated: "AssertionResult", subject: "Subject", tools: "Tools") -> bool:
+        """Return False where a rating of an earlier run followed steps that are settled otherwise now."""
+        return True
+
+    def decide_again(self, rated: "Outcome", test: "TestCase", tools: "Tools") -> "Outcome | None":
+        """Return the verdict on an output that was rated in an earlier run, with the threshold of today.
+
+        None: it cannot be known without a judge.
+        """
+        if self.default_threshold is None:
+            return rated
+        is_default = self.threshold is None
+        threshold = self.default_threshold if self.threshold is None else self.threshold
+        return rated.against(threshold, is_default=is_default)
 
 
 def location_of(spec: Assertion) -> str | None:
@@ -254,13 +297,15 @@ class Subject(Struct, frozen=True):
 class JudgeDefaults(Struct, frozen=True):
     """The command line's judge options; they rank below a test's own options and above `defaultTest`'s.
 
-    `threshold` is what the dialect asks of a g-eval that names none.
+    `threshold` is what the dialect asks of a g-eval that names none. `exact_metrics` are those whose scores themselves
+    are held against something, so that a verdict is not enough; None for all.
     """
 
     grader: ProviderSpec | None = None
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: Samples | None = None
     threshold: float = DEFAULT_THRESHOLD
+    exact_metrics: frozenset[str] | None = frozenset()
 
 
 JudgeEach = Callable[[Sequence[Assertion], Subject], Awaitable[Sequence[AssertionResult]]]
@@ -279,6 +324,9 @@ class Tools(Struct, frozen=True):
         scripts: runs the code that the config names; None where none is run.
         access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
+        criteria: the keys of criteria that other tests have, too.
+        earlier: results of the same output, or outputs, in an earlier run, whose ratings hold where they are asked for
+            again.
     """
 
     templates: Templates
@@ -289,6 +337,8 @@ class Tools(Struct, frozen=True):
     scripts: Scripts | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
+    criteria: SharedByTests[str] = field(default_factory=SharedByTests[str])
+    earlier: tuple[AssertionResult, ...] = ()
 
     @property
     def rules(self) -> DialectRules:
@@ -308,6 +358,7 @@ class CheckContext(Struct, frozen=True):
     rendered_prompt: str | None = None
     base_dir: Path = field(default_factory=Path)
     access: Access = TRUSTED
+    defaults: JudgeDefaults = field(default_factory=JudgeDefaults)
 
     @property
     def rules(self) -> DialectRules:

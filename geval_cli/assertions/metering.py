@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
+from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Usage
 
 
@@ -29,6 +30,14 @@ class MeteredJudge:
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:
         return self.judge.provider_params
+
+    @property
+    def identity(self) -> ProviderIdentity | None:
+        return identity_of(self.judge)
+
+    @property
+    def public_id(self) -> str:
+        return public_id_of(self.judge)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         response = await self.judge.complete(request)

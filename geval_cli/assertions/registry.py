@@ -12,18 +12,17 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import (
     Assertion,
     CheckContext,
+    ModelGradedAssertion,
     RowMember,
     Subject,
-    TestCase,
     Tools,
     location_of,
 )
-from geval_cli.assertions.graded.geval import GEvalAssertion
-from geval_cli.assertions.graded.llm_evaluation import LlmEvaluation
+from geval_cli.assertions.metric_names import default_metric_of, metric_name
 from geval_cli.assertions.outcome import Outcome, negated
-from geval_cli.errors import GevalError, Problem, TemplateError
+from geval_cli.assertions.rating_keys import earlier_outcomes, rating_keys
+from geval_cli.errors import GevalError, Problem
 from geval_cli.judge.metric import Judge
-from geval_cli.metrics import default_metric
 from geval_cli.records import AssertionResult, ModelRequest
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import WrittenSchema
@@ -192,10 +191,11 @@ async def judge_row(spec: Assertion, members: Sequence[RowMember], tools: Tools)
     Raises:
         GevalError: they could not be judged; the caller makes that results with status `error`.
     """
-    outcomes = await spec.judge_row(members, tools)
+    subjects = [member.subject for member in members]
+    outcomes = _earlier(spec, subjects, tools) or await spec.judge_row(members, tools)
     return [
-        _result(spec, outcome, member.subject, tools)
-        for member, outcome in zip(members, outcomes, strict=True)
+        _result(spec, _with_keys(spec, outcome, subjects, tools, place), member.subject, tools)
+        for place, (member, outcome) in enumerate(zip(members, outcomes, strict=True))
     ]
 
 
@@ -205,7 +205,25 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
-    return _result(spec, await spec.judge(subject, tools), subject, tools)
+    known = _earlier(spec, [subject], tools)
+    outcome = known[0] if known else await spec.judge(subject, tools)
+    return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)
+
+
+def _earlier(spec: Assertion, subjects: Sequence[Subject], tools: Tools) -> Sequence[Outcome] | None:
+    """Return the outcomes that are known from an earlier run, so that no judge is needed."""
+    if not tools.earlier or not isinstance(spec, ModelGradedAssertion) or not subjects:
+        return None
+    return earlier_outcomes(spec, subjects, tools)
+
+
+def _with_keys(
+    spec: Assertion, outcome: Outcome, subjects: Sequence[Subject], tools: Tools, place: int = 0
+) -> Outcome:
+    if not isinstance(spec, ModelGradedAssertion) or outcome.score is None:
+        return outcome
+    keys = rating_keys(spec, subjects, tools, outcome.detail, place)
+    return replace(outcome, detail={**outcome.detail, **keys})
 
 
 def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
@@ -244,19 +262,6 @@ def score_threshold(spec: Assertion) -> float | None:
     return None if not spec.threshold_is_score else getattr(spec, "threshold", None)
 
 
-def metric_name(spec: Assertion, test: TestCase, templates: Templates) -> str | None:
-    """Under which name scores are summed up: the `metric` that was written, or what a g-eval has for a default.
-
-    A name is a template. One that is empty in a test is no name there; one that cannot be rendered stays as written.
-    """
-    if spec.metric is None:
-        return _default_metric(spec, templates)
-    try:
-        return templates.render(spec.metric, test.variables).strip() or None
-    except TemplateError:
-        return spec.metric
-
-
 def with_default_metrics(
     specs: Iterable[Assertion], results: Iterable[AssertionResult], templates: Templates
 ) -> tuple[AssertionResult, ...]:
@@ -270,18 +275,7 @@ def with_default_metrics(
         if spec is None:
             found.append(result)
             continue
-        metric = _default_metric(spec, templates) if spec.metric is None else None
+        metric = default_metric_of(spec, templates) if spec.metric is None else None
         members = with_default_metrics(spec.members, result.assertions, templates)
         found.append(replace(result, metric=result.metric or metric, assertions=members))
     return tuple(found)
-
-
-def _default_metric(spec: Assertion, templates: Templates) -> str | None:
-    """Return the dimension of a g-eval, or, where the dialect takes it, the name of its criteria; else None."""
-    if not isinstance(spec, GEvalAssertion):
-        return None
-    if spec.dimension is not None or not templates.rules.names_geval_by_criteria:
-        return spec.dimension
-    if isinstance(spec, LlmEvaluation) and not spec.criteria:
-        return None
-    return default_metric(spec.criteria, spec.evaluation_steps, is_negated=spec.is_negated)

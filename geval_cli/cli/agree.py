@@ -22,12 +22,13 @@ from geval_cli.runs.stored import load_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.correlation import Estimate
 from geval_cli.store.state import open_runs
-from geval_cli.trust.agreement import Agreement, MetricAgreement, Options, agree
+from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
+from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.labelling import kept_labels
 from geval_cli.trust.labels import LabelFile, read_labels
 
-_WIDE = 100
+_WIDE = 140
 _NO_VALUE = "-"
 
 

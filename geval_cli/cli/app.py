@@ -11,6 +11,7 @@ import typer
 from geval_cli.cli import options
 from geval_cli.cli.options import (
     AgreeOptions,
+    CompareOptions,
     GroupedCommand,
     LabelOptions,
     ProbeOptions,
@@ -20,7 +21,7 @@ from geval_cli.cli.options import (
     declared,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
-from geval_cli.runs.options import RunOptions, values_of
+from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of
 from geval_cli.version import __version__
 
 if TYPE_CHECKING:
@@ -104,6 +105,57 @@ def _run(named: Sequence[Path], given: RunOptions) -> None:
     from geval_cli.cli.watch import watch as watch_files
 
     _exit(watch_files(run_all, named, own=lambda: written))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(RunOptions, *JUDGE_OPTIONS)
+def judge(
+    given: RunOptions,
+    source: options.JudgedRun,
+    config: options.JudgingConfig = None,
+    only: options.OnlyMetrics = None,
+    threshold: options.Thresholds = None,
+) -> None:
+    """Judge the outputs of a run again: by another judge, other criteria or thresholds. No model under test is asked.
+
+    What is judged as before is taken over from that run and costs nothing.
+    """
+    from geval_cli.cli.arguments import cache_choice, check_options
+    from geval_cli.cli.judge import judge_again, parse_threshold
+    from geval_cli.runs.judged import JudgedMetrics
+
+    check_options(given)
+    changes = JudgedMetrics(tuple(only or ()), dict(map(parse_threshold, threshold or ())))
+    # Without a config, that of the run is judged by, and the current folder may be a stranger's, too.
+    wall, home = _against_strangers([config or Path("gevalconfig.yaml")], given)
+    given = replace(given, home=home, untrusted=wall is not None)
+    _exit(
+        judge_again(
+            source,
+            config,
+            given,
+            changes=changes,
+            cache=cache_choice(given),
+            wall=wall,
+        )
+    )
+
+
+@app.command()
+@declared(RunOptions, *LOCK_OPTIONS)
+def lock(given: RunOptions, configs: options.Configs = None, update: options.UpdateLock = False) -> None:
+    """Write geval.lock: the evaluation steps of every criterion, so that all runs judge by the same ones."""
+    from geval_cli.cli.arguments import cache_choice, config_groups, named_or_found
+    from geval_cli.cli.lock import lock_configs
+
+    named = named_or_found(configs)
+    wall, home = _against_strangers(named, given)
+    given = replace(given, home=home, untrusted=wall is not None)
+    requests = [
+        replace(request, asks_judges_only=True)
+        for request in _requests(config_groups(named, merge=False), given)
+    ]
+    _exit(lock_configs(requests, home=home, cache=cache_choice(given), updates=update, wall=wall))
 
 
 def _requests(groups: "Iterable[tuple[Path, ...]]", given: RunOptions) -> "list[RunRequest]":
@@ -198,7 +250,38 @@ def export_suite(given: RunOptions, config: options.Config, output: options.Suit
     write_suite(config, output, env_file=given.env_file)
 
 
-@app.command("import")
+@export.command("run")
+@declared(RunOptions, "home")
+def export_run(given: RunOptions, run: options.RunName, output: options.RunFiles) -> None:
+    """Write a stored run to files, to be imported elsewhere."""
+    from geval_cli.cli.runs import export_run as write_run
+
+    write_run(given.home, run, outputs=tuple(output))
+
+
+import_commands = typer.Typer(
+    help="Read a suite (`geval import FILE`) or a run that was written to a file.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(import_commands, name="import")
+
+
+@import_commands.callback()
+def import_what() -> None:
+    """Read a suite (`geval import FILE`) or a run that was written to a file."""
+
+
+@import_commands.command("run")
+@declared(RunOptions, "home")
+def import_run(given: RunOptions, results: options.ResultsFile) -> None:
+    """Store results of geval (.json, .jsonl) or of promptfoo (version 3) as a run, to show, view or judge it."""
+    from geval_cli.cli.runs import import_run as store_run
+
+    store_run(given.home, results)
+
+
+@import_commands.command("suite")
 @declared(RunOptions, "env_file")
 def import_suite(
     given: RunOptions,
@@ -294,6 +377,15 @@ def probe(given: ProbeOptions, config: options.Config) -> None:
     from geval_cli.cli.probe import run_probes
 
     _exit(run_probes(config, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(CompareOptions)
+def compare(given: CompareOptions, earlier: options.EarlierRunName, later: options.LaterRunName) -> None:
+    """Compare two runs: what became better or worse, and whether chance explains it."""
+    from geval_cli.cli.compare import compare_runs
+
+    compare_runs(earlier, later, given)
 
 
 cache_commands = typer.Typer(

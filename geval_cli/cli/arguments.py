@@ -11,7 +11,7 @@ from geval_cli.numbers import percent_hint, share_of_percentage
 from geval_cli.patterns import compile_later
 from geval_cli.runs.options import Option, RunOptions
 from geval_cli.source.access import TRUSTED
-from geval_cli.specs.base import Scoring
+from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
@@ -25,6 +25,7 @@ _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
 _SCALE = compile_later(r"\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*(?:,|-|to)\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
+_MOST_DIGITS = 9
 _CONFIG_NAMES = (
     "gevalconfig.yaml",
     "gevalconfig.yml",
@@ -137,6 +138,18 @@ def _check_known(scoring: str | None) -> None:
         raise UsageError(message, hint="`auto` is the default")
 
 
+def _parse_samples(option: Option, text: str) -> int | str:
+    number = text.removeprefix(UPTO)
+    least = 1 if number == text else 2
+    count = int(number) if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS else 0
+    if not least <= count <= (option.maximum or 0):
+        hint = f"for example {option.name} 20, or {option.name} {UPTO}20 to stop when the verdict is settled"
+        raise UsageError(
+            f"{option.name} takes a number up to {option.maximum}, or {UPTO} and one, not `{text}`", hint=hint
+        )
+    return count if number == text else f"{UPTO}{count}"
+
+
 def _parse_share(option: Option, text: str) -> float:
     return parse_share(option.name, text)
 
@@ -156,6 +169,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "DIALECT": _parse_dialect,
     "USD": _parse_dollars,
     "HOW": _parse_scoring,
+    "N|upto:N": _parse_samples,
     "SHARE": _parse_share,
     "LOW,HIGH": _parse_scale,
 }
@@ -229,7 +243,7 @@ def parse_share(option: str, text: str) -> float:
     raise UsageError(f"{option} takes a share from 0 to 1, not `{text}`", hint=hint)
 
 
-def check_scoring(scoring: Scoring | None, samples: int | None) -> None:
+def check_scoring(scoring: Scoring | None, samples: int | str | None) -> None:
     """Check that there is such a way of scoring, and that a number of samples does not contradict it.
 
     Raises:

@@ -24,7 +24,8 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
 from geval_cli.report.verdict_tables import indented, plain_table
-from geval_cli.runs.stored import load_report, read_report
+from geval_cli.runs.results_file import is_results_file, open_report
+from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder
 from geval_cli.store.labels import RunLabels, StoredLabel
 from geval_cli.store.runs import RunStore
@@ -48,7 +49,6 @@ from geval_cli.trust.labelling import (
 from geval_cli.trust.labels import UNIT_SCALE, Scale, write_labels
 from geval_cli.trust.matching import judged_items
 
-_FILES = {".json", ".jsonl"}
 _REVIEWED = 20
 _WIDE = 100
 _LINES, _CHARACTERS = 60, 12_000
@@ -67,14 +67,14 @@ class _Opened(Struct, frozen=True):
 
 @contextmanager
 def _opened(name: str, home: Path | None) -> Iterator[_Opened]:
-    if Path(name).suffix.lower() in _FILES:
-        report = read_report(Path(name))
-        results = {result.id: result for result in report.results()}
-        runs = RunStore.open(home_folder(home, env=os.environ, cwd=current_folder()))
-        try:
-            yield _Opened(report, runs.labels(), lambda output: results[output.id])
-        finally:
-            runs.close()
+    if is_results_file(name):
+        with open_report(name, home, os.environ) as (report, _):
+            results = {result.id: result for result in report.results()}
+            runs = RunStore.open(home_folder(home, env=os.environ, cwd=current_folder()))
+            try:
+                yield _Opened(report, runs.labels(), lambda output: results[output.id])
+            finally:
+                runs.close()
         return
     with open_runs(home, os.environ) as runs:
         print_warnings(runs.warnings)
@@ -145,7 +145,7 @@ def _annotator(given: LabelOptions) -> str:
 
 def _exported_without_run(name: str, given: LabelOptions, path: Path) -> bool:
     """Write the labels of a run that was removed; return whether that was what was asked for."""
-    if Path(name).suffix.lower() in _FILES:
+    if is_results_file(name):
         return False
     with open_runs(given.home, os.environ) as runs:
         try:

@@ -70,9 +70,57 @@ ConfigFile = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
+JudgedRun = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's id, its beginning, `latest`, `latest~1`, or a results file.",
+        show_default=False,
+    ),
+]
+JudgingConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Judge by the assertions of this config. [default: that of the run]",
+        show_default=False,
+    ),
+]
+_METRICS = "Metrics"
+OnlyMetrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only", metavar="METRIC", help="Judge this metric only; repeatable.", rich_help_panel=_METRICS
+    ),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--threshold",
+        metavar="METRIC=SCORE",
+        help="Hold a metric against another threshold; repeatable.",
+        rich_help_panel=_METRICS,
+    ),
+]
+UpdateLock = Annotated[bool, typer.Option("--update", help="Also remove entries that nothing uses.")]
+ResultsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Results of geval (.json, .jsonl) or promptfoo (.json).")
+]
+RunFiles = Annotated[
+    list[Path],
+    typer.Option("-o", "--output", metavar="FILE", help=f"Where to: {RESULTS_ENDINGS}; repeatable."),
+]
 ConfigOfRuns = Annotated[
     Path | None,
     typer.Argument(metavar="[CONFIG]", help="Only runs of this config.", show_default=False),
+]
+EarlierRunName = Annotated[
+    str,
+    typer.Argument(metavar="A", help="The earlier run: its id, `latest~1`, or a .json or .jsonl file of -o."),
+]
+LaterRunName = Annotated[
+    str,
+    typer.Argument(metavar="B", help="The later run, likewise."),
 ]
 WithTags = Annotated[
     list[str] | None,
@@ -337,6 +385,39 @@ class ProbeOptions:
         ),
     ] = ()
     as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Options of `geval compare`."""
+
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option("-o --output", "Write it to a file: .json, .md; repeatable.", Group.RESULTS, syntax="FILE"),
+    ] = ()
+    prints_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    columns: Annotated[
+        tuple[str, ...],
+        Option("--column", "Compare these two columns; repeatable.", Group.COMPARING, syntax="OLD=NEW"),
+    ] = ()
+    cluster: Annotated[
+        str | None,
+        Option("--cluster", "Tests with equal metadata KEY count as one.", Group.COMPARING, syntax="KEY"),
+    ] = None
+    detect: Annotated[
+        float,
+        Option("--detect", "Say how many tests would show this difference.", Group.COMPARING, syntax="DELTA"),
+    ] = 0.05
+    adjust: Annotated[
+        str,
+        Option(
+            "--adjust",
+            "How p-values are adjusted for all rows: holm or bh.",
+            Group.COMPARING,
+            syntax="METHOD",
+        ),
+    ] = "holm"
     home: HomeOption = None
 
 

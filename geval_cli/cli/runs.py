@@ -1,8 +1,9 @@
-"""`geval list` and `geval show`: stored runs again."""
+"""`geval list`, `geval show`, `geval export run` and `geval import run`: stored runs."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -16,18 +17,60 @@ from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
 from geval_cli.report.failures import PROBLEMS, Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
+from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_path, write_results_file
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
 from geval_cli.report.summary import print_summary
 from geval_cli.report.terminal import print_report
-from geval_cli.report.verdict import case_number
 from geval_cli.runs.history import read_history
-from geval_cli.runs.stored import open_report
+from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.results_file import open_report
+from geval_cli.runs.stored import load_report
+from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.store.run_pages import RunChoice
-from geval_cli.store.runs import config_file
+from geval_cli.store.runs import RunStore, config_file
 from geval_cli.store.state import open_runs
+
+
+def import_run(home: Path | None, path: Path) -> None:
+    """Store the run of a results file, and say under which name.
+
+    Raises:
+        ConfigError: with every problem of the file.
+        UsageError: the run is stored already.
+        StoreError: it cannot be stored.
+    """
+    imported = read_results_file(path)
+    folder = home_folder(home, env=os.environ, cwd=current_folder())
+    make_folder(folder)
+    with closing(RunStore.open(folder)) as runs:
+        run = store_run(imported, runs)
+    counted = plural(len(imported.results), "result")
+    sys.stdout.write(f"imported {counted} as run {run.id}; try: geval show {run.id}\n")
+
+
+def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None:
+    """Write a stored run to files.
+
+    Raises:
+        UsageError: no run, or more than one, has this id.
+        ConfigError: a file cannot be written in the format that its name asks for.
+    """
+    _check_outputs(outputs)
+    with open_runs(home, os.environ) as runs:
+        print_warnings(runs.warnings)
+        report = load_report(runs, name)
+        for path in outputs:
+            write_results_file(path, report)
+            sys.stdout.write(f"wrote {path}\n")
+
+
+def _check_outputs(outputs: Sequence[Path]) -> None:
+    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
+    if problems:
+        raise ConfigError(problems)
 
 
 def print_runs(
@@ -97,9 +140,7 @@ def show_run(
         UsageError: no run, or more than one, has this id; it has no such case.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
-    problems = [problem for path in outputs if (problem := check_output_path(path)) is not None]
-    if problems:
-        raise ConfigError(problems)
+    _check_outputs(outputs)
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if choice.case is not None and next(choice.results(report), None) is None:

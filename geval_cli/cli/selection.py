@@ -5,7 +5,7 @@ from pathlib import Path
 
 from geval_cli.cli.problems import print_warnings
 from geval_cli.engine.selection import failing_tests
-from geval_cli.runs.stored import open_report
+from geval_cli.runs.results_file import open_report
 
 
 def failing_in(run: str | None, home: Path | None) -> frozenset[str] | None:

@@ -24,6 +24,7 @@ from geval_cli.errors import UsageError
 from geval_cli.providers.local.models import models_dir
 from geval_cli.providers.trust import port_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.secrets import is_secret_name
 from geval_cli.store.home import DEFAULT_HOME, home_folder, named_home, repository_of
 
@@ -219,6 +220,8 @@ def _named_files(requests: Iterable[RunRequest]) -> Iterable[Path]:
         yield from request.access.folders or ()
         if request.env_file is not None:
             yield request.env_file
+        if request.baseline is not None and is_results_file(request.baseline):
+            yield Path(request.baseline)
         yield models_dir(request.environ)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from geval_cli.errors import UsageError
 
 _ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
+_IMPORTED = ("suite", "run")
 _CONFIG_OPTIONS = ("-c", "--config")
 _INSTEAD = {
     "share": "write a page that can be sent: geval run CONFIG -o results.html",
@@ -30,6 +31,8 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     Raises:
         UsageError: there is no such command.
     """
+    if words and words[0] == "import" and "import" in commands:
+        return _with_kind_of_import(words)
     if not words or words[0].startswith("-") or words[0] in commands:
         return list(words)
     verb, *rest = words
@@ -54,3 +57,10 @@ def _without_config_option(words: Sequence[str]) -> Iterator[str]:
             yield value
         elif word not in _CONFIG_OPTIONS:
             yield word
+
+
+def _with_kind_of_import(words: Sequence[str]) -> list[str]:
+    """Return the words with `suite` after `import`, where neither that nor `run` is written."""
+    verb, *rest = words
+    is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
+    return list(words) if is_written else [verb, "suite", *rest]

@@ -44,7 +44,7 @@ class Tally(Struct):
         self.bugs += _is_spoilt_by_bug(result, members)
         for role, usage in result.usage.items():
             self.usage[role] = self.usage[role] + usage
-        for metric, (score, errored) in _metric_scores(result, members).items():
+        for metric, (score, errored) in metric_scores(result, members).items():
             mean = self._scores.setdefault(metric, RunningMean())
             if score is not None:
                 mean.add(score)
@@ -95,7 +95,7 @@ def _is_spoilt_by_bug(result: CaseResult, members: Sequence[AssertionResult]) ->
     return any(error is not None and error.is_bug for error in errors)
 
 
-def _metric_scores(
+def metric_scores(
     result: CaseResult, members: Sequence[AssertionResult]
 ) -> Mapping[str, tuple[float | None, int]]:
     """For each metric of a case: its score (None when nothing was scored) and how many assertions errored."""

@@ -3,7 +3,7 @@
 import json
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct, field
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
     judge_assertion,
     judge_row,
-    metric_name,
     score_threshold,
     wants_logprobs,
 )
@@ -64,6 +64,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating.js_text import js_json
 
 _RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
@@ -72,20 +73,28 @@ Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
 
 class JobContext(Struct, frozen=True):
-    """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs."""
+    """The context of a job: a way to call the model, the tools of the assertions, the state left by earlier jobs.
+
+    With `stored` no model is asked: it gives the case of an earlier run, whose output is judged as it is.
+    """
 
     generate: Generate
     tools: Tools
     carried: ConversationState = field(default_factory=ConversationState)
     prefetcher: Prefetcher = field(default_factory=Prefetcher)
+    stored: Callable[[Job], CaseResult] | None = None
 
 
 class PendingResult(Struct, frozen=True):
-    """The state of a job: its result so far, and what was judged; None when there is no output to judge."""
+    """The state of a job: its result so far, and what was judged; None when there is no output to judge.
+
+    `earlier` are the ratings that the output has from an earlier run.
+    """
 
     job: Job
     result: CaseResult
     subject: Subject | None = None
+    earlier: tuple[AssertionResult, ...] = ()
 
 
 async def run_job(job: Job, context: JobContext) -> CaseResult:
@@ -118,6 +127,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
     try:
         # Variables of earlier tests come first: generated prompts and transforms may use them.
         earlier = context.carried.variables_for(job)
+        if context.stored is not None:
+            return await _judge_stored(job, context.stored(job), context, earlier)
         job = await with_made_parts(job, context.tools, earlier)
         test = seen_by_templates(job.test, context.tools.templates, earlier)
         rendered = render_prompt(job.prompt, test, context.tools.templates, earlier)
@@ -145,6 +156,72 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
         info = _internal_error(error)
     return PendingResult(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
+
+
+async def _judge_stored(
+    job: Job, found: CaseResult, context: JobContext, earlier: Mapping[str, JsonValue]
+) -> PendingResult:
+    """Judge the output of an earlier run: nothing is asked for, made or transformed. An error stays an error."""
+    test = job.test
+    if test.transform_vars is not None or test.promptfoo.made_vars:
+        job = replace(job, test=replace(test, vars=found.vars))
+    answered = replace(
+        _blank_result(job, found.prompt.rendered),
+        output=found.output,
+        finish_reason=found.finish_reason,
+        latency_ms=found.latency_ms,
+        cached=found.cached,
+    )
+    if found.error is not None and not found.assertions:
+        return PendingResult(job, replace(answered, error=found.error))
+    test = seen_by_templates(job.test, context.tools.templates, earlier)
+    whole, system = _stored_prompt(job, test, found, context.tools, earlier)
+    subject = Subject(
+        test,
+        found.output,
+        whole,
+        job.repeat_index,
+        system,
+        response=_stored_response(found) if job.generates else None,
+        provider=_answerer(job, context.tools),
+        opaque=frozenset(earlier),
+        rules=context.tools.rules,
+    )
+    known = tuple(with_all_members(found.assertions))
+    tools = replace(context.tools, earlier=known)
+    pending = await _judged(job, answered, subject, replace(context, tools=tools), is_final=True)
+    return replace(pending, earlier=known)
+
+
+def with_all_members(results: Iterable[AssertionResult]) -> Iterator[AssertionResult]:
+    """Yield results and those of the sets among them."""
+    for result in results:
+        yield result
+        yield from with_all_members(result.assertions)
+
+
+def _stored_prompt(
+    job: Job, test: TestCase, found: CaseResult, tools: Tools, earlier: Mapping[str, JsonValue]
+) -> tuple[str, str | None]:
+    """Return the prompt of a stored case as one text, and its system message where the config still says it."""
+    shown = found.prompt.rendered
+    if isinstance(job.prompt, NamedPromptSpec) and job.prompt.made_by:
+        return shown, None
+    try:
+        rendered = render_prompt(job.prompt, test, tools.templates, earlier)
+    except TemplateError:
+        return shown, None
+    return (rendered.whole, rendered.system) if rendered.text == shown else (shown, None)
+
+
+def _stored_response(found: CaseResult) -> ModelResponse:
+    text = found.output if isinstance(found.output, str) else json.dumps(found.output, ensure_ascii=False)
+    return ModelResponse(
+        (Choice(text, found.finish_reason),),
+        usage=found.usage.get(Role.GENERATION, Usage()),
+        latency_ms=found.latency_ms,
+        cached=found.cached,
+    )
 
 
 def _answerer(job: Job, tools: Tools) -> ProviderSpec | None:
@@ -232,10 +309,14 @@ def _origin(job: Job) -> dict[str, JsonValue]:
     return {**shown, "repeatIndex": job.repeat_index}
 
 
-async def _judged(job: Job, answered: CaseResult, subject: Subject, context: JobContext) -> PendingResult:
-    tools, error = context.tools, None
+async def _judged(
+    job: Job, answered: CaseResult, subject: Subject, context: JobContext, *, is_final: bool = False
+) -> PendingResult:
+    """Return the state after judging. An output that `is_final` has been transformed already."""
+    tools, error, output = context.tools, None, subject.output
     try:
-        output = await transformed_output(subject, job.provider, job.prompt, tools)
+        if not is_final:
+            output = await transformed_output(subject, job.provider, job.prompt, tools)
     except CodeFailedError as failed:  # the answer is paid for, and stays in the result
         return PendingResult(job, replace(answered, error=error_info(failed)))
     context.carried.note(job, subject.rendered_prompt, output)

@@ -198,7 +198,12 @@ def _check_test(
         yield from check_unused_schema(test, plan.suite.prompts)
     yield from _bare_paths(test, plan.suite)
     context = CheckContext(
-        test, templates, f"in {describe_test(test)}", base_dir=plan.suite.base_dir, access=plan.suite.access
+        test,
+        templates,
+        f"in {describe_test(test)}",
+        base_dir=plan.suite.base_dir,
+        access=plan.suite.access,
+        defaults=judges.defaults,
     )
     if test.index == 0:
         yield from check_suite_code(plan.suite, context)

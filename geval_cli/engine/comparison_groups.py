@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowMember, TestCase
+from geval_cli.assertions.base import Assertion, RowMember
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.verdict import Verdict
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
@@ -23,7 +23,7 @@ class ComparisonGroups(Struct):
     """
 
     context: JobContext
-    cases_of: Callable[[TestCase], int]
+    row_size: Callable[[Job], int]
     _rows: dict[str, list[PendingResult]] = field(default_factory=dict)
 
     async def run(self, job: Job) -> Sequence[CaseResult]:
@@ -37,7 +37,7 @@ class ComparisonGroups(Struct):
         pending = await begin_job(job, self.context)
         row = self._rows.setdefault(job.group, [])
         row.append(pending)
-        if len(row) < self.cases_of(job.test):
+        if len(row) < self.row_size(job):
             return ()
         # Complete groups are dropped at once: the plan's order keeps few of them open, so memory stays flat.
         del self._rows[job.group]
@@ -74,7 +74,9 @@ async def _compared(
     members = [RowMember(item.subject, item.result.assertions) for item in part if item.subject is not None]
     meter = Meter()
     tools = replace(
-        context.tools, judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter)
+        context.tools,
+        judge_for=lambda judge: MeteredJudge(context.tools.judge_for(judge), meter),
+        earlier=tuple(result for item in part for result in item.earlier),
     )
     results = await compare_outputs(spec, members, tools)
     return [

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, TestCase
-from geval_cli.assertions.registry import metric_name
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.engine.evaluation import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
@@ -64,7 +64,7 @@ class _Sums(Struct):
     usage: Usage = field(default_factory=Usage)
 
     def add(self, result: CaseResult) -> None:
-        if not all(_is_tagged(result.metadata, name, value) for name, value in self.gate.tags):
+        if not all(is_tagged(result.metadata, name, value) for name, value in self.gate.tags):
             return
         if self.gate.metric is None:
             self._count(result.status, result)
@@ -167,7 +167,7 @@ class GateSubjects(Struct):
         for name, value in test.metadata.items():
             self.metadata.setdefault(name, set()).update(_tag_texts(value))
         for index, gate in enumerate(self.gates):
-            if all(_is_tagged(test.metadata, name, value) for name, value in gate.tags):
+            if all(is_tagged(test.metadata, name, value) for name, value in gate.tags):
                 self.fitting.add(index)
 
     def note_metrics(self, spec: Assertion, test: TestCase, templates: Templates) -> None:
@@ -216,7 +216,8 @@ def passed_gate(share: float) -> Gate:
     return Gate(f"passed >= {share:g}", Statistic.PASSED, ">=", share)
 
 
-def _is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
+def is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
+    """Return whether metadata has a value, or a list that holds it, under a name."""
     return name in metadata and value in _tag_texts(metadata[name])
 
 

@@ -140,17 +140,20 @@ class Plan(Struct, frozen=True, dict=True):
         return next(named, own) if _is_only_name(own) else own
 
     def _lane(self, only: ProviderSpec | None) -> Iterator[Job]:
+        for test in self.suite.tests:
+            yield from self.jobs_of(test, only)
+
+    def jobs_of(self, test: TestCase, only: ProviderSpec | None = None) -> Iterator[Job]:
+        """Yield the jobs of one test, of all providers or of one, in the order repeat, provider, prompt."""
         columns = [
             (column, provider, prompt)
             for column, (provider, prompt) in enumerate(self.pairs)
-            if only is None or provider is only
+            if (only is None or provider is only) and runs_with(test, provider, prompt)
         ]
-        for test in self.suite.tests:
-            for repeat_index in range(self.repeats):
-                for column, provider, prompt in columns:
-                    if runs_with(test, provider, prompt):
-                        answering = self.answering(test, provider)
-                        yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
+        for repeat_index in range(self.repeats):
+            for column, provider, prompt in columns:
+                answering = self.answering(test, provider)
+                yield Job(test, prompt, answering, repeat_index, column, self._label(provider))
 
     def _label(self, provider: ProviderSpec) -> str:
         """Return the column's label where the dialect names a row's provider by it, whoever answers."""

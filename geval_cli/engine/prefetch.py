@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, Subject, Tools
 from geval_cli.assertions.registry import prefetch_requests
-from geval_cli.judge.metric import Judge, KeepingJudge
+from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
+from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import CaseResult, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.specs.base import ProviderSpec
 
@@ -100,6 +101,14 @@ class _PrefetchingJudge(Struct, frozen=True, eq=False):
     @property
     def provider_params(self) -> Mapping[str, JsonValue]:
         return self.judge.provider_params
+
+    @property
+    def identity(self) -> ProviderIdentity | None:
+        return identity_of(self.judge)
+
+    @property
+    def public_id(self) -> str:
+        return public_id_of(self.judge)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         answer = self.answers.take(self.judge, request)

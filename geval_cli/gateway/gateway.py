@@ -18,8 +18,9 @@ from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.limits import Limits
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
 from geval_cli.gateway.single_flight import SingleFlight
-from geval_cli.providers.base import Provider
+from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
+from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
 
 # Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
@@ -217,6 +218,16 @@ class BoundModel(Struct, frozen=True):
     def provider_params(self) -> Mapping[str, JsonValue]:
         """Return the wire parameters that the provider's config sets."""
         return self.provider.identity.params
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        """Return what of the provider decides its answers."""
+        return self.provider.identity
+
+    @property
+    def public_id(self) -> str:
+        """Return the provider's id without the keys that may be in it."""
+        return mask_text(self.provider.id)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         return await self.gateway.complete(self.provider, request)

@@ -13,24 +13,37 @@ from geval_cli.judge.calls import FORM_MAX_TOKENS, JudgeCalls, is_cut_off
 from geval_cli.judge.memory import LOGPROBS
 from geval_cli.judge.metric import Estimator, Metric, ReadFrom, ScoreRange, format_number
 from geval_cli.judge.prompt import Criterion
-from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_rating
-from geval_cli.judge.scoring import Distribution, distribution_of, mean_of_samples, nearest_to
+from geval_cli.judge.replies.parse import ParsedReply, parse_form_rating, parse_member_rating, parse_rating
+from geval_cli.judge.scoring import (
+    STRICT_MAJORITY,
+    Distribution,
+    distribution_of,
+    mean_of_samples,
+    nearest_to,
+)
 from geval_cli.judge.weighing import Scale, weigh_by_logprobs
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
+from geval_cli.statistics.early_stop import Decision, StopRule, batch_ends, decide
 
 MIN_COVERAGE = 0.5
 
+_FEWEST_SAMPLES = 2
 _MOST_SHOWN = 5
 _MOST_LISTED = 101
 
 
 class RatingQuestion(Struct, frozen=True):
-    """A request for a rating, together with the reader of its answer."""
+    """A request for a rating, together with the reader of its answer.
+
+    Attributes:
+        joint: the labels of all that is rated in the same reply, in order; empty when the rating is asked for alone.
+    """
 
     messages: tuple[Message, ...]
     criterion: Criterion
     repeat_index: int
     response_schema: Mapping[str, JsonValue] | None = None
+    joint: tuple[str, ...] = ()
 
     def request(self, calls: JudgeCalls, *, want_logprobs: bool = False) -> ModelRequest:
         """Return the request for one rating at temperature 0."""
@@ -40,18 +53,18 @@ class RatingQuestion(Struct, frozen=True):
             repeat_index=self.repeat_index,
             want_logprobs=want_logprobs,
             response_schema=self.response_schema,
-            ratings=_ratings(self.criterion.score_range, self.criterion.score_step),
+            ratings=() if self.joint else _ratings(self.criterion.score_range, self.criterion.score_step),
             role=Role.JUDGE,
             purpose=Purpose.RATING,
         )
 
-    def samples_request(self, calls: JudgeCalls, count: int, purpose: Purpose) -> ModelRequest:
-        """Return the request for `count` ratings at temperature 1."""
-        params, indexes = calls.params(temperature=1, max_tokens=self._max_tokens()), tuple(range(count))
+    def samples_request(self, calls: JudgeCalls, indexes: tuple[int, ...], purpose: Purpose) -> ModelRequest:
+        """Return the request for the samples of these `indexes` at temperature 1."""
+        params = calls.params(temperature=1, max_tokens=self._max_tokens())
         return replace(self.request(calls), params=params, sample_indexes=indexes, purpose=purpose)
 
     def _max_tokens(self) -> int | None:
-        return FORM_MAX_TOKENS if self.criterion.is_form else None
+        return FORM_MAX_TOKENS * (len(self.joint) + 1) if self.criterion.is_form else None
 
     def read(self, choice: Choice) -> ParsedReply:
         """Return the verdict of a reply.
@@ -60,6 +73,8 @@ class RatingQuestion(Struct, frozen=True):
             JudgeError: there is none, there are different ones, or it lies outside the range.
         """
         score_range, ends_early = self.criterion.score_range, is_cut_off(choice)
+        if self.joint:
+            return parse_member_rating(choice.text, score_range=score_range, name=self.criterion.label)
         if self.criterion.is_form:
             name = self.criterion.label
             return parse_form_rating(choice.text, score_range=score_range, name=name, is_cut_off=ends_early)
@@ -83,6 +98,7 @@ class Estimate(Struct, frozen=True):
     distribution: Distribution = field(default_factory=Distribution)
     valid: int | None = None
     requested: int | None = None
+    early_stop: Mapping[str, JsonValue] | None = None
     fallback: str | None = None
 
     @property
@@ -170,34 +186,110 @@ async def _by_logprobs_or_samples(question: RatingQuestion, metric: Metric, call
             return _weighted(weighed)
         shortcoming = weighed.shortcoming
     sampled = await _by_samples(question, metric, calls, Purpose.FALLBACK_SAMPLES)
-    return replace(sampled, fallback=f"{shortcoming}: {metric.samples} samples were taken")
+    return replace(sampled, fallback=f"{shortcoming}: {sampled.requested} samples were taken")
 
 
 async def _by_samples(
     question: RatingQuestion, metric: Metric, calls: JudgeCalls, purpose: Purpose
 ) -> Estimate:
-    request = question.samples_request(calls, metric.samples, purpose)
-    needed = max(1, math.ceil(round(metric.min_valid * metric.samples, 9)))
-    response = await calls.ask(request)
-    replies, problems = _read_all(question, response)
-    roomier = request if len(replies) >= needed else calls.give_room(request, response.choices)
-    if roomier is not request:
-        request, response = roomier, await calls.ask(roomier)
-        replies, problems = _read_all(question, response)
-    if len(replies) < needed:
-        await calls.forget(_without_readable(request, response, problems))
-        raise _too_few(replies, list(problems.values()), metric)
-    ratings = [reply.rating for reply in replies]
+    """Take all samples in one request, or, with a `stop_error`, in batches until the verdict is settled."""
+    rule = None if metric.stop_error is None else _stop_rule(metric, metric.stop_error)
+    taken, decision = _Taken(), Decision(stops=True, p_pass=None)
+    for end in (metric.samples,) if rule is None else batch_ends(metric.samples):
+        indexes = tuple(range(taken.requested, end))
+        request = question.samples_request(
+            calls, indexes, Purpose.FURTHER_SAMPLES if taken.requested else purpose
+        )
+        await taken.add(request, question, metric, calls)
+        if rule is not None:
+            decision = decide(rule, [reply.rating for reply in taken.replies], metric.samples - end)
+        if taken.is_lost(metric) or (decision.stops and taken.is_enough(metric)):
+            break
+    if len(taken.replies) < _least_valid(metric, taken.requested):
+        await taken.forget_unread(calls)
+        raise _too_few(taken, metric)
+    return _of_samples(taken, None if rule is None else _stopped(taken, metric, decision))
+
+
+def _of_samples(taken: "_Taken", early_stop: Mapping[str, JsonValue] | None) -> Estimate:
+    ratings = [reply.rating for reply in taken.replies]
     mean = mean_of_samples(ratings)
     return Estimate(
         rating=mean,
-        reason=replies[nearest_to(ratings, mean)].reason,
+        reason=taken.replies[nearest_to(ratings, mean)].reason,
         estimator="samples",
-        read_from=dict(Counter(reply.read_from for reply in replies)),
+        read_from=dict(Counter(reply.read_from for reply in taken.replies)),
         distribution=distribution_of(ratings),
-        valid=len(replies),
-        requested=metric.samples,
+        valid=len(ratings),
+        requested=taken.requested,
+        early_stop=early_stop,
     )
+
+
+def _stop_rule(metric: Metric, stop_error: float) -> StopRule:
+    """Return the rule by which `metric` has enough samples: its verdict is that of the mean, or of the majority."""
+    low, high = metric.asked_range
+    ratings = tuple(rating for _, rating in Scale.of(metric.asked_range, metric.asked_step).spellings)
+    if metric.strict_mode:
+        return StopRule(ratings, STRICT_MAJORITY, stop_error)
+    least_mean = low + metric.effective_threshold * (high - low)
+    # On a scale that is too fine to be listed nothing but certainty stops.
+    return StopRule(ratings, least_mean, stop_error) if ratings else StopRule((low, high), least_mean, 0)
+
+
+def _stopped(taken: "_Taken", metric: Metric, decision: Decision) -> Mapping[str, JsonValue]:
+    """Return the account of an early stop for the detail: how many were taken of how many, and why no more."""
+    left = metric.samples - taken.requested
+    if not left:
+        why = "all samples were taken"
+    elif decision.is_certain:
+        why = f"the other {left} could not change the verdict"
+    else:
+        why = f"the other {left} would hardly have changed the verdict"
+    return {"taken": taken.requested, "upto": metric.samples, "p_pass": decision.p_pass, "why": why}
+
+
+def _least_valid(metric: Metric, requested: int) -> int:
+    return max(1, math.ceil(round(metric.min_valid * requested, 9)))
+
+
+class _Taken(Struct):
+    """The samples that were taken so far: how many, those that can be read, and what is wrong with the others."""
+
+    requested: int = 0
+    replies: list[ParsedReply] = field(default_factory=list)
+    problems: list[JudgeError] = field(default_factory=list)
+    _unread: list[ModelRequest] = field(default_factory=list)
+
+    async def add(
+        self, request: ModelRequest, question: RatingQuestion, metric: Metric, calls: JudgeCalls
+    ) -> None:
+        """Ask for the samples of `request`; again without our token limit when that cut off too many."""
+        count = len(request.sample_indexes)
+        response = await calls.ask(request)
+        replies, problems = _read_all(question, response)
+        is_enough = len(replies) >= _least_valid(metric, count)
+        roomier = request if is_enough else calls.give_room(request, response.choices)
+        if roomier is not request:
+            request, response = roomier, await calls.ask(roomier)
+            replies, problems = _read_all(question, response)
+        self.requested += count
+        self.replies += replies
+        self.problems += problems.values()
+        self._unread.append(_without_readable(request, response, problems))
+
+    def is_lost(self, metric: Metric) -> bool:
+        """Return whether too few could be valid even if all that are left were."""
+        left = metric.samples - self.requested
+        return len(self.replies) + left < _least_valid(metric, metric.samples)
+
+    def is_enough(self, metric: Metric) -> bool:
+        """Return whether so many can be read that a verdict may rest on them alone."""
+        valid = len(self.replies)
+        return valid >= _least_valid(metric, self.requested) and valid >= _FEWEST_SAMPLES
+
+    async def forget_unread(self, calls: JudgeCalls) -> None:
+        await calls.forget(*(request for request in self._unread if request.sample_indexes))
 
 
 def _read_all(
@@ -223,9 +315,10 @@ def _without_readable(request: ModelRequest, response: ModelResponse, unread: It
     return replace(request, sample_indexes=tuple(indexes[place] for place in unread))
 
 
-def _too_few(replies: list[ParsedReply], problems: list[JudgeError], metric: Metric) -> JudgeError:
-    lost = metric.samples - len(replies) - len(problems)
-    parts = [f"only {len(replies)} of {metric.samples} samples are valid, {metric.min_valid:.0%} are needed"]
+def _too_few(taken: _Taken, metric: Metric) -> JudgeError:
+    valid, problems = len(taken.replies), taken.problems
+    lost = taken.requested - valid - len(problems)
+    parts = [f"only {valid} of {taken.requested} samples are valid, {metric.min_valid:.0%} are needed"]
     if problems:
         parts.append(f"{len(problems)} could not be read, the first because {problems[0].message}")
     if lost:

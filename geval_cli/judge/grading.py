@@ -23,9 +23,12 @@ from geval_cli.judge.prompt import (
     evaluate_text,
     explain_text,
     is_whole_scale,
+    joint_prompt_version,
+    joint_text,
     label_params,
     prompt_version,
     render_messages,
+    rotation,
     rubric_prompt_variables,
     steps_text,
     user_message,
@@ -110,10 +113,64 @@ def steps_requests(
 
     There are none where the user's own prompt asks for them: it may show the output.
     """
+    for criteria, labels in steps_needed(metric, case):
+        if memory.locked_steps(criteria, labels, judge) is None:
+            yield _shared_steps_request(criteria, labels, JudgeCalls(judge, memory))
+
+
+def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the criteria that a judge writes steps for whatever the output is, with the labels of what is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
         for criterion in _criteria(metric):
-            yield _shared_steps_request(criterion.criteria, labels, JudgeCalls(judge, memory))
+            yield criterion.criteria, labels
+
+
+async def write_steps(
+    criteria: str, labels: tuple[str, ...], judge: Judge, memory: JudgeMemory
+) -> tuple[str, ...]:
+    """Have a judge write the steps for a criterion.
+
+    Raises:
+        JudgeError, ProviderError: none could be had.
+    """
+    calls = JudgeCalls(judge, memory)
+    return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
+
+
+def criterion_facts(metric: Metric) -> JsonValue:
+    """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
+    own = metric.rubric_prompt
+    is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
+    facts: list[JsonValue] = [
+        metric.dimension,
+        [criterion.strip() for criterion in metric.criteria],
+        metric.evaluation_steps,
+        metric.evaluation_params,
+        metric.rubric,
+        metric.asked_range,
+        metric.asked_step,
+        metric.strict_mode,
+        metric.scoring,
+        [metric.samples, metric.min_valid] if is_sampled else None,
+        own,
+        metric.name if own is not None and metric.dimension is None else None,
+    ]
+    if metric.joint:
+        facts.append(["joint", metric.joint, joint_prompt_version()])
+    if metric.stop_error is not None:
+        facts.append(["stop_error", metric.stop_error])
+    return facts
+
+
+def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
+    """Return the texts of `case` that a judge is shown, each with its label."""
+    own = metric.rubric_prompt
+    shown = [[block.label, block.text] for block in _what_is_shown(metric, case).blocks]
+    if own is None:
+        return shown
+    others = {name: param_text(name, case) for name in _OTHER_PARAMS}
+    return [shown, resolve_input(case), as_text(case.actual_output), others, dict(case.vars)]
 
 
 class _Shown(Struct, frozen=True):
@@ -162,12 +219,15 @@ class _Judging(Struct, frozen=True):
     async def grade(self, criterion: Criterion) -> Grade:
         calls = JudgeCalls(self.judge, self.memory)
         steps = await self._steps(criterion, calls)
-        question = RatingQuestion(
-            messages=self._evaluate_messages(criterion, steps),
-            criterion=criterion,
-            repeat_index=self.case.repeat_index,
-            response_schema=self._rating_schema(criterion),
-        )
+        if self.metric.joint:
+            question = await self._joint_question(criterion, steps, calls)
+        else:
+            question = RatingQuestion(
+                messages=self._evaluate_messages(criterion, steps),
+                criterion=criterion,
+                repeat_index=self.case.repeat_index,
+                response_schema=self._rating_schema(criterion),
+            )
         estimate = await estimate_rating(question, self.metric, calls)
         score = self._score(estimate)
         status = Status.PASSED if passes(score, self.metric.effective_threshold) else Status.FAILED
@@ -182,6 +242,7 @@ class _Judging(Struct, frozen=True):
             coverage=estimate.coverage,
             valid=estimate.valid,
             requested=estimate.requested,
+            early_stop=estimate.early_stop,
             read_from=estimate.read_from,
             distribution=estimate.distribution.shares,
             evaluation_steps=steps,
@@ -189,7 +250,30 @@ class _Judging(Struct, frozen=True):
             usage=calls.usage,
             latency_ms=calls.latency_ms,
         )
-        return replace(result, detail=self._detail(result, criterion))
+        return replace(result, detail=self._detail(result, criterion, question.joint))
+
+    async def _joint_question(
+        self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
+    ) -> RatingQuestion:
+        """Return the question that asks for all dimensions of the metric; it is the same for each of them.
+
+        Later ratings depend on earlier ones, so the texts decide which dimension comes first.
+        """
+        asked = _joint_criteria(self.metric)
+        first = rotation(self.shown.blocks, len(asked))
+        asked = asked[first:] + asked[:first]
+        others = [item for item in asked if item.label != criterion.label]
+        found = await all_of(self._steps(item, calls) for item in others)
+        steps_of = {criterion.label: steps, **dict(zip((item.label for item in others), found, strict=True))}
+        text = joint_text([(item, steps_of[item.label]) for item in asked], self.shown.blocks)
+        labels = tuple(item.label for item in asked)
+        return RatingQuestion(
+            messages=user_message(text),
+            criterion=criterion,
+            repeat_index=self.case.repeat_index,
+            response_schema=_joint_schema(labels),
+            joint=labels,
+        )
 
     async def _steps(self, criterion: Criterion, calls: JudgeCalls) -> tuple[str, ...]:
         if self.metric.evaluation_steps is not None:
@@ -202,6 +286,9 @@ class _Judging(Struct, frozen=True):
                 self._own_messages(own.steps, criterion, ()), calls.params(temperature=0)
             )
         else:
+            locked = self.memory.locked_steps(criterion.criteria, self.shown.step_labels, self.judge)
+            if locked is not None:
+                return locked
             request = _shared_steps_request(criterion.criteria, self.shown.step_labels, calls)
         return await calls.read(request, _read_steps)
 
@@ -264,7 +351,7 @@ class _Judging(Struct, frozen=True):
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
-    def _detail(self, result: Grade, criterion: Criterion) -> dict[str, JsonValue]:
+    def _detail(self, result: Grade, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
         source = self.shown.source
         about = {
             "dimension": self.metric.dimension,
@@ -273,9 +360,31 @@ class _Judging(Struct, frozen=True):
             "source_from": None if source is None else source.found_in,
             "judge": self.judge.label,
             "strict_mode": self.metric.strict_mode or None,
-            "prompt_version": prompt_version(),
+            "joint": joint or None,
+            "prompt_version": joint_prompt_version() if joint else prompt_version(),
         }
         return _with_values({**_grade_detail(result, criterion.score_range), **about})
+
+
+@lru_cache(maxsize=_METRICS_KEPT)
+def _joint_criteria(metric: Metric) -> tuple[Criterion, ...]:
+    """Return the criteria of all dimensions that are rated together, as they are written."""
+    found: list[Criterion] = []
+    for name in metric.joint:
+        dimension = find_dimension(name)
+        alone = replace(metric, dimension=name, score_range=dimension.score_range)
+        found += criteria_of(alone, dimension.label, (dimension.definition,))
+    return tuple(found)
+
+
+@lru_cache(maxsize=_METRICS_KEPT)
+def _joint_schema(labels: tuple[str, ...]) -> Mapping[str, JsonValue]:
+    return {
+        "type": "object",
+        "properties": {label: {"type": "integer"} for label in labels},
+        "required": list(labels),
+        "additionalProperties": False,
+    }
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:
@@ -341,6 +450,7 @@ def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, 
         "coverage": result.coverage,
         "valid": result.valid,
         "requested": result.requested,
+        "early_stop": result.early_stop,
         "read_from": result.read_from,
         "fallback": result.fallback,
         "evaluation_steps": result.evaluation_steps,

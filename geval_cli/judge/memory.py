@@ -1,12 +1,13 @@
 """Memories of a run: what it has found out about its judges, and the metrics that it has made."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
 from geval_cli.gateway.capabilities import Discovery
-from geval_cli.judge.metric import Judge, Metric
+from geval_cli.judge.metric import Judge, Metric, public_id_of
 from geval_cli.records import ModelResponse
 
 LOGPROBS = "logprobs"
@@ -14,21 +15,36 @@ LOGPROBS = "logprobs"
 
 _FEATURES = frozenset({LOGPROBS})
 _PATIENCE_S = 10.0
-_METRICS_KEPT = 256  # of a config with criteria of its own in every test, the last ones
+_SHARED_KEPT = 256  # of a config with criteria of its own in every test, the last ones
 
 Texts = tuple[str, ...] | None
+
+Shared = TypeVar("Shared")
+
+
+LockedSteps = Mapping[tuple[str, tuple[str, ...], str], tuple[str, ...]]
+"""Evaluation steps by criteria, the labels of what the judge sees, and the judge's id, as `geval.lock` has them."""
 
 
 class JudgeMemory:
     """A memory of the judges that give no token probabilities, and of those that need room for long answers.
 
+    It also holds the steps that a lock file settles, which no judge is asked for.
+
     One per run and event loop. Judges that are equal are the same judge, whatever they are called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, locked_steps: LockedSteps | None = None) -> None:
+        self._locked_steps = locked_steps or {}
         self._without_logprobs: set[Judge] = set()
         self._needs_room: set[Judge] = set()
         self._discoveries: defaultdict[Judge, Discovery] = defaultdict(Discovery)
+
+    def locked_steps(self, criteria: str, labels: tuple[str, ...], judge: Judge) -> tuple[str, ...] | None:
+        """Return the steps that a lock file has for a criterion; None when it has none."""
+        if not self._locked_steps:
+            return None
+        return self._locked_steps.get((criteria, labels, public_id_of(judge)))
 
     async def ask_with_logprobs(
         self, judge: Judge, ask: Callable[[], Awaitable[ModelResponse]]
@@ -61,22 +77,26 @@ class JudgeMemory:
         self._needs_room.add(judge)
 
 
-class SharedMetrics(Struct):
-    """Metrics by the objects of the config that they come from and their rendered texts. One for a run."""
+class SharedByTests(Struct, Generic[Shared]):
+    """Values by the objects of the config that they come from and their rendered texts. One for a run."""
 
-    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Metric]] = field(default_factory=dict)
+    _kept: dict[tuple[object, ...], tuple[tuple[object, ...], Shared]] = field(default_factory=dict)
 
     def find(
-        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Metric]
-    ) -> Metric:
-        """Return the metric of these very `sources` with these `texts`; `make` builds it at the first call."""
+        self, sources: tuple[object, ...], texts: tuple[Texts, ...], make: Callable[[], Shared]
+    ) -> Shared:
+        """Return the value of these very `sources` with these `texts`; `make` builds it at the first call."""
         key = (*map(id, sources), texts)
         kept = self._kept.get(key)
         if kept is not None:
             return kept[1]
-        metric = make()
+        value = make()
         # The sources are held, so that no other object can get the identity of one of them.
-        self._kept[key] = sources, metric
-        if len(self._kept) > _METRICS_KEPT:
+        self._kept[key] = sources, value
+        if len(self._kept) > _SHARED_KEPT:
             del self._kept[next(iter(self._kept))]
-        return metric
+        return value
+
+
+class SharedMetrics(SharedByTests[Metric]):
+    """The metrics that g-evals were made into for other tests."""

@@ -8,7 +8,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
+from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Usage
+from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
 
@@ -56,15 +58,19 @@ class Metric(Struct, frozen=True):
         criteria: several mean: each judged for itself, the mean of the scores against one threshold.
         evaluation_params: None for the default: the input, the output and whatever else the test case has.
         evaluation_steps: None to have the judge write them once.
+        joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
         threshold: minimum score (0..1) to pass; strict mode always takes 1.
+        samples: how many ratings to ask for; with `stop_error` the most.
+        stop_error: the probability (0..0.5) of another verdict at which no further samples are taken; None takes all.
         min_valid: least share (0..1) of samples that must be readable.
     """
 
     name: str
     criteria: tuple[str, ...] = ()
     dimension: str | None = None
+    joint: tuple[str, ...] = ()
     evaluation_params: tuple[str, ...] | None = None
     evaluation_steps: tuple[str, ...] | None = None
     rubric: tuple[RubricBand, ...] = ()
@@ -74,6 +80,7 @@ class Metric(Struct, frozen=True):
     threshold: float = DEFAULT_THRESHOLD
     scoring: Scoring = "auto"
     samples: int = DEFAULT_SAMPLES
+    stop_error: float | None = None
     min_valid: float = DEFAULT_MIN_VALID
     explain: Explain = "failed"
     rubric_prompt: RubricPrompt | None = None
@@ -158,6 +165,27 @@ class KeepingJudge(Protocol):
         ...
 
 
+@runtime_checkable
+class IdentifiedJudge(Protocol):
+    """A judge that can say what decides its answers; None where it stands before one that cannot."""
+
+    @property
+    def identity(self) -> ProviderIdentity | None: ...
+
+    @property
+    def public_id(self) -> str: ...
+
+
+def public_id_of(judge: Judge) -> str:
+    """Return the id of a judge without credentials, as files that are shared may have it."""
+    return judge.public_id if isinstance(judge, IdentifiedJudge) else mask_text(judge.label)
+
+
+def identity_of(judge: Judge) -> ProviderIdentity | None:
+    """Return what decides the answers of a judge, as far as it says so."""
+    return judge.identity if isinstance(judge, IdentifiedJudge) else None
+
+
 class Grade(Struct, frozen=True):
     """The outcome of a judgement.
 
@@ -168,6 +196,7 @@ class Grade(Struct, frozen=True):
         estimator: how the rating was found; `fallback` says why it was not the way that was hoped for, or is None.
         coverage: share of the probability that could be resolved (0..1); None unless `logprobs`.
         valid: readable samples of `requested`; both None unless `samples`.
+        early_stop: after how many samples of how many it was enough, and why; None where all were to be taken.
         read_from: what of the judge's reply the rating was read from; None for a list of criteria.
         distribution: rating -> probability, summing to 1; empty for `single` and for a list of criteria.
         detail: the JSON form of all this, for `AssertionResult.detail`.
@@ -182,6 +211,7 @@ class Grade(Struct, frozen=True):
     coverage: float | None = None
     valid: int | None = None
     requested: int | None = None
+    early_stop: Mapping[str, JsonValue] | None = None
     read_from: ReadFrom | None = None
     distribution: Mapping[float, float] = field(default_factory=dict)
     evaluation_steps: tuple[str, ...] = ()

@@ -83,6 +83,14 @@ def prompt_version() -> str:
     return digest.hexdigest()[:12]
 
 
+@cache
+def joint_prompt_version() -> str:
+    """Return a digest of all prompt files and of those for several dimensions in one call."""
+    names = ("joint/form", "joint/dimension")
+    text = "\n".join([prompt_version(), *(read_prompt(name) for name in names)])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def steps_text(criteria: str, param_labels: Sequence[str]) -> str:
     """Return the request for evaluation steps. It holds nothing of a test case, so all of them share one answer."""
     relation = "in relation to one another" if len(param_labels) > 1 else "on its own"
@@ -95,6 +103,31 @@ def evaluate_text(criterion: Criterion, steps: Sequence[str], blocks: Sequence[B
     name = f"{kind}_strict" if criterion.is_strict else kind
     before, after = _around_blocks(name, criterion, tuple(steps), tuple(block.label for block in blocks))
     return f"{before}{_fenced(blocks)}{after}"
+
+
+def joint_text(asked: Sequence[tuple[Criterion, Sequence[str]]], blocks: Sequence[Block]) -> str:
+    """Return the request for one JSON object with a rating of each criterion, in this order, by its own steps."""
+    dimensions = [_fill("joint/dimension", **_shared_values(*pair)) for pair in asked]
+    form = [
+        f'    "{criterion.label}": <your rating from {low} (worst) to {high} (best), as a number>'
+        for criterion, _ in asked
+        for low, high in [map(format_number, criterion.score_range)]
+    ]
+    return _fill(
+        "joint/form",
+        count=str(len(asked)),
+        dimensions="\n\n".join(dimensions),
+        data_rule=read_prompt("data_rule").rstrip("\n"),
+        form=",\n".join(form),
+        blocks=_fenced(blocks),
+    )
+
+
+def rotation(blocks: Sequence[Block], count: int) -> int:
+    """Return which of `count` dimensions is rated first, from 0: it hangs on the texts alone, not on the run."""
+    texts = "\0".join(block.text for block in blocks)
+    digest = hashlib.sha256(texts.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % count
 
 
 def explain_text(

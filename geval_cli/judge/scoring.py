@@ -12,6 +12,9 @@ from msgspec import Struct, field
 from geval_cli.errors import JudgeRangeError
 from geval_cli.judge.metric import ScoreRange, format_number
 
+STRICT_MAJORITY = 0.5 + 2e-9
+"""The least share of samples that say 1 with which strict mode passes: more than half, whatever float dust says."""
+
 _DECIDING_DIGITS = 9
 _DUST = 1e-9
 

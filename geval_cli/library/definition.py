@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from msgspec.structs import replace
+
 from geval_cli.assertions.graded.geval_checks import check_metric
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import metric_from_spec
+from geval_cli.assertions.graded.geval_metric import ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_thresholds import check_threshold_on_rating
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
@@ -19,17 +22,26 @@ from geval_cli.source.access import TRUSTED
 from geval_cli.source.env import EnvValues
 from geval_cli.source.files import SourceFiles, is_file_reference
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import JuryRulesSpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_assertion
 from geval_cli.suite.providers import read_provider
-from geval_cli.suite.validation import LoadContext
+from geval_cli.suite.validation import LoadContext, read_spec
 
 Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 
 _DEFAULT_KIND = "openai"
 _JUDGE_PARTS = ("label", "provider_params", "complete")
 _PAIR = 2
+_NOT_IN_YAML = frozenset({"name", "model", "judges", "jury"})
+
+
+@dataclass(frozen=True, slots=True)
+class Jury:
+    """Several judges, and how their verdicts become one."""
+
+    members: tuple[ProviderSpec | ClientModel | Judge, ...]
+    rules: JuryRulesSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class Definition:
     """A sound metric, who judges by it, and what is doubtful about it, in sentences."""
 
     metric: Metric
-    judge: ProviderSpec | ClientModel | Judge
+    judge: ProviderSpec | ClientModel | Judge | Jury
     doubts: tuple[str, ...] = ()
 
 
@@ -49,13 +61,48 @@ def define(arguments: Mapping[str, Any]) -> Definition:
     """
     reading = _new_reading()
     spec = _read_spec(arguments, reading)
-    problems = reading.problems + (check_metric(spec) if spec is not None else [])
-    judge = _read_judge(arguments["model"], None, problems)
+    problems = reading.problems + ([] if spec is None else [*check_metric(spec), *_check_threshold(spec)])
+    judge = _read_jury(arguments, problems) or _read_judge(arguments["model"], None, problems)
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors or spec is None or judge is None:
         raise UsageError.of(f"the metric {arguments['name']!r} is not valid", errors)
     doubts = tuple(problem.message for problem in problems)
-    return Definition(metric_from_spec(spec), judge, doubts)
+    metric = replace(metric_from_spec(spec), name=arguments["name"])
+    if isinstance(judge, Jury) and judge.rules.combine != "majority":
+        metric = replace(metric, stop_error=None)  # their scores count, and not only their verdicts
+    return Definition(metric, judge, doubts)
+
+
+def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | None:
+    """Return the jury that `judges` and `jury` name; None when they name none, or with a problem."""
+    written, rules = arguments.get("judges") or (), arguments.get("jury")
+    if isinstance(written, str) or len(written) == 1 or (rules is not None and not written):
+        problems.append(Problem("`judges` must name several judges", hint="one is named in `model`"))
+    if not written or isinstance(written, str):
+        return None
+    if arguments["model"] is not None:
+        problems.append(Problem("`model` and `judges` both say who judges", hint="leave one of them out"))
+    members = [_read_judge(model, None, problems) for model in written]
+    for index, model in enumerate(written):
+        if model in written[:index]:
+            problems.append(Problem("`judges` has a judge twice, which would count double"))
+    reading = _new_reading()
+    spec = read_spec(JuryRulesSpec, _as_in_yaml(rules or {}), SourcePath.nowhere(), "`jury`", reading)
+    problems += reading.problems
+    if spec is not None and spec.combine == "calibrated":
+        problems.append(
+            Problem("`combine: calibrated` needs a weight for each judge, and there are none here")
+        )
+    if spec is not None and (spec.min_judges or 0) > len(members):
+        problems.append(Problem(f"`min_judges` is {spec.min_judges}, and there are {len(members)} judges"))
+    return None if spec is None else Jury(tuple(item for item in members if item is not None), spec)
+
+
+def _check_threshold(spec: GEvalFields) -> list[Problem]:
+    """Return what is doubtful about a threshold; the default one is not told from one that was given."""
+    if spec.threshold == DEFAULT_THRESHOLD:
+        return []
+    return check_threshold_on_rating(spec, (ScoringChoice(spec.scoring, spec.samples),))
 
 
 def choose_judge(model: Model | None, adapter: str | None) -> ProviderSpec | ClientModel | Judge:
@@ -76,25 +123,31 @@ def _new_reading() -> LoadContext:
 
 
 def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
-    values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in {"name", "model"}}
+    values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in _NOT_IN_YAML}
     if values["score_range"] == list(DEFAULT_SCORE_RANGE):
         values["score_range"] = None
     if values["strict_mode"] is True and values["threshold"] == DEFAULT_THRESHOLD:
         values["threshold"] = None
     name = arguments["name"]
-    if isinstance(name, str) and name.strip():
-        values["metric"] = name
-    else:
+    if not (isinstance(name, str) and name.strip()):
         message = f"`name` must be a text that is not empty, found {describe_value(name)}"
         reading.problems.append(Problem(message))
     for text in _listed(values["criteria"]):
         if is_file_reference(text):
             reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
             return None
+    joint = values.pop("joint", None)
+    if joint:
+        values |= {"dimensions": joint, "dimension": None}
     given = {name: value for name, value in values.items() if value is not None}
     spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
-    return spec
+    if spec is None or not joint:
+        return spec
+    one = next((part for part in spec.parts if part.dimension == arguments["dimension"]), None)
+    if one is None:
+        reading.problems.append(Problem("`joint` must hold `dimension`, which is read from the same reply"))
+    return one
 
 
 def _read_judge(

@@ -4,10 +4,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from geval_cli.assertions.graded.jury import Member, ask_jury, verdict_of_jury
+from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import ApiError, GevalError, MissingParamsError, ProviderError, UsageError
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import missing_params
+from geval_cli.library.definition import Jury
 from geval_cli.library.records import Result, TestCase
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status
@@ -20,7 +24,7 @@ class Evaluation:
     """The criterion, and who judges by it."""
 
     metric: Metric
-    judge: ProviderSpec | ClientModel | Judge
+    judge: ProviderSpec | ClientModel | Judge | Jury
 
 
 async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) -> Result:
@@ -37,9 +41,17 @@ async def evaluate_case(judges: Judges, evaluation: Evaluation, case: TestCase) 
     metric, judged = evaluation.metric, _judged_case(case)
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
-    judge = _find_judge(judges, evaluation)
+    asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
+    jury = evaluation.judge
+    if isinstance(jury, Jury):
+        members = [
+            Member(_id_of(judge), found.label, partial(judges.grade, metric, judged, found))
+            for judge, found in asked
+        ]
+        outcome = verdict_of_jury(await ask_jury(members), jury.rules)
+        return _result_of_jury(metric, outcome, latency_ms=(time.perf_counter() - started) * 1000)
     try:
-        grade = await judges.grade(metric, judged, judge)
+        grade = await judges.grade(metric, judged, asked[0][1])
     except ProviderError as error:
         raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
     return _result(metric, grade, latency_ms=(time.perf_counter() - started) * 1000)
@@ -57,7 +69,8 @@ async def evaluate_cases(
         raise UsageError(f"concurrency must be at least 1, found {concurrency}")
     for case in cases:
         _check_case(case)
-    _find_judge(judges, evaluation)
+    for judge in _all_judges(evaluation):
+        _find_judge(judges, judge)
     outcomes: dict[int, Result | GevalError] = {}
     waiting = enumerate(cases)
 
@@ -85,8 +98,18 @@ def _check_case(case: object) -> None:
         )
 
 
-def _find_judge(judges: Judges, evaluation: Evaluation) -> Judge:
+def _all_judges(evaluation: Evaluation) -> Sequence[ProviderSpec | ClientModel | Judge]:
     judge = evaluation.judge
+    return judge.members if isinstance(judge, Jury) else (judge,)
+
+
+def _id_of(judge: ProviderSpec | ClientModel | Judge) -> str:
+    if isinstance(judge, ProviderSpec):
+        return judge.public_id
+    return judge.model if isinstance(judge, ClientModel) else judge.label
+
+
+def _find_judge(judges: Judges, judge: ProviderSpec | ClientModel | Judge) -> Judge:
     if isinstance(judge, ClientModel):
         return judges.connect(judge)
     return judges.find(judge) if isinstance(judge, ProviderSpec) else judges.adopt(judge)
@@ -116,6 +139,21 @@ def _result(metric: Metric, grade: Grade, *, latency_ms: float) -> Result:
         reason=grade.reason,
         latency_ms=latency_ms,
         metadata=_metadata(grade.detail),
+    )
+
+
+def _result_of_jury(metric: Metric, outcome: Outcome, *, latency_ms: float) -> Result:
+    assert outcome.score is not None
+    assert outcome.threshold is not None
+    detail = dict(outcome.detail)
+    return Result(
+        metric=f"{metric.name} [GEval]",
+        score=outcome.score,
+        success=outcome.status is Status.PASSED,
+        threshold=outcome.threshold,
+        reason=outcome.reason,
+        latency_ms=latency_ms,
+        metadata={**detail, "score_range": tuple(detail["score_range"])},
     )
 
 

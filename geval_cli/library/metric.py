@@ -11,7 +11,7 @@ from geval_cli.library.session import Session
 
 if TYPE_CHECKING:
     from geval_cli.judge.metric import Judge, Metric
-    from geval_cli.library.definition import Model
+    from geval_cli.library.definition import Jury, Model
     from geval_cli.library.evaluation import Evaluation
     from geval_cli.providers.wire.client_model import ClientModel
     from geval_cli.specs.base import ProviderSpec
@@ -43,8 +43,12 @@ class GEval:
             object with the methods of `geval_cli.judge.metric.Judge`. None for openai:gpt-4.1.
         threshold: the least score (0..1) that passes.
         scoring: how ratings become a score: auto, logprobs, samples or single.
-        samples: how many ratings are asked for when `scoring` is, or falls back to, samples.
+        samples: how many ratings are asked for when `scoring` is, or falls back to, samples; {"upto": 20} asks for no
+            more than settle the verdict, {"upto": 20, "stop_error": 0.01} until it is surer.
         min_valid: the least share (0..1) of samples that must be readable.
+        judges: several judges in place of `model`, each as `model` has it: a jury.
+        jury: how their verdicts become one: {"combine": "mean"} (or median, majority), with "min_judges".
+        joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
 
     Raises:
         UsageError: naming everything that is wrong with the arguments. What is only doubtful is warned about.
@@ -61,10 +65,13 @@ class GEval:
     model: "Model | None" = field(default=None, repr=False)
     threshold: float = 0.5
     scoring: Literal["auto", "logprobs", "samples", "single"] = "auto"
-    samples: int = 20
+    samples: int | Mapping[str, float] = 20
     min_valid: float = 0.5
+    judges: "Sequence[Model]" = field(default=(), repr=False)
+    jury: Mapping[str, Any] | None = None
+    joint: Sequence[str] = ()
     _metric: "Metric" = field(init=False, repr=False)
-    _judge: "ProviderSpec | ClientModel | Judge" = field(init=False, repr=False)
+    _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +88,34 @@ class GEval:
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
         """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
         return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
+
+    @classmethod
+    def for_dimensions(
+        cls, dimensions: Sequence[str] | Mapping[str, float], **arguments: Any
+    ) -> "tuple[GEval, ...]":
+        """Return a metric for each of several dimensions, which one call of the judge rates.
+
+        Args:
+            dimensions: their names, or their names with the threshold of each.
+            arguments: of the constructor, for all of them.
+
+        Raises:
+            UsageError: as the constructor does.
+        """
+        own = dict(dimensions) if isinstance(dimensions, Mapping) else {}
+        names = tuple(dimensions)
+        metrics = tuple(
+            cls(
+                name=name.capitalize(),
+                dimension=name,
+                joint=names,
+                **arguments | ({"threshold": own[name]} if name in own else {}),
+            )
+            for name in names
+        )
+        for metric in metrics[1:]:  # who asks second finds the answer there
+            object.__setattr__(metric, "_session", metrics[0]._session)
+        return metrics
 
     def evaluate(
         self, test_case: TestCase, model: "Model | None" = None, adapter: str | None = None

@@ -11,7 +11,7 @@ from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.sanitize import one_line, sanitize, value_text
-from geval_cli.report.verdict import Signs, verdict
+from geval_cli.report.verdict import Signs, has_fallback, verdict
 
 _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
@@ -42,7 +42,7 @@ class AssertionView(Struct, frozen=True):
     def verdict(self) -> Text:
         """`✗ FAIL`, and a mark when the estimator fell back."""
         item = self.assertion
-        line = verdict(item.status, None, self.signs, has_fallback=bool(item.detail.get("fallback")))
+        line = verdict(item.status, None, self.signs, has_fallback=has_fallback((item,)))
         return line.append("  ")
 
     def heading(self) -> Text:
@@ -52,6 +52,8 @@ class AssertionView(Struct, frozen=True):
         line = Text.assemble((name, "bold"))
         if item.score is not None and item.status is not Status.ERROR:
             line.append(f"  {self.score_text()}")
+        if item.detail.get("split") is True:
+            line.append("  split", style="yellow")
         if item.weight != 1:
             line.append(f"  weight {item.weight:g}", style="dim")
         if item.location:
@@ -59,9 +61,9 @@ class AssertionView(Struct, frozen=True):
         return line
 
     def verdicts(self) -> list["JudgeVerdict"]:
-        """Return the judge's verdicts: one, or one for each of a list of criteria."""
+        """Return the judge's verdicts: one, or one for each of a list of criteria, or of each of several judges."""
         detail = self.assertion.detail
-        parts = detail.get("parts")
+        parts = detail.get("judges") or detail.get("parts")
         if not isinstance(parts, list | tuple):
             return [JudgeVerdict(detail)]
         return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)] or [JudgeVerdict(detail)]
@@ -94,7 +96,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     def title(self) -> str:
         """Return the score and the criteria on one line."""
-        score, criteria = self.detail.get("score"), self.detail.get("criteria")
+        score, criteria = self.detail.get("score"), self.detail.get("label") or self.detail.get("criteria")
         parts = [format_score(score)] if _is_number(score) else []
         return "  ".join(
             [*parts, one_line(criteria, _CRITERIA_WIDTH)] if isinstance(criteria, str) else parts
@@ -108,8 +110,14 @@ class JudgeVerdict(Struct, frozen=True):
     def facts(self) -> list[tuple[str, str]]:
         """Label and text of each thing that is known about the rating."""
         facts = [("rating", self._rating()), ("spread", self._distribution())]
-        for label, key in (("judge", "judge"), ("source", "source_from"), ("note", "fallback")):
-            value = self.detail.get(key)
+        known = {**self.detail, "error": _message_of(self.detail.get("error"))}
+        for label, key in (
+            ("judge", "judge"),
+            ("source", "source_from"),
+            ("note", "fallback"),
+            ("error", "error"),
+        ):
+            value = known.get(key)
             facts.append((label, one_line(value, 400) if isinstance(value, str) else ""))
         return [(label, text) for label, text in facts if text]
 
@@ -145,9 +153,8 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "logprobs" and _is_number(coverage):
             return f"logprobs, coverage {format_score(coverage)}"
         if estimator == "samples" and _is_number(requested):
-            return (
-                f"{requested:g} samples, {valid:g} valid" if _is_number(valid) else f"{requested:g} samples"
-            )
+            taken = f"{requested:g}{_most_samples(detail)} samples"
+            return f"{taken}, {valid:g} valid" if _is_number(valid) else taken
         if estimator == "single":
             return "single rating"
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
@@ -164,6 +171,18 @@ class JudgeVerdict(Struct, frozen=True):
         )
         hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
         return f"{shown}, and {hidden} more" if hidden > 0 else shown
+
+
+def _message_of(error: JsonValue) -> JsonValue:
+    """Return the message of a judge's error."""
+    return error.get("message") if isinstance(error, Mapping) else None
+
+
+def _most_samples(detail: Mapping[str, JsonValue]) -> str:
+    """Return ` of at most 20` where samples could end early."""
+    early_stop = detail.get("early_stop")
+    upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
+    return f" of at most {upto:g}" if _is_number(upto) else ""
 
 
 def _masses(value: JsonValue) -> list[tuple[str, float]]:

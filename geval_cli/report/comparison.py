@@ -1,6 +1,5 @@
-"""Two runs case by case: which cases belong together, and what changed between them. Pure."""
+"""Two runs case by case: what changed between them. Pure."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -8,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from geval_cli.records import Column, Status
+from geval_cli.report.matching import MatchedBy, TestKeys, match_columns
 from geval_cli.store.run_pages import StoredVerdict
 
 _Key = tuple[object, ...]
@@ -56,15 +56,12 @@ class Comparison(Struct, frozen=True):
     """Which cases two runs share, sorted by what changed, the largest changes of score first.
 
     Attributes:
-        tests_by: "variables" when tests with equal description and variables belong together, "place" when no two
-            tests are equal and the first of one run is beside the first of the other.
-        columns_by: "label" or "place", in the same way for prompt x provider.
+        columns_by: how prompt x provider found its partner: "label", or "place" when one of them did not by label.
         only_before: cases of the earlier run that have no partner.
         only_after: cases of the later run that have no partner.
     """
 
     pairs: tuple[Pair, ...]
-    tests_by: str
     columns_by: str
     only_before: int
     only_after: int
@@ -83,12 +80,18 @@ def compare_runs(
     after_columns: Sequence[Column],
 ) -> Comparison:
     """Return the cases of two runs in pairs; results of each run must be sorted by test, repeat and column."""
-    partners, columns_by = _column_partners(before_columns, after_columns)
-    pairs, tests_by = _pairs(_by_variables(before), _by_variables(after), partners), "variables"
-    if not pairs and before and after:
-        pairs, tests_by = _pairs(_by_place(before), _by_place(after), partners), "place"
+    match = match_columns(before_columns, after_columns)
+    partners, earlier = match.partners(), _by_content(before)
+    pairs = []
+    for key, verdict in _by_content(after).items():
+        partner = earlier.get((*key[:-1], partners.get(verdict.column)))
+        if partner is not None:
+            pairs.append(Pair(partner, verdict))
     pairs.sort(key=_importance)
-    return Comparison(tuple(pairs), tests_by, columns_by, len(before) - len(pairs), len(after) - len(pairs))
+    columns_by = (
+        MatchedBy.PLACE if any(pair.by is MatchedBy.PLACE for pair in match.pairs) else MatchedBy.LABEL
+    )
+    return Comparison(tuple(pairs), columns_by, len(before) - len(pairs), len(after) - len(pairs))
 
 
 def _importance(pair: Pair) -> _Key:
@@ -96,44 +99,10 @@ def _importance(pair: Pair) -> _Key:
     return CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *place
 
 
-def _pairs(
-    before: Mapping[_Key, StoredVerdict], after: Mapping[_Key, StoredVerdict], partners: Mapping[int, int]
-) -> list[Pair]:
-    """Return those of equal key in partner columns; a key ends with the column's index."""
-    pairs = []
-    for key, verdict in before.items():
-        partner = after.get((*key[:-1], partners.get(verdict.column, -1)))
-        if partner is not None:
-            pairs.append(Pair(verdict, partner))
-    return pairs
-
-
-def _by_place(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
-    return {(item.test_index, item.repeat_index, item.column): item for item in verdicts}
-
-
-def _by_variables(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
-    """By content, and among tests of equal content by which of them it is."""
-    first_seen: dict[bytes, list[int]] = {}
-    keyed: dict[_Key, StoredVerdict] = {}
-    for item in verdicts:
-        text = f"{item.description or ''}\n{item.vars}"
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        tests = first_seen.setdefault(digest, [])
-        if item.test_index not in tests[-1:]:
-            tests.append(item.test_index)
-        keyed[(digest, len(tests), item.repeat_index, item.column)] = item
-    return keyed
-
-
-def _column_partners(before: Sequence[Column], after: Sequence[Column]) -> tuple[dict[int, int], str]:
-    """For each earlier column the later one of equal labels; by place when no two labels are equal."""
-    by_label = {(item.prompt_label, item.provider_label): item.index for item in reversed(after)}
-    found = {
-        item.index: by_label[item.prompt_label, item.provider_label]
-        for item in before
-        if (item.prompt_label, item.provider_label) in by_label
+def _by_content(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
+    """Return each by the content of its test, repeat and column."""
+    keys = TestKeys()
+    return {
+        (keys.key(item.test_index, item.description, item.vars), item.repeat_index, item.column): item
+        for item in verdicts
     }
-    if found:
-        return found, "label"
-    return {old.index: new.index for old, new in zip(before, after, strict=False)}, "place"

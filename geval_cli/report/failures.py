@@ -14,11 +14,9 @@ from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, Status
 from geval_cli.report.assertion_view import AssertionView
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
-    case_number,
-    case_title,
     case_verdict,
     column_title,
     signs_of,
@@ -384,13 +382,14 @@ class _CasePrinter:
             return
         inner = indent + 2
         verdicts = view.verdicts()
-        if len(verdicts) == 1:
+        if len(verdicts) == 1 or "judges" in assertion.detail:
             self._print_reason(assertion.reason or "", indent=inner)
         if assertion.error is not None:
             self._print_error(assertion.error, indent=inner)
         for position, part in enumerate(verdicts, start=1):
             if len(verdicts) > 1:
-                self._print_block(f"part {position}", [part.title()], indent=inner)
+                of_whom = "judge" if "judges" in assertion.detail else "part"
+                self._print_block(f"{of_whom} {position}", [part.title()], indent=inner)
                 self._print_reason(part.reason(), indent=inner)
             for label, text in part.facts():
                 self._print_block(label, [text], indent=inner, style="yellow" if label == "note" else "")

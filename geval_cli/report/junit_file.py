@@ -9,10 +9,9 @@ from xml.sax.saxutils import escape, quoteattr
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
-from geval_cli.report.verdict import case_number, case_title
 
 _DERIVED_MAX = 60
 _NAME_WIDTH = 200

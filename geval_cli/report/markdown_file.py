@@ -1,21 +1,49 @@
 """`-o results.md`: a summary for people, short enough for a step summary or a comment on a merge request."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.numbers import format_comparison, format_cost, format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ColumnSummary,
+    Role,
+    RunStatus,
+    RunSummary,
+    Status,
+    Usage,
+)
+from geval_cli.report.columns import (
+    DIFFERENCES_MAX,
+    PASS_RATE,
+    baseline_number,
+    cost_text,
+    decision_text,
+    differences_of,
+    duration_text,
+    interval_of,
+    mde_of,
+    mean_text,
+    metric_names,
+    p_of,
+    share_text,
+    signed,
+    tokens_text,
+    verdict_word,
+)
+from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.markdown_parts import code_span, longest_run, markdown_table
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict import case_number, case_title
 from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
 
 TEXT_MAX = 60_000
@@ -71,6 +99,7 @@ def _document(report: RunReport, picked: _Picked) -> str:
     sections = [
         _head(report),
         _gates(report.summary),
+        baseline_markdown(report.summary.baseline),
         _columns(report, picked),
         _metrics(report.summary),
         _derived(report),
@@ -137,7 +166,61 @@ def _columns(report: RunReport, picked: _Picked) -> str:
         return ""
     rows = [_column_row(column, picked) for column in report.columns]
     header = ("prompt and provider", "passed", "failed", "errors", "not evaluated", "pass rate")
-    return markdown_table(header, rows)
+    figures = report.summary.columns
+    if len(figures) != len(rows):  # a run under way has none yet
+        return markdown_table(header, rows)
+    metrics = metric_names(figures)
+    names = [code_span(one_line(name, 40)) for name in metrics]
+    whole = [
+        (*row[:-1], share_text(column.pass_rate), *_figures(column, metrics))
+        for row, column in zip(rows, figures, strict=True)
+    ]
+    table = markdown_table((*header, *names, "cost", "latency", "p95", "tokens", "verdict"), whole)
+    return f"{table}{_differences(report)}"
+
+
+def _figures(column: ColumnSummary, metrics: Sequence[str]) -> tuple[str, ...]:
+    return (
+        *(mean_text(column.metrics.get(name)) for name in metrics),
+        cost_text(column),
+        duration_text(column.latency_ms.median),
+        duration_text(column.latency_ms.p95),
+        tokens_text(column),
+        verdict_word(column),
+    )
+
+
+def _differences(report: RunReport) -> str:
+    """Return the table of how far each column differs from the baseline; nothing where no two tests are in both."""
+    rows = [
+        (
+            code_span(suite_name(column)),
+            name if name == PASS_RATE else code_span(one_line(name, 40)),
+            signed(item.delta.value or 0.0),
+            interval_of(item),
+            p_of(item).replace("<", "&lt;"),  # `<` would begin a tag for some readers
+            mde_of(item),
+            decision_text(item),
+        )
+        for column, figures in zip(report.columns, report.summary.columns, strict=True)
+        for name, item in differences_of(figures)
+        if item.verdict is not None
+    ]
+    if not rows:
+        return ""
+    hidden = len(rows) - DIFFERENCES_MAX
+    more = f"\nand {plural(hidden, 'more difference')}\n" if hidden > 0 else ""
+    baseline = report.columns[baseline_number(report.summary.columns) - 1]
+    header = (
+        f"against {code_span(suite_name(baseline))}",
+        "",
+        "difference",
+        "95 % interval",
+        "p (Holm)",
+        "MDE",
+        "verdict (more tests)",
+    )
+    return f"\n{markdown_table(header, rows[:DIFFERENCES_MAX])}{more}"
 
 
 def _column_row(column: Column, picked: _Picked) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""A run as the reports read it: its record, its counts, and a way to go through its results."""
+"""A run as the reports read it: its record, its counts, a way to go through its results, and the names of these."""
 
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
-from geval_cli.report.sanitize import sanitize
+from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 
 class RunReport(Struct, frozen=True):
@@ -38,3 +38,17 @@ class RunReport(Struct, frozen=True):
     @property
     def columns(self) -> tuple[Column, ...]:
         return self.run.columns
+
+
+def case_number(result: CaseResult) -> str:
+    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
+    repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
+    return f"#{result.test_index + 1}{repeat}"
+
+
+def case_title(result: CaseResult, width: int) -> str:
+    """Return a test's title on one line: its description, else its vars in short, else its prompt."""
+    if result.description or not result.vars:
+        return one_line(result.description or result.prompt.rendered, width)
+    pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())
+    return one_line(", ".join(pairs), width)

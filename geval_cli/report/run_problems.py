@@ -13,10 +13,9 @@ from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict import case_number, case_title
 
 _TEXT_WIDTH = 500
 _CASES_NAMED = 5

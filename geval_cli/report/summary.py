@@ -8,6 +8,7 @@ from rich.text import Text
 
 from geval_cli.numbers import format_cost, format_score
 from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
+from geval_cli.report.columns import print_columns
 from geval_cli.report.console import print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
@@ -24,6 +25,7 @@ def print_summary(report: RunReport, console: Console, *, written: Sequence[Path
     """Print the summary; `written` are the results files of this run."""
     summary = report.summary
     console.print()
+    print_columns(report, console)
     _print_metrics(summary, console)
     print_derived(report, console)
     print_flaky(report, console)

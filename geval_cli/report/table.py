@@ -8,15 +8,14 @@ from rich.text import Text
 from geval_cli.records import CaseResult, Column, Status
 from geval_cli.report.console import print_trimmed
 from geval_cli.report.numbers import plural
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (
     VERDICT_WIDTH,
-    case_number,
-    case_title,
     case_verdict,
     column_title,
     has_fallback,
+    is_split,
     signs_of,
 )
 from geval_cli.report.verdict_tables import indented, plain_table
@@ -205,6 +204,8 @@ def _print_notes(selection: TableRows, report: RunReport, console: Console) -> N
     notes = []
     if any(has_fallback(result.assertions) for row in rows for result in row):
         notes.append("~ another estimator than the one asked for; the details say why")
+    if any(is_split(result.assertions) for row in rows for result in row):
+        notes.append("/ the scores of several judges lie 0.5 or more apart")
     if any(row[0].repeat_index for row in rows):
         notes.append("#3.2 stands for the second repeat of test 3")
     if not selection.is_whole:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from geval_cli.report.comparison_text import print_baseline
 from geval_cli.report.failures import Failures, GroupBy, print_failures
 from geval_cli.report.report import RunReport
 from geval_cli.report.summary import print_summary
@@ -29,4 +30,5 @@ def print_report(
         failures.add(result)
     print_table(rows, report, console)
     print_failures(failures, report, console)
+    print_baseline(report.summary.baseline, console)
     print_summary(report, console, written=written)

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import format_comparison, format_score
-from geval_cli.records import AssertionResult, CaseResult, Column, Status
+from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, Status
 from geval_cli.report.console import is_unicode
-from geval_cli.report.sanitize import one_line, value_text
+from geval_cli.report.sanitize import one_line
 
 STYLES = {
     Status.PASSED: "green",
@@ -52,37 +52,40 @@ def signs_of(console: Console) -> Signs:
     return _UNICODE_SIGNS if is_unicode(console) else _ASCII_SIGNS
 
 
-def verdict(status: Status, score: str | None, signs: Signs, *, has_fallback: bool = False) -> Text:
-    """`✓ PASS 0.87`, with a trailing `~` when an estimator was not the one that was wanted."""
+def verdict(
+    status: Status, score: str | None, signs: Signs, *, has_fallback: bool = False, is_split: bool = False
+) -> Text:
+    """`✓ PASS 0.87`, with a trailing `~` for another estimator than was wanted, and `/` for judges that are split."""
     words = f"{signs.marks[status]} {WORDS[status]}"
     if score is not None and status is not Status.ERROR:
         words += f" {score}"
     text = Text(words, style=STYLES[status], no_wrap=True)
-    return text.append(" ~", style="yellow") if has_fallback else text
+    marks = f"{'~' if has_fallback else ''}{'/' if is_split else ''}"
+    return text.append(f" {marks}", style="yellow") if marks else text
 
 
 def case_verdict(result: CaseResult, signs: Signs) -> Text:
     """Return the verdict on one case with its score, precise enough not to look equal to a threshold that it missed."""
-    return verdict(result.status, _case_score(result), signs, has_fallback=has_fallback(result.assertions))
+    assertions = result.assertions
+    marks = {"has_fallback": has_fallback(assertions), "is_split": is_split(assertions)}
+    return verdict(result.status, _case_score(result), signs, **marks)
+
+
+def is_split(assertions: Iterable[AssertionResult]) -> bool:
+    """Return whether the judges of any of the assertions, or of those within them, are far apart."""
+    return any(item.detail.get("split") is True or is_split(item.assertions) for item in assertions)
 
 
 def has_fallback(assertions: Iterable[AssertionResult]) -> bool:
     """Return whether any of the assertions, or of those within them, used another estimator than it was meant to."""
-    return any(item.detail.get("fallback") or has_fallback(item.assertions) for item in assertions)
+    return any(_fell_back(item.detail) or has_fallback(item.assertions) for item in assertions)
 
 
-def case_number(result: CaseResult) -> str:
-    """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
-    repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
-    return f"#{result.test_index + 1}{repeat}"
-
-
-def case_title(result: CaseResult, width: int) -> str:
-    """Return a test's title on one line: its description, else its vars in short, else its prompt."""
-    if result.description or not result.vars:
-        return one_line(result.description or result.prompt.rendered, width)
-    pairs = (f"{name}={one_line(value_text(value), 40)}" for name, value in result.vars.items())
-    return one_line(", ".join(pairs), width)
+def _fell_back(detail: Mapping[str, JsonValue]) -> bool:
+    """Return whether the verdict, or that of one judge of several, came from another estimator than was meant."""
+    judges = detail.get("judges")
+    of_judges = judges if isinstance(judges, list | tuple) else ()
+    return any(part.get("fallback") for part in (detail, *of_judges) if isinstance(part, Mapping))
 
 
 def column_title(column: Column, columns: tuple[Column, ...], signs: Signs) -> str:

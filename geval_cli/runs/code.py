@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from geval_cli.assertions.base import Assertion
 from geval_cli.errors import ConfigError
 from geval_cli.providers.trust import runs_program
 from geval_cli.records import JsonValue
@@ -43,11 +44,16 @@ def runs_code(request: RunRequest) -> tuple[str, ...]:
             found.update(dict.fromkeys(part.what for part in code_of_test(test)))
             if test.provider is not None and runs_program(test.provider):
                 found.setdefault(test.provider.public_id)
-            found.update(dict.fromkeys(_code_in([item.model_dump(mode="json") for item in test.assertions])))
+            found.update(dict.fromkeys(_code_in([_dumped(item) for item in test.assertions])))
             found.update(dict.fromkeys(_code_in([test.options.model_dump(mode="json"), dict(test.vars)])))
     except ConfigError:
         return tuple(found)  # a config with problems is refused when it is prepared, and says them all
     return tuple(found)
+
+
+def _dumped(assertion: Assertion) -> dict[str, JsonValue]:
+    """Return all that an assertion holds, the members of a set and of a jury too."""
+    return assertion.model_dump(mode="json", serialize_as_any=True)
 
 
 def _code_in(value: JsonValue) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """`--plan`: a run whose models count what they are asked, and answer from the cache or with a stand-in."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache, partial
@@ -22,6 +23,7 @@ from geval_cli.engine.transforms import assertion_code, output_code
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import BoundModel
+from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge, Metric, format_number
 from geval_cli.judge.prompt import user_message
@@ -46,8 +48,10 @@ _CHARACTERS_PER_TOKEN = 4
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
 _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache knows what is asked after code of the config has run"
+_SAMPLES = (Purpose.SAMPLES, Purpose.FALLBACK_SAMPLES, Purpose.FURTHER_SAMPLES)
 _AFTER_STAND_IN: Mapping[Purpose, str] = {
     Purpose.FALLBACK_SAMPLES: "for each rating, if the judge gives no usable token probabilities",
+    Purpose.FURTHER_SAMPLES: "as many as it takes to settle the verdict",
     Purpose.EXPLANATION: "one for each output that fails, or passes what it should not",
     Purpose.VERDICT: "one for each output that claims something",
     Purpose.EMBEDDING: "of made-up questions, as far as they differ",
@@ -66,7 +70,7 @@ async def plan_run(
         ConfigError: the tests can no longer be read as they were checked.
         StoreError: the cache cannot be read.
     """
-    queues, since = prepared.plan.queues, None
+    queues, since = prepared.queues, None
     if resumed is not None:
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     if not reads_cache(prepared):
@@ -79,7 +83,9 @@ async def plan_run(
         dry_run = _DryRun(prepared, pool, cache, since)
         # Lenient: no code is run here, and what it adds to the variables is missing.
         templates, judge_for = prepared.templates.lenient(), dry_run.judge_for
-        tools = Tools(templates, judge_for, JudgeMemory(), prepared.defaults, access=suite.access)
+        tools = Tools(
+            templates, judge_for, JudgeMemory(prepared.locked_steps), prepared.defaults, access=suite.access
+        )
         for _, group in groupby(chain.from_iterable(queues), key=lambda job: job.group):
             await dry_run.add(list(group), tools)
         return RunPlan(dry_run.cases, dry_run.counts)
@@ -89,15 +95,28 @@ class _Judgement(Struct):
     """The judgement that is followed: one assertion about one output, or about all of a row.
 
     Attributes:
-        form: the metric of a g-eval by a dimension; None for any other assertion.
+        metric: of a g-eval; None for any other assertion.
         is_after_code: whether code of the config, which is not run, makes what is judged out of something that the
             cache knows.
         has_made_up: whether a judge was answered for, so that what is asked from here on hangs on its real answer.
     """
 
-    form: Metric | None
+    metric: Metric | None
     is_after_code: bool
     has_made_up: bool = False
+
+    @property
+    def form(self) -> Metric | None:
+        """The metric of a g-eval by a dimension, whose ratings are explained."""
+        return None if self.metric is None or self.metric.dimension is None else self.metric
+
+    def further_samples(self, request: ModelRequest) -> ModelRequest | None:
+        """Return the samples that may come after `request`, where they may end early; None where there are none."""
+        metric = self.metric
+        if metric is None or metric.stop_error is None or request.purpose not in _SAMPLES:
+            return None
+        rest = tuple(range(request.sample_indexes[-1] + 1, metric.samples))
+        return replace(request, sample_indexes=rest, purpose=Purpose.FURTHER_SAMPLES) if rest else None
 
     def assumption(self, request: ModelRequest) -> str:
         """Return the condition under which `request` is made at all; "" for none."""
@@ -124,12 +143,20 @@ class _Judgement(Struct):
         elif self.form is not None and request.purpose is not Purpose.EXPLANATION:
             # A rating that is explained, if any is.
             rating = self.form.asked_range[self.form.explain == "passed"]
-            texts = [format_number(rating)] * len(request.sample_indexes)
+            texts = [_rating_text(self.form, rating)] * len(request.sample_indexes)
             probabilities = (TokenLogprob(texts[0], 0.0),) if self.form.scoring == "logprobs" else None
         else:
             raise UnjudgeableError("nothing is sent")
         self.has_made_up = True
         return ModelResponse(tuple(Choice(text, "stop", token_logprobs=probabilities) for text in texts))
+
+
+def _rating_text(metric: Metric, rating: float) -> str:
+    """Return a judge's answer in the form of a dimension: the rating, or one of each dimension that is asked for."""
+    if not metric.joint:
+        return format_number(rating)
+    lowest = {find_dimension(name).label: int(find_dimension(name).score_range[0]) for name in metric.joint}
+    return json.dumps({**lowest, find_dimension(metric.dimension or "").label: int(rating)})
 
 
 class _DryRun(Struct, eq=False):
@@ -177,7 +204,8 @@ class _DryRun(Struct, eq=False):
         # Without its assertions: they are followed one by one, and some would run code or call a web hook.
         bare = replace(job, test=replace(job.test, assertions=()))
         self._judgement = None
-        context = JobContext(partial(self._generate, job=job), tools, self._carried)
+        stored = None if self.prepared.stored is None else self.prepared.stored.find
+        context = JobContext(partial(self._generate, job=job), tools, self._carried, stored=stored)
         return replace(await begin_job(bare, context), job=job)
 
     async def _generate(self, spec: ProviderSpec, request: ModelRequest, job: Job) -> ModelResponse:
@@ -197,11 +225,12 @@ class _DryRun(Struct, eq=False):
     async def _follow(self, spec: ModelGradedAssertion, row: Sequence[PendingResult], tools: Tools) -> None:
         """Count what an assertion asks about an output, or about all of a row. There is no verdict."""
         subjects = [_with_context(spec, item.subject, item.job) for item in row if item.subject is not None]
-        form, is_after_code = None, any(_is_after_code(item, spec) for item in row)
-        if subjects and isinstance(spec, GEvalFields) and spec.dimension is not None:
+        metric, is_after_code = None, any(_is_after_code(item, spec) for item in row)
+        if subjects and isinstance(spec, GEvalFields):
             with suppress(GevalError):  # it is told where the output is judged
-                form = metric_of(spec, subjects[0].test, tools)
-        self._judgement = _Judgement(form, is_after_code)
+                metric = metric_of(spec, subjects[0].test, tools)
+        self._judgement = _Judgement(metric, is_after_code)
+        tools = replace(tools, earlier=tuple(result for item in row for result in item.earlier))
         if spec.compares_outputs:
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
         elif subjects:
@@ -216,7 +245,14 @@ class _DryRun(Struct, eq=False):
         followed = self._judgement
         if followed is None:
             raise UnjudgeableError("the judges are asked when the job is done")
-        found = await self._note(provider, request, followed.assumption(request))
+        found = None
+        if not (
+            followed.has_made_up and request.purpose is Purpose.FURTHER_SAMPLES
+        ):  # counted with the batch before
+            found = await self._note(provider, request, followed.assumption(request))
+            further = None if found else followed.further_samples(request)
+            if further is not None:
+                await self._note(provider, further, _AFTER_STAND_IN[Purpose.FURTHER_SAMPLES])
         return found if found and not followed.has_made_up else followed.stand_in(provider, request)
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:

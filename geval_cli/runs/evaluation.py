@@ -34,6 +34,7 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.git_state import is_dirty
 from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
@@ -77,9 +78,12 @@ async def run_evaluation(
 
     Raises:
         StoreError: the run may cost money and there is no room for its results; nothing was asked.
+        UsageError: what it is to be compared with cannot be read, or is unrelated; nothing was asked.
+        ConfigError: a gate is on a metric that the baseline lacks; nothing was asked.
     """
-    events, run, started = EventStream(), begun_run(prepared, resumed), time.monotonic()
-    books = await _begun_books(run, prepared, state, resumed)
+    run, started = begun_run(prepared, resumed), time.monotonic()
+    baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
+    events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
@@ -105,7 +109,7 @@ async def run_evaluation(
         await asyncio.gather(running, return_exceptions=True)
         run = await _with_dirt(run, dirty)
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
-        summary = await _concluded(run, books, prepared)
+        summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
     is_stored = state.keeps_runs and books.recording.failure is None
@@ -222,13 +226,16 @@ def _what_changed(error: ConfigError) -> str:
     return f"{STOPPED}the tests changed while it went on: {first.message}{where}{more}"
 
 
-async def _concluded(run: RunRecord, books: _Books, prepared: PreparedRun) -> RunSummary:
+async def _concluded(
+    run: RunRecord, books: _Books, prepared: PreparedRun, baseline: Baseline | None
+) -> RunSummary:
     """Return the summary with the verdicts on the run as a whole in it, stored with the run."""
     sums = books.tally.summary()
     derived = derive(prepared.plan.suite.derived_metrics, sums)
     summary = replace(sums, derived=derived, usage=books.spending.with_results(books.tally.usage))
+    results = books.recording.results
     await books.recording.settle()
-    summary = await asyncio.to_thread(with_verdicts, summary, prepared, books.recording.results)
+    summary = await asyncio.to_thread(with_verdicts, summary, prepared, results, run, baseline)
     await books.recording.finish(run, summary)
     return summary
 
@@ -251,7 +258,7 @@ async def _run_jobs(
     resumed: ResumedRun | None,
     budget: Budget,
 ) -> None:
-    queues = prepared.plan.queues
+    queues = prepared.queues
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
         cache.begin_at(resumed.started_s)
@@ -265,7 +272,7 @@ async def _run_jobs(
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
-            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.plan.cases_of)
+            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
 
             async def execute(job: Job) -> CaseResult | None:
                 try:
@@ -373,9 +380,10 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
     tools = Tools(
         prepared.templates,
         model_for,
-        JudgeMemory(),
+        JudgeMemory(prepared.locked_steps),
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,
     )
-    return JobContext(generate, tools)
+    stored = None if prepared.stored is None else prepared.stored.find
+    return JobContext(generate, tools, stored=stored)

@@ -15,6 +15,7 @@ _SHOWN_VALUE = 60
 _VARIABLES = "variables"
 """The option that has a part of the fingerprint to itself."""
 
+_JUDGED, _LOCK = "judged", "lock"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
 
@@ -22,7 +23,11 @@ def fingerprint(prepared: PreparedRun) -> dict[str, JsonValue]:
     """Return what decides the results of a run: the suite's parts as hashes, and the options that matter."""
     request, suite = prepared.request, prepared.suite
     found = {"repeats": prepared.plan.repeats, "dialect": str(suite.rules.name)}
+    judged = {} if request.judged is None else {_JUDGED: request.judged.facts}
+    locked = {} if prepared.lock is None else {_LOCK: prepared.lock.digest}
     return {
+        **judged,
+        **locked,
         _SUITE: dict(suite.parts),
         _OPTIONS: deciding_options(request, found),
         _VARS: dict(request.variables),
@@ -89,6 +94,8 @@ def changes(
     has_config_changes = bool(config_lines)
     for part, old, new in _pairs(before.get(_SUITE), now.get(_SUITE)):
         lines += _part_changes(part, old, new, has_config_changes=has_config_changes)
+    if before.get(_LOCK) != now.get(_LOCK):
+        lines.append("geval.lock: the evaluation steps that it settles")
     if before.get(_PROMPTS) != now.get(_PROMPTS):
         lines.append("the prompts of the judge: they came with another version of geval")
     return lines

@@ -81,8 +81,6 @@ def pass_rate_change(
     Tests belong together by their content, and the cases of one test are a cluster.
     """
     compared = compare_runs(before, after, before_columns=older.columns, after_columns=columns)
-    if compared.tests_by != "variables":
-        return None
     differences = PairedDifferences()
     for test, old, new in sorted(_judged(compared.pairs)):
         differences.add(test, old, new)

@@ -24,6 +24,7 @@ class Group(StrEnum):
     RUNNING = "Running"
     CONFIG = "Config"
     SELECTION = "Selection"
+    COMPARING = "Comparing"
     GATES = "Gates"
     RESUMING = "Resuming"
     BUDGET = "Budget"
@@ -109,11 +110,13 @@ ScoringOption = Annotated[
     ),
 ]
 SamplesOption = Annotated[
-    int | None,
+    int | str | None,
     Option(
         "--samples",
-        "Judge each output this many times.",
+        "Judge each output this many times; upto:20 stops when the verdict is settled.",
         Group.JUDGING,
+        syntax="N|upto:N",
+        is_text=True,
         minimum=1,
         maximum=1000,
         decides_results=True,
@@ -181,6 +184,15 @@ class RunOptions:
     grader: GraderOption = None
     scoring: ScoringOption = None
     samples: SamplesOption = None
+
+    is_locked: Annotated[
+        bool,
+        Option(
+            "--locked",
+            "Refuse to run unless geval.lock has the steps of every criterion.",
+            Group.JUDGING,
+        ),
+    ] = False
 
     repeats: Annotated[
         int | None,
@@ -343,6 +355,15 @@ class RunOptions:
             is_text=True,
         ),
     ] = None
+    baseline: Annotated[
+        str | None,
+        Option(
+            "--baseline",
+            "Compare with this run or results file; none: leave it out.",
+            Group.GATES,
+            syntax="RUN",
+        ),
+    ] = None
     max_errors: Annotated[
         int | None,
         Option("--max-errors", "With gates: how many cases may error. [0]", Group.GATES, minimum=0),
@@ -405,6 +426,52 @@ class RunOptions:
     untrusted_strict: Annotated[bool, Option("--untrusted-strict", group=Group.SAFETY, is_hidden=True)] = (
         False
     )
+
+
+JUDGE_OPTIONS = (
+    "outputs",
+    "is_verbose",
+    "shows_progress",
+    "log_file",
+    "grader",
+    "scoring",
+    "samples",
+    "is_locked",
+    "max_concurrency",
+    "fail_fast",
+    "plan",
+    "dialect",
+    "env_file",
+    "fail_under",
+    "max_errors",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that judging its outputs again takes, too."""
+
+
+LOCK_OPTIONS = (
+    "grader",
+    "dialect",
+    "env_file",
+    "max_cost",
+    "max_requests",
+    "reads_cache",
+    "is_offline",
+    "cache_folder",
+    "cache_ttl",
+    "home",
+    "untrusted",
+    "untrusted_strict",
+)
+"""The options of a run that writing its lock file takes, too."""
 
 
 def declared_options(record: type) -> Iterator[tuple[Field[Any], Option]]:

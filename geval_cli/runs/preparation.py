@@ -18,11 +18,16 @@ from geval_cli.providers.registry import (
     needs_of,
     provider_access_problem,
 )
+from geval_cli.runs.baseline import baseline_problems
+from geval_cli.runs.judged import JudgedTests, match_outputs
+from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
 from geval_cli.source.problems import sort_problems
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.source.secrets import MASK
+from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.specs.promptfoo import PromptfooOptions
+from geval_cli.suite.gates import Statistic
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides
 from geval_cli.suite.trust import WatchedTests
@@ -48,52 +53,85 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     watched = WatchedTests(opened.suite.tests) if request.is_untrusted else None
     suite = opened.suite if watched is None else dataclasses.replace(opened.suite, tests=watched)
     suite = request.selection.apply(suite)
+    judged = _judged_tests(request, suite)
+    suite = suite if judged is None else dataclasses.replace(suite, tests=judged)
     # Slow parts (a local model) load in the background during the check; a stranger's config may not start anything.
-    if is_going_to_run and not opened.problems and not suite.access.is_strangers:
+    if (
+        is_going_to_run
+        and judged is None
+        and not request.asks_judges_only
+        and not opened.problems
+        and not suite.access.is_strangers
+    ):
         begin_loading(suite.providers, env=suite.env, base_dir=suite.base_dir)
     plan = Plan(suite, request.repeats or _repeats_of(suite))
     templates = templates_for(suite)
     defaults = _judge_defaults(request, suite)
+    lock = read_lock(request.config, request.access)
     checked = check_plan(
         plan,
         templates,
         defaults,
         is_complete=not opened.problems,
-        is_filtered=not request.selection.takes_all,
+        is_filtered=not request.selection.takes_all or judged is not None,
     )
-    refused = watched.refused if watched else ()
-    problems = _all_problems(opened, refused, suite, checked, request, is_going_to_run=is_going_to_run)
+    refused = [*(watched.refused if watched else ())]
+    if not opened.problems:
+        refused += judged.problems() if judged else ()
+        refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
+    problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ConfigError(problems)
     notes = tuple(_judge_notes(suite, checked, defaults))
     suite, ports = _with_needs(suite, checked, request)
+    plan = replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows)
+    stored = None if request.judged is None else match_outputs(plan, request.judged, templates)
+    if stored is not None:
+        plan, notes = replace(plan, repeats=stored.repeats), (*notes, *stored.notes())
     return PreparedRun(
         request=request,
         suite=suite,
-        plan=replace(plan, suite=suite, is_serial=checked.is_serial, is_in_rows=checked.is_in_rows),
+        plan=plan,
         defaults=defaults,
         templates=templates,
         tests=checked.tests,
         warnings=tuple(problems),
         notes=notes,
         cases=checked.cases,
-        asked=_asked(suite, checked),
+        asked=_asked(suite, checked, request),
         ports=ports,
         judges=_distinct_judges(suite, checked),
+        stored=stored,
+        lock=lock,
     )
+
+
+def _lock_problems(
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults
+) -> Iterator[Problem]:
+    try:
+        yield from lock_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, plan.suite))
+    except ConfigError:
+        return  # the check of the tests tells it
+
+
+def _judged_tests(request: RunRequest, suite: Suite) -> JudgedTests | None:
+    """Return the tests with the assertions and thresholds that stored outputs are judged by, if they are."""
+    return None if request.judged is None else JudgedTests(suite.tests, request.judged, templates_for(suite))
 
 
 def _all_problems(
     opened: OpenedSuite,
     refused: Iterable[Problem],
-    suite: Suite,
+    plan: Plan,
     checked: Checked,
     request: RunRequest,
     *,
     is_going_to_run: bool,
 ) -> list[Problem]:
-    """Return all problems of what was opened, sorted; `suite` is what was selected of it."""
+    """Return all problems of what was opened, sorted; `plan` is of what was selected of it."""
+    suite = plan.suite
     problems = [
         *opened.problems,
         *refused,
@@ -101,9 +139,12 @@ def _all_problems(
         *filter_problems(suite),
         *checked.problems,
         *_check_providers(suite, checked, request, is_going_to_run=is_going_to_run),
-        *_check_prices(suite, checked, request.max_cost),
+        *_check_prices(suite, checked, request),
+        *_masked_keys(suite, checked, request),
+        *baseline_problems(request, suite, plan.columns, is_going_to_run=is_going_to_run),
     ]
-    if checked.checks_nothing and not opened.problems:
+    leaves_out = request.judged is not None and bool(request.judged.metrics.only)
+    if checked.checks_nothing and not opened.problems and not leaves_out:
         problems.append(_NOTHING_CHECKED)
     if not checked.cases and not problems and not request.allows_empty:
         problems.append(_nothing_to_run(suite, request))
@@ -124,7 +165,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
         env_file=request.env_file,
         overrides=SuiteOverrides(vars=request.variables),
         reading_rules=ReadingRules(
-            needs_keys=not request.is_offline,
+            needs_keys=not request.is_offline and request.judged is None,
             text=request.draft,
             dialect=request.dialect,
             joined=request.joined,
@@ -182,7 +223,21 @@ def _judge_defaults(request: RunRequest, suite: Suite) -> JudgeDefaults:
     options = suite.options
     name = request.grader or (options.grader if isinstance(options, PromptfooOptions) else None)
     grader = None if name is None else resolved(ProviderSpec(id=name), suite)
-    return JudgeDefaults(grader, request.scoring, request.samples, suite.rules.geval_threshold)
+    return JudgeDefaults(
+        grader,
+        request.scoring,
+        samples_of(request.samples),
+        suite.rules.geval_threshold,
+        _exact_metrics(suite),
+    )
+
+
+def _exact_metrics(suite: Suite) -> frozenset[str] | None:
+    """Return the metrics whose scores are averaged by a gate; None for all of them."""
+    means = {gate.metric for gate in suite.gates if gate.statistic is Statistic.MEAN}
+    if suite.derived_metrics or None in means:
+        return None
+    return frozenset(name for name in means if name is not None)
 
 
 def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
@@ -199,7 +254,7 @@ def resolved(spec: ProviderSpec, suite: Suite) -> ProviderSpec:
 def _check_providers(
     suite: Suite, checked: Checked, request: RunRequest, *, is_going_to_run: bool
 ) -> Iterator[Problem]:
-    answering = [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
+    answering = _answering(suite, checked, request)
     judging = [resolved(spec, suite) for spec in checked.judges]
     for judge in judging:
         if judge.id == NO_PROVIDER.id:
@@ -227,10 +282,18 @@ def _stranger_problem(spec: ProviderSpec, suite: Suite) -> Problem | None:
     return provider_access_problem(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access)
 
 
-def _asked(suite: Suite, checked: Checked) -> tuple[ProviderSpec, ...]:
+def _answering(suite: Suite, checked: Checked, request: RunRequest) -> list[ProviderSpec]:
+    """Return the providers that are asked for outputs: none where stored ones are judged."""
+    if request.judged is not None or request.asks_judges_only:
+        return []
+    return [spec for spec in (*suite.providers, *checked.answerers) if spec.id != NO_PROVIDER.id]
+
+
+def _asked(suite: Suite, checked: Checked, request: RunRequest) -> tuple[ProviderSpec, ...]:
     """Return every provider that answers or judges, once."""
-    asked = (*suite.providers, *checked.answerers, *(resolved(spec, suite) for spec in checked.judges))
-    return tuple({spec.fingerprint: spec for spec in asked if spec.id != NO_PROVIDER.id}.values())
+    judging = [resolved(spec, suite) for spec in checked.judges if spec.id != NO_PROVIDER.id]
+    asked = (*_answering(suite, checked, request), *judging)
+    return tuple({spec.fingerprint: spec for spec in asked}.values())
 
 
 def asks_for_money(prepared: PreparedRun) -> bool:
@@ -239,11 +302,21 @@ def asks_for_money(prepared: PreparedRun) -> bool:
     return not prepared.request.is_offline and not kinds <= FREE_KINDS
 
 
-def _check_prices(suite: Suite, checked: Checked, max_cost: float | None) -> Iterator[Problem]:
-    """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
-    if max_cost is None:
+def _masked_keys(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+    """Yield a problem for each judge of a stored config that has a mask where its key was: keys are not stored."""
+    if request.judged is None or request.draft is None or request.is_offline:
         return
-    for spec in _asked(suite, checked):
+    for spec in _asked(suite, checked, request):
+        if MASK in f"{spec.id} {spec.config}":
+            message = f"the stored config lacks a key of {spec.public_id}: keys are not stored"
+            yield Problem(message, spec.place.value("id"), "name the config: geval judge RUN CONFIG")
+
+
+def _check_prices(suite: Suite, checked: Checked, request: RunRequest) -> Iterator[Problem]:
+    """Yield a problem for each provider whose price is unknown: a budget in money cannot be kept there."""
+    if request.max_cost is None:
+        return
+    for spec in _asked(suite, checked, request):
         if check_provider(spec, env=suite.env, base_dir=suite.base_dir, access=suite.access):
             continue
         if (

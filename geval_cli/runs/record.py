@@ -43,6 +43,7 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None = None) -> RunRe
         judges=tuple(dict.fromkeys(spec.title for spec in prepared.judges)),
         tags=_tags_of(prepared),
         git=git,
+        judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
     )
 
 

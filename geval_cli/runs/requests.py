@@ -1,16 +1,19 @@
 """Define the request for a run, and a run that is ready to start."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import Job, Plan
 from geval_cli.engine.selection import Selection
 from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.runs.judged import JudgedSource, StoredOutputs
+from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
@@ -51,6 +54,8 @@ class RunRequest(RunOptions):
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
+        judged: the earlier run whose outputs are judged in place of asking for new ones.
+        asks_judges_only: whether no model under test is going to be asked, so that none needs to be ready.
     """
 
     config: Path
@@ -61,6 +66,8 @@ class RunRequest(RunOptions):
     is_own_grader: bool = field(default=True, kw_only=True)
     budget: Budget | None = field(default=None, kw_only=True)
     draft: str | None = field(default=None, kw_only=True)
+    judged: JudgedSource | None = field(default=None, kw_only=True)
+    asks_judges_only: bool = field(default=False, kw_only=True)
 
     @property
     def selection(self) -> Selection:
@@ -126,8 +133,29 @@ class PreparedRun(Struct, frozen=True):
     asked: tuple[ProviderSpec, ...] = ()
     ports: frozenset[int] | None = None
     judges: tuple[ProviderSpec, ...] = ()
+    stored: StoredOutputs | None = None
+    lock: LockFile | None = None
+
+    @property
+    def locked_steps(self) -> LockedSteps:
+        """The evaluation steps that nobody is asked for: of the lock file, else of the run that is judged again."""
+        of_run = {} if self.stored is None else self.stored.steps
+        return of_run if self.lock is None else {**of_run, **self.lock.steps}
 
     @property
     def total(self) -> int:
         """How many cases there will be."""
-        return self.cases * self.plan.repeats
+        return self.cases * self.plan.repeats if self.stored is None else self.stored.total
+
+    @property
+    def queues(self) -> tuple[Iterator[Job], ...]:
+        """The jobs of the plan; of a run that is judged again, those that it has a case for."""
+        queues = self.plan.queues
+        return queues if self.stored is None else tuple(self.stored.only(queue) for queue in queues)
+
+    def row_size(self, job: Job) -> int:
+        """Return how many cases are compared with one another, that of `job` among them."""
+        if self.stored is None:
+            return self.plan.cases_of(job.test)
+        same = (other for other in self.plan.jobs_of(job.test) if other.repeat_index == job.repeat_index)
+        return sum(map(self.stored.has, same))

@@ -119,7 +119,9 @@ def _chosen(prepared: PreparedRun, runs: RunStore, resumption: Resumption, diges
     if resumption.run is not None:
         return runs.find(resumption.run)
     path = prepared.suite.path
-    found = runs.of_config(config_file(path), digest)
+    # One that judged stored outputs is no run of the config: `geval judge` again does what it lacks.
+    stored_runs = runs.of_config(config_file(path), digest)
+    found = [stored for stored in stored_runs if stored.run.judged_from is None]
     if resumption.only_unfinished:
         found = [stored for stored in found if stored.run.status in _UNFINISHED]
     if not found:

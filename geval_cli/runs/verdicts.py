@@ -1,47 +1,72 @@
 """Judge a run as a whole once all results are known: its gates, and the tests that are flaky."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import flaky_tests, with_clustered_intervals
+from geval_cli.engine.aggregate import flaky_tests
+from geval_cli.engine.columns import with_columns
 from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.errors import StoreError
-from geval_cli.records import CaseResult, GateResult, RunSummary, Status
+from geval_cli.records import CaseResult, GateResult, RunRecord, RunSummary, Status
+from geval_cli.runs.baseline import NO_BASELINE, Baseline, compared_with, judge_differences
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.suite.gates import Gate
 
 
 def with_verdicts(
-    summary: RunSummary, prepared: PreparedRun, results: Callable[[], Iterable[CaseResult]]
+    summary: RunSummary,
+    prepared: PreparedRun,
+    results: Callable[[], Iterator[CaseResult]],
+    run: RunRecord,
+    baseline: Baseline | None = None,
 ) -> RunSummary:
-    """Return `summary` with the run's gates, its flaky tests, and its derived metrics for each column.
+    """Return `summary` with the run's gates, its flaky tests, the figures of its columns, and its comparison.
 
     The results are gone through again for each of these.
     """
+    columns = prepared.plan.columns
     if not summary.total and prepared.request.allows_empty:
-        return summary
+        return with_columns(summary, columns, (), baseline=None, has_clusters=False)
     gates, max_errors = gates_of(prepared)
+    named = prepared.suite.baseline
     try:
         # With one case a test, clusters are single cases and the intervals of the tally are right as they are.
-        if prepared.plan.repeats > 1 or len(prepared.plan.columns) > 1:
-            summary = with_clustered_intervals(summary, results())
+        has_clusters = prepared.plan.repeats > 1 or len(columns) > 1
+        label = None if named is None else named.name
+        summary = with_columns(summary, columns, results(), baseline=label, has_clusters=has_clusters)
         if prepared.plan.repeats > 1:
             flaky, count = flaky_tests(results())
             summary = replace(summary, flaky=flaky, flaky_count=count)
         if prepared.suite.derived_metrics:
-            by_column = derive_by_column(
-                prepared.suite.derived_metrics, results(), columns=len(prepared.plan.columns)
-            )
+            by_column = derive_by_column(prepared.suite.derived_metrics, results(), columns=len(columns))
             summary = replace(summary, derived_by_column=by_column)
         if gates or max_errors is not None:
-            summary = replace(summary, gates=judge_gates(gates, results(), max_errors=max_errors))
+            summary = replace(summary, gates=_judged(gates, max_errors, results, (run, baseline)))
+        if baseline is not None:
+            summary = replace(summary, baseline=compared_with(baseline, run, results))
     # The results cannot be read again: gates are errors then, never passed.
     except StoreError as error:
         unknown = tuple(GateResult(gate.text, Status.ERROR, None, error.message) for gate in gates)
         summary = replace(summary, gates=unknown)
     return summary
+
+
+def _judged(
+    gates: Sequence[Gate],
+    max_errors: int | None,
+    results: Callable[[], Iterator[CaseResult]],
+    against: tuple[RunRecord, Baseline | None],
+) -> tuple[GateResult, ...]:
+    """Return the results of all gates in their order, those on differences from the baseline among them."""
+    run, baseline = against
+    differences = [gate for gate in gates if gate.needs_baseline]
+    found = judge_differences(differences, baseline, results(), run.columns)
+    others = [gate for gate in gates if not gate.needs_baseline]
+    judged = iter(judge_gates(others, results(), max_errors=max_errors))
+    in_order = [found[gate.text] if gate.needs_baseline else next(judged) for gate in gates]
+    return (*in_order, *judged)
 
 
 def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
@@ -52,6 +77,8 @@ def gates_of(prepared: PreparedRun) -> tuple[tuple[Gate, ...], int | None]:
     """
     request = prepared.request
     gates = prepared.suite.gates
+    if request.baseline == NO_BASELINE:
+        gates = tuple(gate for gate in gates if not gate.needs_baseline)
     if request.fail_under is not None:
         gates = (*gates, passed_gate(request.fail_under))
     if request.max_errors is not None:

@@ -70,7 +70,46 @@ class ProviderSpec(Spec):
         return self.label or self.public_id
 
 
+class JurySpec(ProviderSpec):
+    """Several judges in the place of one. It answers nothing itself: `members` do."""
+
+    members: tuple[ProviderSpec, ...] = ()
+
+
+class JuryRulesSpec(Spec):
+    """How one verdict is made of those of several judges."""
+
+    combine: Literal["mean", "median", "majority", "calibrated"] = Field(
+        "mean", description="Of the scores the mean or the median, or what more than half of the judges say."
+    )
+    min_judges: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="How many judges must give a verdict; more than half when left out."
+    )
+
+
 Scoring = Literal["auto", "logprobs", "samples", "single"]
+
+
+class EarlyStopSpec(Spec):
+    """Samples that are taken until the verdict is settled."""
+
+    upto: Annotated[int, Field(ge=2, le=1000)] = Field(description="How many ratings to ask for at most.")
+    stop_error: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.02,
+        description="The chance of another verdict at which no further ratings are asked for; 0: none at all.",
+    )
+
+
+Samples = int | EarlyStopSpec
+"""How many ratings to ask for: a number, or at most a number."""
+
+UPTO = "upto:"
+"""Stands before the number in `--samples upto:20`."""
+
+
+def samples_of(written: int | str | None) -> Samples | None:
+    """Return what `--samples` means: a number, or `upto:` and a number, which was checked."""
+    return EarlyStopSpec(upto=int(written.removeprefix(UPTO))) if isinstance(written, str) else written
 
 
 class RubricPromptSpec(Spec):
@@ -170,8 +209,8 @@ class TestOptionsSpec(Spec):
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
     scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
-    samples: SampleCount | None = Field(
-        None, description="How many ratings to ask for; means scoring: samples."
+    samples: SampleCount | EarlyStopSpec | None = Field(
+        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
     )
     factuality: FactualityWeightsSpec | None = Field(
         None, description="What each case of a factuality assertion is worth."

@@ -1,13 +1,12 @@
 """How far a judge and people agree beyond order: kappa, alpha, the ceiling, verdicts and the alt-test.
 
-Pure; needs numpy, scipy and krippendorff. Marks are a matrix, annotators x items, NaN where somebody gave none.
+Pure; needs numpy and scipy. Marks are a matrix, annotators x items, NaN where somebody gave none.
 """
 
 import math
 import warnings
 from collections.abc import Sequence
 
-import krippendorff
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -48,12 +47,27 @@ def cohen_kappa(x: Verdicts, y: Verdicts) -> float | None:
 
 
 def ordinal_alpha(marks: Marks) -> float | None:
-    """Return Krippendorff's alpha for ordinal marks; None when no item has two marks, or all marks are equal."""
+    """Return Krippendorff's alpha for ordinal marks; None when no item has two marks, or all marks are equal.
+
+    The ordinal distance of two values is that of their mean ranks among all marks that have a partner, so this is the
+    alpha of squared differences of ranks. Unlike a matrix of all pairs of values it stays small when a judge's scores
+    are all different.
+
+    Source: Krippendorff, "Computing Krippendorff's alpha-reliability", 2011.
+    """
     pairable = marks[:, (~np.isnan(marks)).sum(axis=0) > 1]
-    given = pairable[~np.isnan(pairable)]
+    is_given = ~np.isnan(pairable)
+    given = pairable[is_given]
     if not len(given) or bool((given == given[0]).all()):
         return None
-    return float(krippendorff.alpha(reliability_data=pairable, level_of_measurement="ordinal"))
+    ranks = np.zeros(pairable.shape)
+    ranks[is_given] = stats.rankdata(given)
+    ranks[is_given] -= ranks[is_given].mean()  # squares of distances from the mean lose no digits
+    counts = is_given.sum(axis=0)
+    within = counts * (ranks**2).sum(axis=0) - ranks.sum(axis=0) ** 2
+    observed = float((within / (counts - 1)).sum()) / len(given)
+    expected = float((ranks**2).sum()) / (len(given) - 1)
+    return 1 - observed / expected
 
 
 def means_of_others(marks: Marks, annotator: int) -> Numbers:
@@ -214,7 +228,7 @@ def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusteredMean:
 
 
 class AltTest(Struct, frozen=True):
-    """Whether a judge may stand in for an annotator.
+    """The outcome of the alternative annotator test: may a judge stand in for an annotator?
 
     Attributes:
         epsilon: by how much its chance to win may be lower.

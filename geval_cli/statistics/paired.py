@@ -46,7 +46,8 @@ class PairedTest(Struct, frozen=True):
         after: mean of the later values.
         delta: mean difference, after minus before.
         se: cluster-robust standard error of `delta`; None of fewer than two clusters.
-        interval: 95 % interval of `delta`; None as for `se`, and where all differences are equal.
+        interval: 95 % interval of `delta`, for values of 0..1 within -1..1; None as for `se`, and where all differences
+            are equal.
         p: two-sided p-value of "no difference"; 1 where all differences are 0.
         lower: one-sided 95 % lower bound of `delta`; None where nothing can be said.
         upper: one-sided 95 % upper bound, likewise.
@@ -107,6 +108,7 @@ class PairedDifferences(Struct):
     _lowest: float = math.inf
     _highest: float = -math.inf
     _same: bool = True
+    _within_unit: bool = True
 
     @property
     def n(self) -> int:
@@ -128,6 +130,7 @@ class PairedDifferences(Struct):
         self._spread.add(difference)
         self._lowest, self._highest = min(self._lowest, difference), max(self._highest, difference)
         self._same = self._same and same
+        self._within_unit = self._within_unit and 0 <= before <= 1 and 0 <= after <= 1
         if cluster != self._cluster:
             self._cluster = cluster
             if len(self._first_sums) < _FEW_CLUSTERS:
@@ -145,7 +148,10 @@ class PairedDifferences(Struct):
         # Differences that do not vary are equal but for rounding, which must not pass for a spread.
         se = self._differences.standard_error() if varies else (0.0 if clusters > 1 else None)
         sd = self._spread.deviation if varies else (0.0 if self.n > 1 else None)
-        wide, lower, upper = _bounds(delta, se, clusters)
+        bounds = _bounds(delta, se, clusters)
+        if self._within_unit:  # the mean of such differences cannot lie outside of -1..1
+            bounds = tuple(None if bound is None else max(-1.0, min(1.0, bound)) for bound in bounds)
+        low, high, lower, upper = bounds
         mean_before = self._before / self.n
         return PairedTest(
             n=self.n,
@@ -154,7 +160,7 @@ class PairedDifferences(Struct):
             after=mean_before + delta,
             delta=delta,
             se=se,
-            interval=(delta - wide, delta + wide) if wide is not None else None,
+            interval=(low, high) if low is not None and high is not None else None,
             p=self._p(delta, se, clusters),
             lower=lower,
             upper=upper,
@@ -174,15 +180,16 @@ class PairedDifferences(Struct):
         return two_sided_p(delta / se, clusters - 1)
 
 
-def _bounds(delta: float, se: float | None, clusters: int) -> tuple[float | None, float | None, float | None]:
-    """Return half the width of the two-sided 95 % interval, and the one-sided lower and upper 95 % bounds."""
+def _bounds(delta: float, se: float | None, clusters: int) -> tuple[float | None, ...]:
+    """Return the two-sided 95 % interval, and the one-sided lower and upper 95 % bounds."""
     if se:
         one_sided = t_quantile(1 - SIGNIFICANCE, clusters - 1) * se
-        return t_quantile(_CONFIDENCE, clusters - 1) * se, delta - one_sided, delta + one_sided
+        wide = t_quantile(_CONFIDENCE, clusters - 1) * se
+        return delta - wide, delta + wide, delta - one_sided, delta + one_sided
     # Equal differences that are not 0: enough of them refute, by flips of signs, all that lies beyond them.
     if delta and 2.0**-clusters <= SIGNIFICANCE:
-        return None, delta, delta
-    return None, None, None
+        return None, None, delta, delta
+    return None, None, None, None
 
 
 def detectable_quantile(freedom: int) -> float:

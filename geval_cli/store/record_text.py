@@ -24,7 +24,7 @@ def record_text(record: msgspec.Struct) -> str:
     return encode_json(record).decode()
 
 
-def read_case_result(text: str) -> CaseResult:
+def read_case_result(text: str | bytes) -> CaseResult:
     """Return the result that `record_text` wrote, in this geval or in another one.
 
     Raises:
@@ -32,7 +32,7 @@ def read_case_result(text: str) -> CaseResult:
     """
     try:
         return _CASE_DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeError):
         return case_result_from_json(decode_json(text))  # which passes over what it does not know
 
 

@@ -38,11 +38,13 @@ class CacheChoice(Struct, frozen=True):
         folder: its folder; None for the home folder.
         ttl_s: the seconds after which an answer expires; None for never.
         is_offline: the cache alone answers: it is only read, and its answers do not expire.
+        may_be_absent: an empty one will do then, since other things are known without it.
     """
 
     folder: Path | None = None
     ttl_s: float | None = DEFAULT_TTL_S
     is_offline: bool = False
+    may_be_absent: bool = False
 
 
 _DEFAULT_CACHE = CacheChoice()
@@ -165,6 +167,8 @@ def _opened_elsewhere(kind: type[PartT], stack: ExitStack) -> tuple[PartT, str]:
 
 def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[ResponseCache, tuple[str, ...]]:
     folder = choice.folder or home
+    if choice.is_offline and choice.may_be_absent and not ResponseCache.exists(folder):
+        return stack.enter_context(ResponseCache.open_in_memory()), ()
     if choice.is_offline:
         _check_exists(folder)
         is_frozen = choice.folder is not None

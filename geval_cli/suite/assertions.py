@@ -6,18 +6,19 @@ from pathlib import PurePosixPath
 from typing import TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
-from geval_cli.assertions.graded.geval_fields import RubricBandSpec
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec, RubricBandSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.errors import ConfigError
+from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_file_reference
 from geval_cli.source.problems import did_you_mean
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
-from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
+from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.providers import read_provider
+from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
 _DOCUMENTS = frozenset({".json", ".yaml", ".yml"})
@@ -241,7 +242,12 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
         )
         return ()
     found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
-    return tuple(assertion for assertion in found if assertion is not None)
+    return tuple(part for assertion in found if assertion is not None for part in _parts(assertion))
+
+
+def _parts(assertion: Assertion) -> tuple[Assertion, ...]:
+    """Return the assertion, or one for each of its `dimensions`: each has a metric and a verdict of its own."""
+    return assertion.parts if isinstance(assertion, GEvalFields) else (assertion,)
 
 
 def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) -> Assertion | None:
@@ -261,6 +267,14 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     if fields is None:
         return None
     _write_out(fields, reading)
+    if not issubclass(model, GEvalFields):
+        _refuse_jury(fields, f"{base} takes", reading)
+    if "dimensions" in fields.written and "dimensions" not in fields.values:
+        return None  # what is wrong with them is said
+    if "dimension" in fields.values and "dimensions" in fields.values:
+        hint = "leave `dimension` out, and name it in `dimensions`"
+        reading.report("`dimension` and `dimensions` say the same twice", fields.place.key("dimension"), hint)
+        return None
     _read_members(fields, reading)
     read_value(model, fields, reading)
     return build_spec(model, fields, reading)
@@ -272,6 +286,7 @@ def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext)
     if fields is None:
         return None
     _write_out(fields, reading)
+    _refuse_jury(fields, "the options of a test take", reading)
     return build_spec(TestOptionsSpec, fields, reading)
 
 
@@ -343,6 +358,49 @@ def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> Js
     return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
 
 
+def _read_dimensions(
+    value: JsonValue, place: SourcePath, reading: LoadContext
+) -> tuple[RatedDimensionSpec, ...] | None:
+    """Return several dimensions, each a name or a mapping; None with a problem for each that is wrong."""
+    if not isinstance(value, list | tuple):
+        message = f"`dimensions` must be a list of dimensions, found {describe_value(value)}"
+        reading.report(message, place.value(), "for one write `dimension`")
+        return None
+    known, found = len(reading.problems), dict[str, RatedDimensionSpec]()
+    for index, item in enumerate(value):
+        at = place.child(index)
+        written = {"dimension": item} if isinstance(item, str) else item
+        spec = read_spec(RatedDimensionSpec, written, at, "an entry of `dimensions`", reading)
+        if spec is None:
+            continue
+        if spec.dimension not in DIMENSIONS:
+            near = did_you_mean(spec.dimension, DIMENSIONS)
+            hint = f"did you mean `{near}`?" if near else f"dimensions: {', '.join(DIMENSIONS)}"
+            reading.report(f"there is no dimension `{spec.dimension}`", at.value("dimension"), hint)
+        elif spec.dimension in found:
+            reading.report(
+                f"`{spec.dimension}` is named twice", at.value("dimension"), "leave one of them out"
+            )
+        found.setdefault(spec.dimension, spec)
+    if len(value) < _PAIR and len(reading.problems) == known:
+        reading.report("`dimensions` needs at least two", place.value(), "for one write `dimension`")
+    return tuple(found.values()) if len(reading.problems) == known else None
+
+
+def _read_jury(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
+    return read_spec(JuryRulesSpec, value, place, "`jury`", reading)
+
+
+def _refuse_jury(fields: Fields, what: str, reading: LoadContext) -> None:
+    """Report several judges where one is asked."""
+    if isinstance(fields.values.get("provider"), JurySpec):
+        message = f"{what} one judge, and `provider` is a list"
+        reading.report(
+            message, fields.child("provider").value(), "name one; a g-eval assertion takes several"
+        )
+        fields.drop("provider")
+
+
 def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
     if isinstance(value, list | tuple) and value and all(isinstance(item, dict) for item in value):
         # A chat, whose texts are templates.
@@ -360,9 +418,17 @@ def _read_rubric_prompt(value: JsonValue, place: SourcePath, reading: LoadContex
     return build_spec(RubricPromptSpec, fields, reading)
 
 
+def _read_samples(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
+    """Return `{upto: 20}` as its spec; other kinds pass, for the spec to refuse."""
+    return read_spec(EarlyStopSpec, value, place, "`samples`", reading) if isinstance(value, dict) else value
+
+
 _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] = {
     "criteria": _read_texts,
     "rubric": read_rubric,
-    "provider": read_provider,
+    "samples": _read_samples,
+    "jury": _read_jury,
+    "dimensions": _read_dimensions,
+    "provider": read_judges,
     "rubric_prompt": _read_rubric_prompt,
 }

@@ -24,7 +24,8 @@ class Statistic(StrEnum):
 
     `pass_rate` = passed / (passed + failed); `passed` counts errors as not passed: passed / (passed + failed + errors);
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
-    milliseconds.
+    milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of cases; `pass_rate.delta`
+    that of the share that passed.
     """
 
     MEAN = "mean"
@@ -37,17 +38,31 @@ class Statistic(StrEnum):
     LATENCY_P50 = "latency.p50"
     LATENCY_P95 = "latency.p95"
     LATENCY_P99 = "latency.p99"
+    DELTA = "delta"
+    PASS_RATE_DELTA = "pass_rate.delta"
 
 
-_OF_METRICS = {"mean": Statistic.MEAN, "pass_rate": Statistic.PASS_RATE, "errors": Statistic.ERRORS}
-_OF_RUNS = {
-    **{item.value: item for item in Statistic if item is not Statistic.MEAN},
-    "score.mean": Statistic.MEAN,
+DELTAS = frozenset({Statistic.DELTA, Statistic.PASS_RATE_DELTA})
+"""The statistics that need a baseline."""
+_OF_METRICS = {
+    "mean": Statistic.MEAN,
+    "pass_rate": Statistic.PASS_RATE,
+    "errors": Statistic.ERRORS,
+    "delta": Statistic.DELTA,
 }
-_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED})
+_OF_RUNS = {
+    **{item.value: item for item in Statistic if item not in {Statistic.MEAN, Statistic.DELTA}},
+    "score.mean": Statistic.MEAN,
+    "score.delta": Statistic.DELTA,
+}
+_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, *DELTAS})
 _GATE = compile_later(
     r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
-    r"(?P<limit>[0-9]*\.?[0-9]+)\s*(?P<percent>%)?\s*\Z"
+    r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
+    r"(?:\s+(?P<against>vs\s+baseline)(?:\s+(?P<proven>proven))?)?\s*\Z"
+)
+_DELTA_FORM = (
+    "write it like `fluency.delta >= -0.02 vs baseline`, with ` proven` behind it if it must be shown"
 )
 _FORM = "write it like `coherence.mean >= 0.7`, `pass_rate[area=billing] >= 90%` or `errors <= 1%`"
 
@@ -62,6 +77,7 @@ class Gate:
         tags: only cases whose metadata has all of these values count.
         limit: what is compared with; a share for a limit in per cent.
         is_share: the limit was written in per cent.
+        is_proven: it holds only where that is shown; else it is broken only where that is shown. Of deltas only.
     """
 
     text: str
@@ -71,7 +87,13 @@ class Gate:
     metric: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     is_share: bool = False
+    is_proven: bool = False
     place: SourcePath = field(default_factory=SourcePath.nowhere, compare=False)
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Return whether it is about a difference from the baseline."""
+        return self.statistic in DELTAS
 
     def holds(self, value: float) -> bool:
         """Return whether `value` is on the right side of the limit; both are rounded to nine decimals, like scores."""
@@ -124,6 +146,9 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         return Problem(f"nothing is called `{subject}`", place.value(), hint)
     metric, statistic = named
     limit = float(match["limit"]) / (100 if percent else 1)
+    misfit = _misfit(text, statistic, limit, is_against=bool(match["against"]))
+    if misfit:
+        return Problem(misfit[0], place.value(), misfit[1])
     problem = _limit_problem(statistic, limit, is_share=bool(percent))
     if problem:
         meant = "" if percent else percent_hint(limit)
@@ -139,6 +164,7 @@ def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
         metric=metric,
         tags=tags,
         is_share=bool(percent),
+        is_proven=bool(match["proven"]),
         place=place,
     )
 
@@ -161,7 +187,18 @@ def _tags(text: str | None) -> tuple[tuple[str, str], ...] | None:
     return tuple((name.strip(), value.strip().strip("\"'")) for name, _, value in pairs)
 
 
+def _misfit(text: str, statistic: Statistic, limit: float, *, is_against: bool) -> tuple[str, str] | None:
+    """Return the message and the hint for a gate whose figure and `vs baseline` do not go together."""
+    if statistic in DELTAS:
+        return None if is_against else (f"the gate `{text}` does not say what it compares with", _DELTA_FORM)
+    if is_against:
+        return f"only a delta is compared with the baseline, not `{statistic}`", _DELTA_FORM
+    return (f"this is no gate: `{text}`", _FORM) if limit < 0 else None
+
+
 def _limit_problem(statistic: Statistic, limit: float, *, is_share: bool) -> str:
+    if statistic in DELTAS and limit < -1:
+        return "a limit below -1 (or -100%)"
     if statistic in _SHARES and limit > 1:
         return "a limit above 1 (or 100%)"
     if is_share and statistic not in {*_SHARES, Statistic.ERRORS, Statistic.FAILURES}:

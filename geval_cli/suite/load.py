@@ -32,7 +32,7 @@ from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
@@ -53,8 +53,8 @@ class ReadingRules(Struct, frozen=True):
     """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect. Without `scripts`, no program is run: what it would make is a problem.
-    `access` is what may be read and run for it, now and as long as its tests are read.
+    what the file holds, in geval's own dialect unless another is named. Without `scripts`, no program is run: what it
+    would make is a problem. `access` is what may be read and run for it, now and as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -124,7 +124,9 @@ def open_suite(
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
-        document, rules = parse_document(reading_rules.text, path), DEFAULT_RULES
+        asked = reading_rules.dialect
+        document = parse_document(reading_rules.text, path)
+        rules = DEFAULT_RULES if asked is None else RULES[asked]
     if rules.name is Dialect.PROMPTFOO:
         further = [(other, read_document(other, access)) for other in reading_rules.joined]
         documents = [(path, document), *further]
@@ -198,6 +200,7 @@ def read_suite(
         derived_metrics=_derived_metrics(fields, reading),
         env=reading.env.values,
         access=reading.files.access,
+        baseline=_baseline(rest, fields),
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -261,9 +264,15 @@ def _derived_metrics(fields: Fields, reading: LoadContext) -> tuple[DerivedMetri
     return read_derived_metrics(written, fields.child("derived_metrics"), reading)
 
 
+def _baseline(rest: SuiteSpec | None, fields: Fields) -> BaselineName | None:
+    if rest is None or rest.baseline is None:
+        return None
+    return BaselineName(rest.baseline, fields.child("baseline"))
+
+
 def _check_rest(fields: Fields, reading: LoadContext) -> SuiteSpec | None:
     """Return the keys that need no reader of their own, if they are right."""
-    names = ("description", "dialect", "schema_uri", _TAGS)
+    names = ("description", "dialect", "schema_uri", "baseline", _TAGS)
     plain: dict[str, JsonValue] = {name: fields.values[name] for name in names if name in fields.values}
     _check_env(fields, reading)
     return build_spec(SuiteSpec, Fields(fields.what, fields.place, plain, fields.written), reading)

@@ -1,12 +1,17 @@
 """Providers in every form that a config may write them: a name, `{id, label, config}`, `{id: {...}}`, or a list."""
 
+from geval_cli.json_codec import encode_json
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.providers import read_judge
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
+
+_FEWEST_JUDGES = 2
+JURY = "jury"
+"""The id of several judges, which names no model."""
 
 
 def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) -> tuple[ProviderSpec, ...]:
@@ -18,6 +23,29 @@ def read_providers(value: JsonValue, place: SourcePath, reading: LoadContext) ->
         reading.report("`providers` has no entries", place.value(), "add one, or leave the key out")
     found = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
     return tuple(provider for provider in found if provider is not None)
+
+
+def read_judges(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:
+    """Return who judges: one provider, or of a list the jury of all of them. promptfoo has no juries."""
+    if not isinstance(value, list) or reading.rules.judges_by_kind:
+        return read_provider(value, place, reading)
+    if len(value) < _FEWEST_JUDGES:
+        hint = "name at least two" if not value else "write it without the brackets, or name more"
+        reading.report("a list of judges is a jury, and needs several", place.value(), hint)
+        return None
+    known = len(reading.problems)
+    members = [read_provider(item, place.child(index), reading) for index, item in enumerate(value)]
+    judges = [judge for judge in members if judge is not None]
+    seen: dict[bytes, int] = {}
+    for index, judge in enumerate(judges):
+        first = seen.setdefault(encode_json([judge.id, judge.config]), index)
+        if first != index:
+            message = f"the jury has `{judge.title}` twice: one judge would count double"
+            reading.report(message, place.value(index), "keep one of them, or give it other settings")
+    if len(reading.problems) > known:
+        return None
+    label = ", ".join(judge.title for judge in judges)
+    return JurySpec(id=JURY, label=label, members=tuple(judges), place=place)
 
 
 def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> ProviderSpec | None:

@@ -100,6 +100,12 @@ class SuiteSpec(Spec):
         validation_alias=AliasChoices("derivedMetrics", "derived_metrics"),
         description="Numbers computed from the sums of metrics: a list of {name, value}.",
     )
+    baseline: str | None = Field(
+        None,
+        min_length=1,
+        description="What results are compared with: the label of a column, of a prompt or of a provider that only one"
+        " column has, else a run or a results file. Without it, columns are compared with the first.",
+    )
     gates: Any = Field(
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",

@@ -12,6 +12,7 @@ from geval_cli.assertions.base import TestCase
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import TemplateFilter
@@ -31,6 +32,13 @@ class TestSource(Protocol):
 
 
 TestSource.__test__ = False  # type: ignore[attr-defined] # in the body it would be a member of the protocol
+
+
+class BaselineName(msgspec.Struct, frozen=True):
+    """The `baseline` of a config: the label of a column, else a run or a results file; `place` is where it stands."""
+
+    name: str
+    place: SourcePath
 
 
 class SuiteOverrides(msgspec.Struct, frozen=True):
@@ -55,6 +63,7 @@ class Suite:
         rules: of its dialect.
         access: what may be read, run and reached for it.
         tags: of its runs.
+        baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
     """
 
     path: Path
@@ -75,6 +84,7 @@ class Suite:
     filters: tuple[TemplateFilter, ...] = ()
     access: Access = TRUSTED
     tags: Mapping[str, str] = field(default_factory=dict)
+    baseline: BaselineName | None = None
 
 
 def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:

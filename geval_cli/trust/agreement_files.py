@@ -13,7 +13,8 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import sanitize
 from geval_cli.statistics.correlation import Estimate
-from geval_cli.trust.agreement import Agreement, Level, MetricAgreement
+from geval_cli.trust.agreement import Agreement
+from geval_cli.trust.agreement_records import Level, MetricAgreement
 from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
 
 _PLAIN = compile_later(r"[\w ,.'%():=-]*")

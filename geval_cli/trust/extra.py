@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from geval_cli.errors import UsageError
 from geval_cli.version import install_hint
 
-_LIBRARIES = ("krippendorff", "numpy", "scipy")
+_LIBRARIES = ("numpy", "scipy")
 
 
 def require_statistics(what: str) -> None:

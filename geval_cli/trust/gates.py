@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -11,9 +10,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import Status
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.correlation import Estimate
-
-if TYPE_CHECKING:
-    from geval_cli.trust.agreement import MetricAgreement
+from geval_cli.trust.agreement_records import MetricAgreement
 
 _GATE = compile_later(
     r"\s*(?P<name>[^<>=]+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[-+]?\d+(?:\.\d+)?)\s*(?P<percent>%?)\s*",
@@ -24,11 +21,11 @@ _CORRELATIONS = ("pearson", "spearman", "kendall")
 _EXAMPLE = "write it as `spearman >= 0.4` or `coherence.kappa >= 0.6`"
 
 
-def _of_people(name: str) -> "Callable[[MetricAgreement], Estimate | None]":
+def _of_people(name: str) -> Callable[[MetricAgreement], Estimate | None]:
     return lambda item: None if item.people is None else getattr(item.people, name)
 
 
-_OTHERS: "Mapping[str, Callable[[MetricAgreement], Estimate | None]]" = {
+_OTHERS: Mapping[str, Callable[[MetricAgreement], Estimate | None]] = {
     "kappa": lambda item: item.verdicts.kappa,
     "shift": lambda item: item.bias.shift,
     "length": lambda item: item.bias.length,
@@ -84,7 +81,7 @@ class Gate(Struct, frozen=True):
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
         return cls(text.strip(), metric or None, level, statistic, found["sign"], limit)
 
-    def outcomes(self, metrics: "Sequence[MetricAgreement]") -> "Iterator[GateOutcome]":
+    def outcomes(self, metrics: Sequence[MetricAgreement]) -> Iterator[GateOutcome]:
         """Yield the outcome for each metric that the gate is about.
 
         Raises:
@@ -99,7 +96,7 @@ class Gate(Struct, frozen=True):
             if self.metric in (None, item.metric):
                 yield self._outcome(item)
 
-    def _outcome(self, item: "MetricAgreement") -> GateOutcome:
+    def _outcome(self, item: MetricAgreement) -> GateOutcome:
         estimate = self._estimate(item)
         if estimate is None or estimate.value is None:
             return GateOutcome(
@@ -119,7 +116,7 @@ class Gate(Struct, frozen=True):
         note = f"it is {estimate.value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
         return GateOutcome(self.text, item.metric, Status.PASSED if held else Status.FAILED, bound, note)
 
-    def _estimate(self, item: "MetricAgreement") -> Estimate | None:
+    def _estimate(self, item: MetricAgreement) -> Estimate | None:
         if self.statistic in _OTHERS:
             return _OTHERS[self.statistic](item)
         level = getattr(item, _LEVELS[self.level])

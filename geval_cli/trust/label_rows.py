@@ -23,7 +23,7 @@ from geval_cli.source.source_map import MAX_DEPTH, KeyPath, Positions, SourcePat
 JSON_LINES, COMMA_SEPARATED = frozenset({".jsonl", ".ndjson"}), ".csv"
 MAX_LABEL_BYTES = 64 * 1024 * 1024
 VAR_COLUMN = "var "
-"""What the name of a column of a variable begins with, as in the results' CSV."""
+"""The beginning of the name of a variable's column, as in the results' CSV."""
 
 _MOST_CELL_CHARACTERS = 16 * 1024 * 1024
 _MOST_DIGITS = 4000

@@ -59,7 +59,7 @@ _DIGEST_HINT = "it is the SHA-256 of the output's text in UTF-8, 64 hexadecimal 
 
 
 class ItemRef(Struct, frozen=True):
-    """What a row says about which output was read; None where it says nothing.
+    """The parts of a row that say which output was read; None where it says nothing.
 
     Attributes:
         id: of the result (`0.0.1`), or the test's `metadata.id`.
@@ -86,7 +86,7 @@ class ItemRef(Struct, frozen=True):
 
 
 class Label(Struct, frozen=True):
-    """What people said about one metric of one output, all annotators together.
+    """People's marks of one metric of one output, all annotators together.
 
     Attributes:
         marks: 0..1 by annotator; the name is "" where the file gives none. Never empty.

@@ -67,7 +67,7 @@ class Match(Struct, frozen=True):
 
 
 class Matching(Struct, frozen=True):
-    """What was found of all labels. `problems` has a reason for each of the first of the `unmatched` ones."""
+    """The outputs of all labels, where they have one. `problems` say why the first of the `unmatched` have none."""
 
     matches: tuple[Match, ...]
     unmatched: tuple[Label, ...] = ()

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from geval_cli.trust.agreement import MetricAgreement
+from geval_cli.trust.agreement_records import MetricAgreement
 
 _SIDE, _MARGIN = 240, 36
 _BINS = 20

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.registry import metric_name, wants_logprobs
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job

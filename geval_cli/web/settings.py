@@ -46,7 +46,7 @@ class ServerSettings:
     allows_code: bool = False
     grader: str | None = None
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: int | str | None = None
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     allowed_origins: tuple[str, ...] = ()

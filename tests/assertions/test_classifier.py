@@ -33,7 +33,7 @@ def test_the_score_of_the_class_decides(keys: dict[str, object], score: float, s
 def test_without_a_threshold_it_must_be_certain() -> None:
     result = classified(reply='{"harmless": 1.0}', value="harmless")
     assert (result.status, result.threshold, result.threshold_is_default) == (Status.PASSED, 1, True)
-    assert result.detail == {"scores": {"harmless": 1.0}}
+    assert result.detail["scores"] == {"harmless": 1.0}
 
 
 def test_negated_the_class_must_not_be_reached() -> None:

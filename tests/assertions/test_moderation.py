@@ -37,7 +37,7 @@ def test_what_is_flagged_fails_if_it_counts(reply: str, keys: dict[str, object],
 def test_the_reason_names_the_categories_and_the_detail_how_sure_it_is() -> None:
     result = moderated(FLAGGED)
     assert '"violence", "hate"' in result.reason
-    assert result.detail == {"flagged": {"violence": 0.9, "hate": 0.4}}
+    assert result.detail["flagged"] == {"violence": 0.9, "hate": 0.4}
     assert "does not count" in moderated(FLAGGED, value=["sexual"]).reason
 
 

@@ -39,7 +39,7 @@ def done(plan: Plan, answers: Answers, tools: Tools) -> list[CaseResult]:
         return ModelResponse((Choice(answer),), Usage(1))
 
     async def run() -> list[CaseResult]:
-        desk = ComparisonGroups(JobContext(generate, tools), plan.cases_of)
+        desk = ComparisonGroups(JobContext(generate, tools), lambda job: plan.cases_of(job.test))
         [queue] = plan.queues
         return [result for job in queue for result in await desk.run(job)]
 

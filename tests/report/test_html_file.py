@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.browser import Visit, visit
+from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, make_case, make_judged, make_report
 
 from geval_cli.records import CaseResult, Status
@@ -57,6 +58,25 @@ def test_summary_and_matrix(browser: Any, tmp_path: Path) -> None:
         ]
         assert page.locator("#rows tr").count() == 5
         assert page.locator(".cell .verdict").all_inner_texts()[2] == "✗ failed 0.37"
+
+
+def test_columns_side_by_side(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, tmp_path, report_of_columns()) as found:
+        card = found.page.locator("#summary section", has=found.page.locator("h2", has_text="Columns"))
+        rows = [row.split("\t") for row in card.locator("tr").all_inner_texts()]
+
+    assert rows[0][:5] == ["column", "passed", "pass rate", "clarity", "tone of voice"]
+    assert rows[3][0] == "thorough × gpt-4o-mini"  # noqa: RUF001
+    assert rows[3][2] == "66% (50.8% to 76%)"
+    assert [row[-1] for row in rows] == [
+        "verdict",
+        "baseline",
+        "undecided",
+        "better: pass rate; worse: clarity",
+        "better: pass rate",
+        "worse: pass rate",
+        "",
+    ]
 
 
 def test_a_case_with_its_judgement(browser: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from geval_cli.assertions.registry import metric_name
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.cli.arguments import parse_share
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.runs.preparation import prepare

@@ -71,6 +71,16 @@ class TestAlpha:
         expected = krippendorff.alpha(reliability_data=marks, level_of_measurement="ordinal")
         assert ordinal_alpha(marks) == pytest.approx(expected, abs=EXACT)
 
+    def test_of_a_judge_whose_scores_are_all_different_is_that_of_the_library_too(self) -> None:
+        marks = np.vstack([ratings(2, 60), np.random.default_rng(6).random(60) * 4 + 1])
+        expected = krippendorff.alpha(reliability_data=marks, level_of_measurement="ordinal")
+        assert ordinal_alpha(marks) == pytest.approx(expected, abs=EXACT)
+
+    def test_of_many_items_takes_little_memory(self) -> None:
+        """A matrix of all pairs of values would have 40,000 rows and columns."""
+        marks = np.random.default_rng(7).random((2, 20_000))
+        assert ordinal_alpha(marks) == pytest.approx(0, abs=0.05)
+
     def test_of_two_who_agree_is_one(self) -> None:
         assert ordinal_alpha(np.array([[1.0, 2, 3], [1, 2, 3]])) == 1.0
 

@@ -238,6 +238,15 @@ def test_equal_differences_count_flips_of_signs(tests: int, p: float, bound: flo
     assert found.verdict(found.p) is (Verdict.WORSE if p <= 0.05 else Verdict.UNDECIDED)
 
 
+def test_scores_cannot_differ_by_more_than_one() -> None:
+    found = compared((test, 1.0, 1.0 if test < 2 else 0.0) for test in range(12))
+    assert found.interval is not None
+    assert (found.interval[0], found.lower) == (-1.0, -1.0)
+    ratings = compared((test, 5.0, 5.0 if test < 2 else 4.0) for test in range(12))
+    assert ratings.interval is not None
+    assert ratings.interval[0] < -1
+
+
 def test_one_test_says_nothing() -> None:
     found = compared([(0, 0.2, 0.9), (0, 0.3, 0.8)])
 

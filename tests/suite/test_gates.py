@@ -34,6 +34,27 @@ from geval_cli.suite.gates import Comparison, Gate, Statistic, parse_gate
                 is_share=True,
             ),
         ),
+        (
+            "fluency.delta >= -0.02 vs baseline",
+            Gate("fluency.delta >= -0.02 vs baseline", Statistic.DELTA, ">=", -0.02, "fluency"),
+        ),
+        (
+            "pass_rate.delta[area=billing] > -2% vs  baseline proven",
+            Gate(
+                "pass_rate.delta[area=billing] > -2% vs  baseline proven",
+                Statistic.PASS_RATE_DELTA,
+                ">",
+                -0.02,
+                None,
+                (("area", "billing"),),
+                is_share=True,
+                is_proven=True,
+            ),
+        ),
+        (
+            "score.delta >= +0.01 vs baseline",
+            Gate("score.delta >= +0.01 vs baseline", Statistic.DELTA, ">=", 0.01),
+        ),
         ("v1.2.mean >= 0", Gate("v1.2.mean >= 0", Statistic.MEAN, ">=", 0, "v1.2")),
     ],
 )
@@ -58,6 +79,15 @@ def test_gates_that_can_be_read(text: str, expected: Gate) -> None:
         ("pass_rate[] >= 0.9", "broken tags", "[area=billing]"),
         (".mean >= 0.5", "nothing is called `.mean`", "METRIC.mean"),
         ("'' .mean >= 0.5", "nothing is called `'' .mean`", "METRIC.mean"),
+        ("coherence.mean >= -0.7", "this is no gate", "coherence.mean >= 0.7"),
+        ("fluency.delta >= -0.02", "does not say what it compares with", "vs baseline"),
+        ("fluency.delta >= -0.02 vs", "this is no gate", "coherence.mean >= 0.7"),
+        ("fluency.delta >= -0.02 vs main", "this is no gate", "coherence.mean >= 0.7"),
+        ("fluency.delta >= -0.02 proven", "this is no gate", "coherence.mean >= 0.7"),
+        ("fluency.mean >= 0.7 vs baseline", "only a delta is compared with the baseline", "fluency.delta"),
+        ("fluency.delta >= -2 vs baseline", "a limit below -1 (or -100%)", "coherence.mean >= 0.7"),
+        ("fluency.delta >= 2 vs baseline", "a limit above 1 (or 100%)", "coherence.mean >= 0.7"),
+        (".delta >= 0 vs baseline", "nothing is called `.delta`", "METRIC.delta"),
         ("errors <= 1e3", "this is no gate", "errors <= 1%"),
     ],
 )

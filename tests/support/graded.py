@@ -54,6 +54,28 @@ class VectorJudge:
         return reply(json.dumps(self.vectors[prompt_of(request)]))
 
 
+@dataclass(frozen=True)
+class _NotedJudge:
+    """Notes the id of the provider whenever the judge is asked something new."""
+
+    judge: Judge
+    provider_id: str
+    asked: list[str] = field(compare=False)
+
+    @property
+    def label(self) -> str:
+        return self.judge.label
+
+    @property
+    def provider_params(self) -> Mapping[str, JsonValue]:
+        return self.judge.provider_params
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        if self.provider_id not in self.asked:
+            self.asked.append(self.provider_id)
+        return await self.judge.complete(request)
+
+
 def graded_tools(
     *replies: Says,
     vectors: Mapping[str, Sequence[float]] | None = None,
@@ -65,9 +87,8 @@ def graded_tools(
     speaking, embedding = judge or SpeakingJudge(replies), VectorJudge(vectors or {})
 
     def judge_for(spec: ProviderSpec) -> Judge:
-        if asked is not None:
-            asked.append(spec.id)
-        return embedding if is_embedding(spec.id) else speaking
+        judge = embedding if is_embedding(spec.id) else speaking
+        return judge if asked is None else _NotedJudge(judge, spec.id, asked)
 
     return Tools(TEMPLATES, judge_for, JudgeMemory(), defaults or JudgeDefaults())
 

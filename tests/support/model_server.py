@@ -24,18 +24,21 @@ _BEGINNINGS = {
     "You are preparing an evaluation": "steps",
     "You are an evaluator": "evaluate",
     "You are a strict evaluator": "evaluate",
-    "You rate a text": "form",
+    "You rate a text on a single dimension": "form",
+    "You rate a text on": "joint",
     "You decide whether a text": "form",
     "A text was rated": "explain",
 }
 _SCALE = re.compile(r"from (\d+) \(worst\) to (\d+) \(best\)")
+
+_JOINT_SCALE = re.compile(r'"(\w+)": <your rating from \d+ \(worst\) to (\d+) \(best\)')
 
 Answer = str | Reply
 Says = Answer | Callable[[Any], Answer | Awaitable[Answer]]
 
 
 class ModelServer(LoopbackServer):
-    """Answers by kind of prompt: steps, evaluate, form, explain; `answer` is for all else."""
+    """Answers by kind of prompt: steps, evaluate, form, joint, explain; `answer` is for all else."""
 
     def __init__(self, **says: Says) -> None:
         """Without a word of the test, every rating is a good one, with token probabilities where they are asked for."""
@@ -88,10 +91,16 @@ def _good_form(body: Any) -> Reply:
     return weighed({str(best): 0.8, str(best - 1): 0.2}, body)
 
 
+def _good_ratings(body: Any) -> str:
+    """The best rating of each dimension that is asked for in one call."""
+    return json.dumps({name: int(best) for name, best in _JOINT_SCALE.findall(prompt_of(body))})
+
+
 _SENSIBLE: Mapping[str, Says] = {
     "steps": json.dumps({"steps": STEPS}),
     "evaluate": _good_verdict,
     "form": _good_form,
+    "joint": _good_ratings,
     "explain": "The last sentence repeats the first.",
     "answer": "Elmsund has a new ferry terminal.",
 }

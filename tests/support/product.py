@@ -61,23 +61,21 @@ class Product:
     ) -> Finished:
         """Run a config, a file or what one holds, with OpenAI's address and key set to the server's."""
         path = config if isinstance(config, Path) else self.write(config)
+        return self.command(server, "run", path.name, *options, folder=path.parent)
+
+    def command(
+        self, server: LoopbackServer, *words: str, folder: Path | None = None, writes_results: bool = True
+    ) -> Finished:
+        """Run any command, with its results in a file where it `writes_results`, and the same state."""
         results = self.folder / "results.json"
         results.unlink(missing_ok=True)
         environment = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-loopback", "COLUMNS": "100"}
         for name, value in environment.items():
             self.monkeypatch.setenv(name, value)
-        self.monkeypatch.chdir(path.parent)
-        words = [
-            "geval",
-            "run",
-            path.name,
-            "-o",
-            str(results),
-            "--home",
-            str(self.folder / "state"),
-            *options,
-        ]
-        self.monkeypatch.setattr(sys, "argv", words)
+        self.monkeypatch.chdir(folder or self.folder)
+        output = ["-o", str(results)] if writes_results else []
+        state = [] if "--home" in words else ["--home", str(self.folder / "state")]
+        self.monkeypatch.setattr(sys, "argv", ["geval", *words, *output, *state])
         self.capsys.readouterr()
         keep_built_commands()
         with pytest.raises(SystemExit) as ended:

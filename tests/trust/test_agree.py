@@ -319,11 +319,13 @@ class TestCommand:
         assert not re.search(r"script|http|\u202e|\x1b", outside)
         assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["kind"] == "agree"
 
-    @pytest.mark.parametrize("columns", ["80", "200"])
+    @pytest.mark.parametrize("columns", ["80", "100", "200"])
     def test_lines_fit(self, tmp_path: Path, columns: str) -> None:
         write_labels(tmp_path / "labels.jsonl", rows(12, people=3) + rows(12, metric="a " * 30, people=3))
         finished = run_geval("agree", "labels.jsonl", cwd=tmp_path, env=clean_environment(COLUMNS=columns))
         assert max(map(len, finished.stdout.splitlines())) <= int(columns)
+        assert "alt-test" in finished.stdout
+        assert not re.search("[0-9.+%/-]\u2026", finished.stdout)  # a long name may be cut off, and no number
 
     @pytest.mark.parametrize("name", ["agreement.txt", "nowhere/agreement.json", "."])
     def test_files_that_cannot_be_written_are_refused_first(self, tmp_path: Path, name: str) -> None:

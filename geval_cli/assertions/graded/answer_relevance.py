@@ -9,7 +9,7 @@ from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subjec
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
 from geval_cli.assertions.graded.vectors import cosine, embed
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.outcome import Outcome, threshold_in_words
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_plain
@@ -23,6 +23,7 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
     """answer-relevance: how close questions that the output would answer are to the one that was asked."""
 
     judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
+    default_threshold = DEFAULT_THRESHOLD
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems of the user's own prompt in one test."""
@@ -49,7 +50,7 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"the relevance is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        reason = f"the relevance is {format_score_beside(score, threshold)}; {threshold_in_words(threshold)}"
         outcome = Outcome.graded(
             score, reason, threshold, is_default=self.threshold is None, questions=list(made_up)
         )

@@ -1,12 +1,20 @@
 """classifier: how much a classification model finds that the output belongs to a class."""
 
 import json
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, JudgeDefaults, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import (
+    CheckContext,
+    JudgeDefaults,
+    ModelGradedAssertion,
+    Subject,
+    TestCase,
+    Tools,
+)
 from geval_cli.assertions.graded.judges import find_judge, judge_provider
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.errors import JudgeParseError, Problem
@@ -50,18 +58,28 @@ class ClassifierAssertion(ModelGradedAssertion):
         # A class is the same in every repeat, so that the repeat is no part of the request.
         messages = user_message(subject.text)
         response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
-        scores = _scores(response.choices[0].text)
+        outcome = self._verdict(_scores(response.choices[0].text), subject.test, tools)
+        return replace(outcome, latency_ms=response.latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the scores that the model gave against the threshold of today."""
+        scores = rated.detail.get("scores")
+        if not isinstance(scores, Mapping):
+            return None
+        verdict = self._verdict(dict(scores), test, tools)
+        return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
+
+    def _verdict(self, scores: dict[str, float], test: TestCase, tools: Tools) -> Outcome:
         is_default = self.threshold is None
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         label_name = max(scores, key=lambda label: scores[label])
         if self.value is not None:
-            label_name = tools.templates.render(self.value, subject.test.variables)
+            label_name = tools.templates.render(self.value, test.variables)
         score = min(max(scores.get(label_name, 0.0), 0.0), 1.0)
         shown = ", ".join(f"{shortened(label, 40)} {found:.2f}" for label, found in _highest(scores))
         own = format_score_beside(score, threshold)
         reason = f'the class "{shortened(label_name, 60)}" has {own} of {threshold:g} ({shown})'
-        outcome = Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
-        return replace(outcome, latency_ms=response.latency_ms)
+        return Outcome.graded(score, reason, threshold, is_default=is_default, scores=dict(scores))
 
 
 def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from geval_cli.assertions.base import CheckContext, Subject, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, ContextAssertion, context_of
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.outcome import Outcome, threshold_in_words
 from geval_cli.assertions.values import check_texts
 from geval_cli.errors import Problem
 from geval_cli.judge.prompt import Block
@@ -65,7 +65,7 @@ class ContextRecallAssertion(ContextAssertion):
         claims = await judge.ask(question, parse_attributions)
         score = sum(claims) / len(claims)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"{sum(claims)} of {len(claims)} sentences are found in the context; the threshold is {threshold:g}"
+        reason = f"{sum(claims)} of {len(claims)} sentences are found in the context; {threshold_in_words(threshold)}"
         outcome = Outcome.graded(
             score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
         )

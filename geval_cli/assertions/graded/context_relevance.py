@@ -16,7 +16,7 @@ from geval_cli.assertions.graded.retrieval import (
     question_of,
     sentences_of,
 )
-from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.outcome import Outcome, threshold_in_words
 from geval_cli.errors import JudgeParseError, Problem
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.judge.replies.verdicts import parse_numbers, parse_plain, parse_texts
@@ -61,7 +61,7 @@ class ContextRelevanceAssertion(ContextAssertion):
         judge = JudgeClient(self, subject, tools)
         needed = await judge.ask(question, read)
         threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
-        reason = f"{needed} of {len(passages)} passages are needed; the threshold is {threshold:g}"
+        reason = f"{needed} of {len(passages)} passages are needed; {threshold_in_words(threshold)}"
         outcome = Outcome.graded(needed / len(passages), reason, threshold, is_default=self.threshold is None)
         return replace(outcome, latency_ms=judge.latency_ms)
 

@@ -40,6 +40,8 @@ class ConversationSettingsSpec(Spec):
 class ConversationRelevanceAssertion(ModelGradedAssertion):
     """conversation-relevance: the share of a conversation's answers that fit what was said before them."""
 
+    default_threshold = DEFAULT_THRESHOLD
+
     config: ConversationSettingsSpec = Field(
         default_factory=ConversationSettingsSpec, description="How the conversation is looked at."
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
@@ -69,7 +70,18 @@ class FactualityAssertion(ModelGradedAssertion):
         )
         judge = JudgeClient(self, subject, tools)
         category, reason = await judge.ask(question, parse_category)
-        score = _worth(category, weights_of(subject.test))
+        return replace(self._verdict(category, reason, subject.test), latency_ms=judge.latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Return what the relation that the judge saw is worth today."""
+        category = rated.detail.get("category")
+        if category not in _MEANINGS:
+            return None
+        verdict = self._verdict(category, rated.reason, test)
+        return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
+
+    def _verdict(self, category: str, reason: str | None, test: TestCase) -> Outcome:
+        score = _worth(category, weights_of(test))
         passed = score > 0 if self.threshold is None else passes(score, self.threshold)
         return Outcome(
             Status.PASSED if passed else Status.FAILED,
@@ -77,7 +89,6 @@ class FactualityAssertion(ModelGradedAssertion):
             reason or _MEANINGS[category],
             self.threshold,
             detail={"category": category, "meaning": _MEANINGS[category]},
-            latency_ms=judge.latency_ms,
         )
 
 

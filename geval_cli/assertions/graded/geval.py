@@ -1,22 +1,30 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, ScoringChoice, metric_from_spec
+from geval_cli.assertions.graded.geval_metric import MetricDefaults, metric_from_spec
+from geval_cli.assertions.graded.geval_thresholds import (
+    check_early_stop,
+    check_threshold_on_rating,
+    scoring_levels,
+    why_all_samples,
+)
 from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import grade, steps_requests
-from geval_cli.judge.metric import Judge, JudgedCase, Metric
+from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
-from geval_cli.records import JsonValue, ModelRequest
-from geval_cli.specs.base import TestOptionsSpec
+from geval_cli.records import AssertionResult, JsonValue, ModelRequest
+from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.templating import Templates
 
 
@@ -26,6 +34,9 @@ class GEvalAssertion(GEvalFields):
     def check(self, context: CheckContext) -> list[Problem]:
         """Problems of one g-eval in one test: of the metric, of its templates, of parameters that the test lacks."""
         problems = list(check_metric(self))
+        levels = scoring_levels(self, context.test, context.defaults)
+        problems += check_threshold_on_rating(self, levels)
+        problems += check_early_stop(self, context.test, context.defaults, context.templates)
         _check_criteria(self, context, problems)
         for step in self.evaluation_steps or ():
             place = self.place.spelled("evaluation_steps", "evaluationSteps")
@@ -46,7 +57,7 @@ class GEvalAssertion(GEvalFields):
 
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """Return the requests for the judge's steps, which hold nothing of an output."""
-        return prefetch_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return prefetch_case(self, self.case(subject, tools), subject.test, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output.
@@ -54,16 +65,68 @@ class GEvalAssertion(GEvalFields):
         Raises:
             JudgeError, ProviderError: no verdict could be had.
         """
-        return await judge_case(self, judged_case(self, subject, tools), subject.test, tools)
+        return await judge_case(self, self.case(subject, tools), subject.test, tools)
+
+    def criterion_source(self, test: TestCase, tools: Tools) -> object:
+        """Return the metric, which tests with equal criteria share."""
+        return metric_of(self, test, tools)
+
+    def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
+        facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
+        return facts if rules is None else [facts, rules.combine, rules.min_judges]
+
+    def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
+        """Return the texts that the judge is shown."""
+        return judged_texts(metric_of(self, subject.test, tools), self.case(subject, tools))
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees."""
+        return judged_case(self, subject, tools)
+
+    def holds_again(self, rated: AssertionResult, subject: Subject, tools: Tools) -> bool:
+        """Return whether its steps are those of the lock file, where that has some; for a jury, of all its judges."""
+        named = judge_provider(self, subject.test, tools.defaults)
+        needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
+        votes = rated.detail.get("judges") or [rated.detail]
+        for judge, vote in zip(_members(named), votes, strict=False):
+            model = tools.judge_for(judge)
+            parts = vote.get("parts") or [vote]
+            for (criteria, labels), part in zip(needed, parts, strict=False):
+                locked = tools.judge_memory.locked_steps(criteria, labels, model)
+                if locked is not None and locked != tuple(part.get("evaluation_steps") or ()):
+                    return False
+        return True
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the score against the threshold of today; None where it was left inexact for another threshold."""
+        threshold = metric_of(self, test, tools).effective_threshold
+        votes = rated.detail.get("judges") or [rated.detail]
+        stopped = any(vote.get("early_stop") for vote in votes)
+        before = (rated.detail.get("jury") or {}).get("threshold", rated.threshold)
+        if stopped and before != threshold:
+            return None
+        if self.jury_rules is not None and self.jury_rules.combine == "majority":
+            return majority_again(rated, threshold)
+        is_default = self.threshold is None and not self.strict_mode
+        return rated.against(threshold, is_default=is_default)
+
+
+def _members(named: ProviderSpec) -> tuple[ProviderSpec, ...]:
+    """Return the judges of a jury, or the one judge."""
+    return named.members if isinstance(named, JurySpec) else (named,)
 
 
 def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
-    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
-    for request in steps_requests(metric_of(spec, test, tools), case, model, memory=tools.judge_memory):
-        yield model, request
+    named = judge_provider(spec, test, tools.defaults)
+    metric = metric_of(spec, test, tools)
+    for judge in _members(named):
+        model = tools.judge_for(judge)
+        for request in steps_requests(metric, case, model, memory=tools.judge_memory):
+            yield model, request
 
 
 async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools) -> Outcome:
@@ -72,20 +135,26 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     Raises:
         JudgeError, ProviderError: no verdict could be had.
     """
-    model = tools.judge_for(judge_provider(spec, test, tools.defaults))
-    result = await grade(
-        metric_of(spec, test, tools),
-        case,
-        model,
-        render=tools.templates.render,
-        memory=tools.judge_memory,
-    )
+    named = judge_provider(spec, test, tools.defaults)
+    metric = metric_of(spec, test, tools)
+
+    async def ask(judge: ProviderSpec) -> Grade:
+        model = tools.judge_for(judge)
+        return await grade(metric, case, model, render=tools.templates.render, memory=tools.judge_memory)
+
+    is_default = spec.threshold is None and not spec.strict_mode
+    rules = spec.jury_rules
+    if rules is not None and isinstance(named, JurySpec):
+        members = [Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members]
+        outcome = verdict_of_jury(await ask_jury(members), rules)
+        return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
+    result = await ask(named)
     return Outcome(
         status=result.status,
         score=result.score,
         reason=result.reason or "",
         threshold=result.threshold,
-        threshold_is_default=spec.threshold is None and not spec.strict_mode,
+        threshold_is_default=is_default,
         detail=result.detail,
         latency_ms=result.latency_ms,
     )
@@ -107,18 +176,17 @@ def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:
         return metric_from_spec(silent, criteria=criteria, evaluation_steps=steps, defaults=defaults)
 
     sources = (spec, test.options, test.default_options, tools.defaults)
-    return tools.metrics.find(sources, (criteria, steps), make)
+    metric = tools.metrics.find(sources, (criteria, steps), make)
+    if metric.stop_error is None or why_all_samples(spec, test, tools.defaults, tools.templates) is None:
+        return metric
+    return replace(metric, stop_error=None)
 
 
 def _metric_defaults(spec: GEvalFields, test: TestCase, tools: Tools) -> MetricDefaults:
     owner, defaults = _owner_of_rubric_prompt(spec, test, tools.templates), tools.defaults
     return MetricDefaults(
         threshold=defaults.threshold,
-        scoring=(
-            _scoring(test.options),
-            ScoringChoice(defaults.scoring, defaults.samples),
-            _scoring(test.default_options),
-        ),
+        scoring=scoring_levels(spec, test, defaults)[1:],
         rubric_prompt=None if owner is None else owner.rubric_prompt,
     )
 
@@ -152,10 +220,6 @@ def _criteria(spec: GEvalFields) -> tuple[str, ...]:
     return (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria
 
 
-def _scoring(options: TestOptionsSpec) -> ScoringChoice:
-    return ScoringChoice(options.scoring, options.samples)
-
-
 def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
     location = spec.place.spelled("criteria", "value")
     criteria = _criteria(spec)
@@ -170,6 +234,10 @@ def _check_criteria(spec: GEvalFields, context: CheckContext, problems: list[Pro
 def _check_rubric_prompt(spec: GEvalFields, context: CheckContext, problems: list[Problem]) -> None:
     """Check the user's own prompt by rendering it, with examples for the variables that only a judgement has."""
     owner = _owner_of_rubric_prompt(spec, context.test, context.templates)
+    if owner is not None and spec.dimensions is not None and owner is not spec:
+        message = "a `rubricPrompt` cannot rate several `dimensions` in one call"
+        hint = "write an assertion with `dimension` for each"
+        problems.append(Problem(message, spec.place.key("dimensions"), hint))
     if owner is None:
         if spec.rubric_prompt is not None:
             problems.append(_unused_prompt(spec))

@@ -11,19 +11,20 @@ from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, ScoreRange, default_step
 from geval_cli.judge.weighing import LARGEST_SCALE
 from geval_cli.numbers import percent_hint
 from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import JuryRulesSpec, JurySpec
 
 _DUST = 1e-9
 
 
 def check_metric(spec: GEvalFields) -> list[Problem]:
     """Return every problem of one g-eval assertion that can be seen without a test case, errors and warnings."""
-    problems = [*_check_form(spec), *_check_texts(spec)]
+    problems = [*_check_form(spec), *_check_joint(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
     if not range_problems:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
-    return [*problems, *_check_threshold(spec)]
+    return [*problems, *_check_threshold(spec), *_check_jury(spec)]
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
@@ -49,7 +50,7 @@ def threshold_question(threshold: float, score_range: ScoreRange) -> str | None:
 
 
 def _check_form(spec: GEvalFields) -> Iterator[Problem]:
-    if spec.dimension is not None and spec.dimension not in DIMENSIONS:
+    if spec.dimension is not None and spec.dimension not in DIMENSIONS and spec.dimensions is None:
         near = did_you_mean(spec.dimension, DIMENSIONS)
         yield Problem(
             f"there is no dimension `{spec.dimension}`",
@@ -82,6 +83,23 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.key("source"),
             "give the test a `context` and name it in `evaluation_params`",
         )
+
+
+_NOT_JOINT = ("metric", "evaluation_steps", "rubric", "score_step", "strict_mode", "rubric_prompt")
+
+
+def _check_joint(spec: GEvalFields) -> Iterator[Problem]:
+    """Check what is said for one of several dimensions that are rated in one call."""
+    if spec.dimensions is None:
+        return
+    for name in _NOT_JOINT:
+        if getattr(spec, name):
+            place = spec.place.spelled("rubricPrompt", "rubric_prompt") if name == "rubric_prompt" else None
+            yield Problem(
+                f"`{'rubricPrompt' if name == 'rubric_prompt' else name}` does not go with `dimensions`",
+                place or spec.place.key(name),
+                "each dimension has its own; write an assertion with `dimension` for each",
+            )
 
 
 def _check_texts(spec: GEvalFields) -> Iterator[Problem]:
@@ -173,6 +191,27 @@ def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.value("threshold"),
             "leave `threshold` out",
             severity=Severity.WARNING,
+        )
+
+
+def _check_jury(spec: GEvalFields) -> Iterator[Problem]:
+    jury = spec.provider
+    if not isinstance(jury, JurySpec):
+        if spec.jury is not None:
+            hint = "list the judges: `provider: [openai:gpt-4.1, anthropic:claude-sonnet-4-5, ...]`"
+            yield Problem("`jury` needs several judges in `provider`", spec.place.key("jury"), hint)
+        return
+    rules = spec.jury or JuryRulesSpec()
+    if rules.combine == "calibrated":
+        yield Problem(
+            "`combine: calibrated` needs a weight for each judge, found from outputs that people have rated",
+            spec.place.child("jury").value("combine"),
+            "there are none here: use `mean`, `median` or `majority`",
+        )
+    if rules.min_judges is not None and rules.min_judges > len(jury.members):
+        message = f"`min_judges` is {rules.min_judges}, and the jury has {len(jury.members)} judges"
+        yield Problem(
+            message, spec.place.child("jury").value("min_judges"), "leave it out for more than half"
         )
 
 

@@ -6,7 +6,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import ModelGradedAssertion
 from geval_cli.judge.dimensions import DIMENSIONS
-from geval_cli.specs.base import SampleCount, Scoring, Spec
+from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, SampleCount, Score, Scoring, Spec
 
 EvaluationParam = Literal["input", "actual_output", "expected_output", "context", "retrieval_context"]
 
@@ -19,12 +19,25 @@ class RubricBandSpec(Spec):
     description: str = Field(description="What earns it.")
 
 
+class RatedDimensionSpec(Spec):
+    """One of several dimensions that are rated in one call."""
+
+    dimension: str = Field(description=" or ".join(", ".join(DIMENSIONS).rsplit(", ", 1)) + ".")
+    threshold: Score | None = Field(
+        None, description="The lowest score that passes; that of the assertion when left out."
+    )
+
+
 class GEvalFields(ModelGradedAssertion):
     """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
 
     dimension: str | None = Field(
         None,
         description=" or ".join(", ".join(DIMENSIONS).rsplit(", ", 1)) + ".",
+    )
+    dimensions: tuple[RatedDimensionSpec, ...] | None = Field(
+        None,
+        description="Several dimensions that are rated in one call; each is a metric with a verdict of its own.",
     )
     criteria: str | tuple[str, ...] | None = Field(
         None,
@@ -50,8 +63,8 @@ class GEvalFields(ModelGradedAssertion):
     )
     strict_mode: bool = Field(False, description="All or nothing: the judge answers 0 or 1.")
     scoring: Scoring | None = Field(None, description="How the judge's ratings become one score.")
-    samples: SampleCount | None = Field(
-        None, description="How many ratings to ask for; means scoring: samples."
+    samples: SampleCount | EarlyStopSpec | None = Field(
+        None, description="How many ratings to ask for, or {upto: 20}; means scoring: samples."
     )
     min_valid: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="The share of samples that must be readable."
@@ -60,3 +73,24 @@ class GEvalFields(ModelGradedAssertion):
         "failed", description="When to buy a rationale for a dimension's score."
     )
     source: str | None = Field(None, description="What the output was made from; a template.")
+    jury: JuryRulesSpec | None = Field(None, description="How the verdicts of several judges become one.")
+
+    @property
+    def parts(self) -> "tuple[GEvalFields, ...]":
+        """Return this assertion, or one for each of its `dimensions`, which ask the same and read their own rating."""
+        return tuple(
+            self.model_copy(
+                update={
+                    "dimension": item.dimension,
+                    "threshold": self.threshold if item.threshold is None else item.threshold,
+                }
+            )
+            for item in self.dimensions or ()
+        ) or (self,)
+
+    @property
+    def jury_rules(self) -> JuryRulesSpec | None:
+        """Return how the verdicts of several judges become one; None when there is one judge."""
+        if not isinstance(self.provider, JurySpec):
+            return None
+        return self.jury or JuryRulesSpec()

@@ -14,14 +14,14 @@ from geval_cli.judge.metric import (
     RubricBand,
     RubricPrompt,
 )
-from geval_cli.specs.base import RubricPromptSpec, Scoring
+from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, Samples, Scoring
 
 
 class ScoringChoice(Struct, frozen=True):
     """The estimator settings of one level: assertion, test options, command line or defaultTest options."""
 
     scoring: Scoring | None = None
-    samples: int | None = None
+    samples: Samples | None = None
 
 
 class MetricDefaults(Struct, frozen=True):
@@ -57,12 +57,16 @@ def metric_from_spec(
         defaults: what holds where the assertion is silent.
     """
     scoring, samples = choose_scoring((ScoringChoice(spec.scoring, spec.samples), *defaults.scoring))
+    texts = _written_criteria(spec) if criteria is None else criteria
+    # The scores of several criteria are averaged, so a settled verdict on one of them is not enough.
+    stop_error = samples.stop_error if isinstance(samples, EarlyStopSpec) and len(texts) <= 1 else None
     bands = tuple(RubricBand(band.low, band.high, band.description) for band in spec.rubric or ())
     own_prompt = spec.rubric_prompt if spec.rubric_prompt is not None else defaults.rubric_prompt
     return Metric(
         name=spec.metric or spec.dimension or "g-eval",
-        criteria=_written_criteria(spec) if criteria is None else criteria,
+        criteria=texts,
         dimension=spec.dimension,
+        joint=tuple(item.dimension for item in spec.dimensions or ()),
         evaluation_params=spec.evaluation_params,
         evaluation_steps=spec.evaluation_steps if evaluation_steps is None else evaluation_steps,
         rubric=bands,
@@ -71,14 +75,15 @@ def metric_from_spec(
         strict_mode=spec.strict_mode,
         threshold=defaults.threshold if spec.threshold is None else spec.threshold,
         scoring=scoring,
-        samples=samples,
+        samples=samples.upto if isinstance(samples, EarlyStopSpec) else samples,
+        stop_error=stop_error,
         min_valid=spec.min_valid,
         explain=_explain(spec),
         rubric_prompt=_rubric_prompt(own_prompt),
     )
 
 
-def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, int]:
+def choose_scoring(levels: Sequence[ScoringChoice]) -> tuple[Scoring, Samples]:
     """Return the estimator and the number of samples, from the strongest level to the weakest.
 
     A number of samples means `samples` unless the same or a stronger level names an estimator.

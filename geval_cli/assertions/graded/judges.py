@@ -13,7 +13,7 @@ from geval_cli.providers.judge_kinds import (
     can_search,
     kind_of,
 )
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.specs.promptfoo import JudgesSpec
 
 DEFAULT_JUDGE = ProviderSpec(id="openai:gpt-4.1")
@@ -70,12 +70,16 @@ def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefault
     """Yield every provider that judges for an assertion."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)
-        if found is not None:
+        if isinstance(found, JurySpec):
+            yield from found.members
+        elif found is not None:
             yield found
 
 
 def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:
     """Return an assertion's own provider, which need not say its kind where there can be no doubt."""
+    if isinstance(provider, JurySpec):
+        return provider if kind == TEXT else None
     if isinstance(provider, JudgesSpec):
         return _of_kind(provider, kind)
     if kind == CLASSIFICATION:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
-from geval_cli.assertions.graded.geval import GEvalAssertion, judge_case, judged_case, prefetch_case
+from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, TemplateError
 from geval_cli.judge.metric import Judge, JudgedCase
@@ -30,8 +30,7 @@ class LlmEvaluation(GEvalAssertion):
     def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
         """Yield the requests for the judge's steps, which hold nothing of an output."""
         if self.applies_to(subject.test, tools.templates):
-            case = _with_prompt(judged_case(self, subject, tools), subject)
-            yield from prefetch_case(self, case, subject.test, tools)
+            yield from super().prefetch(subject, tools)
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Have the judge rate the output, given prompt and input; without criteria no judge is called.
@@ -41,8 +40,11 @@ class LlmEvaluation(GEvalAssertion):
         """
         if not self.applies_to(subject.test, tools.templates):
             return Outcome.not_evaluated("the prompt has no `evaluation_criteria`")
-        case = _with_prompt(judged_case(self, subject, tools), subject)
-        return await judge_case(self, case, subject.test, tools)
+        return await super().judge(subject, tools)
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees, the prompt among them."""
+        return _with_prompt(super().case(subject, tools), subject)
 
 
 def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import listed
@@ -72,14 +72,24 @@ class ModerationAssertion(ModelGradedAssertion):
         # A verdict is the same in every repeat, so that the repeat is no part of the request.
         messages = user_message(subject.text)
         response = await model.complete(ModelRequest(messages, role=Role.JUDGE, purpose=Purpose.VERDICT))
-        flagged = _flagged(response.choices[0].text)
+        verdict = self._verdict(_flagged(response.choices[0].text))
+        return replace(verdict, latency_ms=response.latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Count the categories that the moderator flagged by the threshold of today."""
+        if "flagged" not in rated.detail:
+            return rated  # there was nothing to moderate
+        verdict = self._verdict(dict(rated.detail["flagged"]))
+        return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
+
+    def _verdict(self, flagged: dict[str, float | None]) -> Outcome:
         counted = [name for name in flagged if _counts(name, flagged[name], self)]
         reason = "nothing is flagged"
         if counted:
             reason = f"flagged: {listed(counted)}"
         elif flagged:
             reason = f"flagged is only what does not count here: {listed(list(flagged))}"
-        return replace(Outcome.of(not counted, reason, flagged=flagged), latency_ms=response.latency_ms)
+        return Outcome.of(not counted, reason, flagged=flagged)
 
 
 def _counts(category: str, score: float | None, spec: ModerationAssertion) -> bool:

@@ -13,6 +13,8 @@ DEFAULT_THRESHOLD = 0.5
 class ContextAssertion(ModelGradedAssertion):
     """Base of the assertions about retrieved context."""
 
+    default_threshold = DEFAULT_THRESHOLD
+
     context_transform: str | None = Field(
         None,
         validation_alias=AliasChoices("contextTransform", "context_transform"),

@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import render_deep
@@ -29,6 +30,10 @@ _SCHEMA: Mapping[str, Any] = {
     "required": ["reason", "pass", "score"],
     "additionalProperties": False,
 }
+
+
+_PASSED = "judge_passed"
+"""In the detail: the judge's own yes or no, whatever the threshold makes of its score."""
 
 
 class LlmRubricAssertion(ModelGradedAssertion):
@@ -56,6 +61,17 @@ class LlmRubricAssertion(ModelGradedAssertion):
             JudgeError, ProviderError: no verdict could be had.
         """
         return await judged_by_rubric(self, subject, tools)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the judge's score and its own yes or no against the threshold of today."""
+        passed, before = rated.detail.get(_PASSED), rated.threshold
+        if passed is None or rated.score is None:
+            return None
+        reason = rated.reason
+        if before is not None:
+            reason = reason.removeprefix(_below(rated.score, before)).lstrip()
+        again = _outcome(Decision(passed, reason, rated.score), self.threshold, rated.latency_ms)
+        return replace(again, detail=rated.detail)
 
 
 async def judged_by_rubric(
@@ -87,15 +103,19 @@ def _outcome(decision: Decision, threshold: float | None, latency_ms: float) -> 
     status = Status.PASSED if decision.passed and reaches else Status.FAILED
     reason = decision.reason or ""
     if decision.passed and threshold is not None and not reaches:
-        shown = format_score_beside(score, threshold)
-        reason = f"the score {shown} is below the threshold {threshold:g}. {reason}".strip()
+        reason = f"{_below(score, threshold)} {reason}".strip()
     return Outcome(
         status,
         score,
         reason or f"the judge says that it {'passes' if decision.passed else 'fails'}",
         threshold,
+        detail={_PASSED: decision.passed},
         latency_ms=latency_ms,
     )
+
+
+def _below(score: float, threshold: float) -> str:
+    return f"the score {format_score_beside(score, threshold)} is below the threshold {threshold:g}."
 
 
 def _as_text(value: JsonValue) -> str:

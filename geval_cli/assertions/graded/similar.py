@@ -1,6 +1,6 @@
 """similar: how near the output is to a text in meaning, by the embeddings of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -12,10 +12,11 @@ from geval_cli.assertions.base import (
     JudgeDefaults,
     ModelGradedAssertion,
     Subject,
+    TestCase,
     Tools,
 )
 from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.assertions.graded.vectors import Vector, cosine, distance, dot, embed
+from geval_cli.assertions.graded.vectors import cosine, distance, dot, embed
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts, rendered_texts
 from geval_cli.errors import Problem, Severity
@@ -28,6 +29,7 @@ from geval_cli.specs.promptfoo import JudgesSpec
 DEFAULT_THRESHOLD = 0.75
 
 _EUCLIDEAN = "similar:euclidean"
+_MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
 
 
 class SimilarAssertion(ModelGradedAssertion):
@@ -67,14 +69,28 @@ class SimilarAssertion(ModelGradedAssertion):
         """
         texts = rendered_texts(self.value, subject.test, tools.templates)
         (of_output, *vectors), latency_ms = await embed([subject.text, *texts], self, subject, tools)
-        outcomes = [
-            _compared(self, text, of_output, vector) for text, vector in zip(texts, vectors, strict=True)
-        ]
+        measure = _MEASURES.get(self.base_type, cosine)
+        found = [measure(of_output, vector) for vector in vectors]
+        return replace(self._verdict(texts, found), latency_ms=latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the similarities that were measured against the threshold of today."""
+        texts = rendered_texts(self.value, test, tools.templates)
+        one = rated.detail.get("similarity", rated.detail.get("distance"))
+        found = rated.detail.get("measured", [one])
+        if len(found) != len(texts) or None in found:
+            return None
+        return replace(self._verdict(texts, found), latency_ms=rated.latency_ms)
+
+    def _verdict(self, texts: Sequence[str], found: Sequence[float]) -> Outcome:
+        outcomes = [_compared(self, text, near) for text, near in zip(texts, found, strict=True)]
         near = next((outcome for outcome in outcomes if outcome.status is Status.PASSED), None)
         chosen = near or max(outcomes, key=lambda outcome: outcome.score or 0.0)
         if near is None and len(outcomes) > 1:
             chosen = replace(chosen, reason=f"none of the {len(outcomes)} texts is near; {chosen.reason}")
-        return replace(chosen, latency_ms=latency_ms)
+        if len(found) > 1:
+            chosen = replace(chosen, detail={**chosen.detail, "measured": list(found)})
+        return chosen
 
 
 def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Problem]:
@@ -86,17 +102,16 @@ def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Prob
     yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
 
 
-def _compared(spec: SimilarAssertion, text: str, output: Vector, expected: Vector) -> Outcome:
+def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     is_default = spec.threshold is None
     threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
     shown = shortened(text, 60)
     if spec.base_type == _EUCLIDEAN:
-        far = distance(output, expected)
-        reason = f'the distance to "{shown}" is {format_score_beside(far, threshold)}; at most {threshold:g} passes'
-        status = Status.PASSED if passes(threshold, far) else Status.FAILED
-        return Outcome(status, 1 / (1 + far), reason, threshold, is_default, {"distance": far})
-    similarity = dot(output, expected) if spec.base_type == "similar:dot" else cosine(output, expected)
-    near = format_score_beside(similarity, threshold)
+        far = format_score_beside(found, threshold)
+        reason = f'the distance to "{shown}" is {far}; at most {threshold:g} passes'
+        status = Status.PASSED if passes(threshold, found) else Status.FAILED
+        return Outcome(status, 1 / (1 + found), reason, threshold, is_default, {"distance": found})
+    near = format_score_beside(found, threshold)
     reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
-    score = min(max(similarity, 0.0), 1.0)
-    return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=similarity)
+    score = min(max(found, 0.0), 1.0)
+    return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)

@@ -21,7 +21,7 @@ from geval_cli.scripting.code import (
     find_code,
 )
 from geval_cli.scripting.javascript import INSTALL_HINT, check_javascript, is_installed
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import JurySpec, ProviderSpec
 from geval_cli.templating import TEMPLATE_MARKS, Templates
 
 OUTPUT_ARGUMENTS = ("output", "context")
@@ -188,7 +188,9 @@ def written_assertion(spec: Assertion) -> dict[str, JsonValue]:
     if "criteria" in shown:
         shown["value"] = shown.pop("criteria")
     provider = getattr(spec, "provider", None)
-    if isinstance(provider, ProviderSpec):
+    if isinstance(provider, JurySpec):
+        shown["provider"] = [judge.public_id for judge in provider.members]
+    elif isinstance(provider, ProviderSpec):
         shown["provider"] = provider.public_id
     if isinstance(spec, AssertSet):
         shown["assert"] = [written_assertion(member) for member in spec.assertions]

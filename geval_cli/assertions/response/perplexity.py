@@ -31,7 +31,7 @@ class PerplexityAssertion(Assertion):
         Raises:
             UnjudgeableError: the answer came without token probabilities.
         """
-        perplexity = _perplexity(subject.response)
+        perplexity = _perplexity(subject.response, tools)
         passed = self.threshold is None or perplexity <= self.threshold
         limit = "" if self.threshold is None else f"; the threshold is {self.threshold:g}"
         reason = f"the perplexity is {perplexity:.4g}{limit}"
@@ -51,7 +51,7 @@ class PerplexityScoreAssertion(Assertion):
         Raises:
             UnjudgeableError: the answer came without token probabilities.
         """
-        perplexity = _perplexity(subject.response)
+        perplexity = _perplexity(subject.response, tools)
         score = 1 / (1 + perplexity)
         if self.threshold is None:
             reason = f"the perplexity is {perplexity:.4g}, which is a score of {format_score(score)}"
@@ -62,8 +62,14 @@ class PerplexityScoreAssertion(Assertion):
         return Outcome.graded(score, reason, self.threshold, perplexity=perplexity)
 
 
-def _perplexity(response: ModelResponse | None) -> float:
-    """Euler's number to the mean surprise of a token: 1 when the model was certain of each."""
+def _perplexity(response: ModelResponse | None, tools: Tools) -> float:
+    """Euler's number to the mean surprise of a token: 1 when the model was certain of each.
+
+    A stored answer has no probabilities any more, but what was found of them.
+    """
+    for earlier in tools.earlier:
+        if isinstance(known := earlier.detail.get("perplexity"), int | float):
+            return float(known)
     tokens = None if response is None else response.choices[0].token_logprobs
     if not tokens:
         raise UnjudgeableError(

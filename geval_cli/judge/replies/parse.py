@@ -22,7 +22,14 @@ from geval_cli.judge.replies.prose import (
 )
 from geval_cli.judge.replies.sentences import read_sentences, takes_back
 from geval_cli.judge.replies.spelling import THOUGHTS, Stated, check_scale
-from geval_cli.judge.replies.structure import differing, one_line, texts_of, unescaped, verdict_of_objects
+from geval_cli.judge.replies.structure import (
+    differing,
+    one_line,
+    ratings_of_members,
+    texts_of,
+    unescaped,
+    verdict_of_objects,
+)
 from geval_cli.patterns import compile_later
 
 Rank = Literal["structure", "verdict_line", "prose"]
@@ -78,6 +85,26 @@ def parse_form_rating(
         JudgeRangeError: the rating lies outside `score_range`, or was given on another scale.
     """
     return _parse(text, score_range, name, is_cut_off=is_cut_off)
+
+
+def parse_member_rating(text: str, *, score_range: ScoreRange, name: str) -> ParsedReply:
+    """Return the rating under the key `name` (`Coherence`) in the object of a reply that rates several things.
+
+    Only the object is read: a sentence about one dimension is too easily one about another.
+
+    Raises:
+        JudgeParseError: the key is missing, or has no number, or different ones, or the reply breaks off there.
+        JudgeRangeError: the rating lies outside `score_range`, or was given on another scale.
+    """
+    answer = unescaped(without_thoughts(text))
+    ratings = list(ratings_of_members(answer, name))
+    values = sorted({rating.value for rating in ratings})
+    if len(values) > 1:
+        raise JudgeParseError(f"{differing(values)} for {name}", raw_text=text)
+    if not ratings:
+        raise JudgeParseError(why_unreadable(text, f"rating of {name}"), raw_text=text)
+    check_scale(ratings[-1], score_range, text)
+    return ParsedReply(ratings[-1].value, None, ratings[-1].start, ratings[-1].end)
 
 
 def parse_steps(text: str) -> tuple[str, ...]:

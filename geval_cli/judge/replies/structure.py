@@ -136,6 +136,32 @@ def verdict_of_objects(
     return chosen, masked
 
 
+def ratings_of_members(text: str, name: str) -> Iterator[Stated]:
+    """Yield the ratings under the key `name` in the objects of a reply, be they in an object inside another.
+
+    Raises:
+        JudgeParseError: one is no number, or may have been cut off.
+    """
+    for holder in find_begun_objects(text):
+        if not is_introduced_as_foreign(text, holder.start):
+            yield from _ratings_below(text, holder, name)
+
+
+def _ratings_below(text: str, holder: JsonObject, name: str) -> Iterator[Stated]:
+    for member in holder.members:
+        if plain_key(member.key) == plain_key(name):
+            rating = _rating_of(text, member)
+            if rating is None or rating.is_claim:
+                raise JudgeParseError(
+                    f"the judge's reply has a rating of {name} that is no number", raw_text=text
+                )
+            if not holder.is_closed and not text[member.end :].strip().strip('"'):
+                raise JudgeParseError(f"the judge's reply breaks off in the rating of {name}", raw_text=text)
+            yield rating
+        elif isinstance(member.value, JsonObject) and not _NOT_THE_VERDICT.search(plain_key(member.key)):
+            yield from _ratings_below(text, member.value, name)
+
+
 def _agreed(found: list[tuple[Structured, bool]], text: str) -> Structured | None:
     """Return the one rating of all, or of those that are called final."""
     finals = [one for one, is_final in found if is_final]

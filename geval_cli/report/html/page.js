@@ -136,7 +136,7 @@ function select() {
 function drawSummary() {
   const started = new Date(run.started_at);
   byId("origin").textContent = [`run ${run.id}`, started.toLocaleString(), `geval ${run.tool_version}`].join(" · ");
-  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), ...derivedCard(), usageCard());
+  byId("summary").append(verdictCard(), ...gatesCard(), ...metricsCard(), ...columnsCard(), ...derivedCard(), usageCard());
   const warnings = [...run.warnings];
   if (run.status !== "completed") warnings.unshift(`this run was not finished: ${run.status}`);
   if (leftOut) warnings.unshift(`${leftOut.toLocaleString()} passed cases are not in this file, to keep it usable`);
@@ -197,6 +197,41 @@ function metricsCard() {
   return [
     element("section", { class: "card" }, element("h2", {}, "Metrics"), table(["metric", "mean", "95 % interval", "n", "errors"], lines)),
   ];
+}
+
+/** The columns side by side, as `summary.columns` has them, and what is shown about their differences. */
+function columnsCard() {
+  const figures = summary.columns ?? [];
+  if (figures.length < 2) return [];
+  const metrics = [...new Set(figures.flatMap((column) => Object.keys(column.metrics)))].sort().slice(0, 6);
+  const heads = ["column", "passed", "pass rate", ...metrics.map(asText), "errors", "cost", "latency", "p95", "verdict"];
+  const lines = figures.map((column) => [
+    asText(column.label),
+    `${column.passed} of ${column.passed + column.failed}`,
+    stat(column.pass_rate, percent),
+    ...metrics.map((name) => stat(column.metrics[name], score)),
+    `${column.errored}`,
+    column.cost_usd === null ? "unknown" : money(column.cost_usd),
+    ...[column.latency_ms.median, column.latency_ms.p95].map((value) => (value === null ? "" : `${Math.round(value)} ms`)),
+    columnVerdict(column),
+  ]);
+  return [element("section", { class: "card" }, element("h2", {}, "Columns"), table(heads, lines))];
+}
+
+/** A value with its interval, `0.71 (0.60 to 0.82)`. */
+function stat(found, shown) {
+  if (typeof found?.value !== "number") return "none";
+  return shown(found.value) + (found.interval ? ` (${shown(found.interval[0])} to ${shown(found.interval[1])})` : "");
+}
+
+/** `better: pass rate`, where a difference from the baseline is shown. */
+function columnVerdict(column) {
+  if (!column.vs_first) return "baseline";
+  const found = [["pass rate", column.vs_first.pass_rate], ...Object.entries(column.vs_first.metrics)];
+  const named = (verdict) => found.filter(([, item]) => item?.verdict === verdict).map(([name]) => asText(name));
+  const shown = ["better", "worse"].filter((verdict) => named(verdict).length).map((verdict) => `${verdict}: ${named(verdict).join(", ")}`);
+  const others = ["undecided", "identical"].filter((verdict) => named(verdict).length);
+  return shown.join("; ") || others[0] || "";
 }
 
 function derivedCard() {

@@ -25,7 +25,7 @@ from geval_cli.suite.promptfoo.providers import delayed, read_promptfoo_provider
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow
 from geval_cli.suite.promptfoo.tests import PromptfooTests, read_scenarios
-from geval_cli.suite.suite import OpenedSuite, Suite, SuiteOverrides, tag_texts
+from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
 from geval_cli.suite.validation import LoadContext, ScriptCaller
 
 
@@ -211,6 +211,7 @@ def _suite(
     gates = merged.settings.get("gates")
     found_gates = () if gates is None else read_gates(gates.value, gates.place, reading)
     tags = _tags(merged.settings.get("tags"), reading)
+    baseline = _baseline(merged.settings.get("baseline"), reading)
     reading.problems.extend(tests.problems())
     problems = sort_problems(map(reading.env.hide, reading.problems))
     parts = _digest_parts(configs, reading, overrides)
@@ -233,6 +234,7 @@ def _suite(
         filters=filters,
         tags=tags,
         access=reading.files.access,
+        baseline=baseline,
     )
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     return OpenedSuite(suite, errors)
@@ -256,6 +258,16 @@ def _tags(part: ConfigPart | None, reading: LoadContext) -> dict[str, str]:
 
 def _derived_metrics(part: ConfigPart | None, reading: LoadContext) -> tuple[DerivedMetric, ...]:
     return () if part is None else read_derived_metrics(part.value, part.place, reading)
+
+
+def _baseline(part: ConfigPart | None, reading: LoadContext) -> BaselineName | None:
+    if part is None:
+        return None
+    if isinstance(part.value, str):
+        return BaselineName(part.value, part.place)
+    message = f"`baseline` must be text, found {describe_value(part.value)}"
+    reading.report(message, part.place.value(), "write the label of a column, or a run")
+    return None
 
 
 def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:

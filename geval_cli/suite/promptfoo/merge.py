@@ -126,8 +126,8 @@ def _is_own_schema(key: str, entry: JsonValue) -> bool:
 
 _READ = frozenset(
     {
-        "$schema", "assertionTemplates", "commandLineOptions", "defaultTest", "derivedMetrics", "description",
-        "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
+        "$schema", "assertionTemplates", "baseline", "commandLineOptions", "defaultTest", "derivedMetrics",
+        "description", "dialect", "env", "evaluateOptions", "gates", "nunjucksFilters", "outputPath",
         "prompts", "providers", "scenarios", "tags", "targets", "tests",
     }
 )  # fmt: skip
@@ -208,6 +208,7 @@ def _add(config: ConfigFile, merged: MergedConfigs, reading: LoadContext) -> Non
         "outputPath",
         "derivedMetrics",
         "gates",
+        "baseline",
         "nunjucksFilters",
         "options",
         "tags",

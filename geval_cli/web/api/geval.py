@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
 from starlette.types import Receive
@@ -19,7 +20,7 @@ from geval_cli.judge.source import as_text
 from geval_cli.records import JsonValue, to_json
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import Judges
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import ProviderSpec, samples_of
 from geval_cli.web.problems_json import RefusedError, described, upstream_problem
 from geval_cli.web.settings import ServerSettings
 
@@ -246,9 +247,10 @@ def _metric(asked: GEvalRequest, settings: ServerSettings) -> tuple[Metric, str 
         GEvalFields(type="g-eval", metric=asked.name),
         criteria=criteria,
         evaluation_steps=asked.evaluation_steps,
-        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, settings.samples),)),
+        defaults=MetricDefaults(scoring=(ScoringChoice(settings.scoring, samples_of(settings.samples)),)),
     )
-    return metric, derived_from
+    # The answer is a score without a verdict, so there is none that fewer samples could settle.
+    return replace(metric, stop_error=None), derived_from
 
 
 def _details(metric: Metric, grade: Grade, derived_from: str | None, latency_ms: float) -> JsonValue:

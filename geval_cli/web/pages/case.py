@@ -22,7 +22,7 @@ _SHOWN_ELSEWHERE = frozenset(
     {
         "estimator", "rating", "score_range", "distribution", "coverage", "valid", "requested", "fallback",
         "evaluation_steps", "usage", "latency_ms", "criteria", "judge", "source_from", "parts", "status", "score",
-        "reason",
+        "reason", "judges",
     }
 )  # fmt: skip
 _NO_SIGNS = Signs({}, "·", "x")

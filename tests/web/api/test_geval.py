@@ -387,6 +387,13 @@ def test_a_request_makes_the_metric_of_an_assertion(scoring: Scoring | None, sam
     assert derived_from is None
 
 
+def test_all_samples_are_taken_for_an_answer_without_a_verdict() -> None:
+    settings = ServerSettings(folder=Path(), environ={}, samples="upto:12")
+    body = {"name": "order", "input": "q", "actualOutput": "a", "criteria": "It is so."}
+    metric, _ = _metric(GEvalRequest.model_validate(body), settings)
+    assert (metric.scoring, metric.samples, metric.stop_error) == ("samples", 12, None)
+
+
 def test_one_function_makes_metrics() -> None:
     package = Path(geval_cli.__file__).parent
     makers = [

@@ -1,0 +1,128 @@
+"""Identify what a judge is asked to rate, and by what: two hashes that stay equal from run to run.
+
+`criterion_key` stands for the judge, its wire parameters, the criterion and the way a score is made of ratings.
+`rating_key` adds the texts that are judged. Thresholds, weights and the names of metrics are in neither: they decide
+what a rating means, and not what it is.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from geval_cli.assertions.base import ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.graded.judges import judges_of
+from geval_cli.assertions.outcome import Outcome, negated
+from geval_cli.json_codec import encode_json
+from geval_cli.judge.metric import Judge, identity_of
+from geval_cli.judge.prompt import prompt_version
+from geval_cli.providers.redaction import public_url
+from geval_cli.records import AssertionResult, JsonValue, Status
+from geval_cli.source.secrets import mask_config
+
+CRITERION_KEY, RATING_KEY, JUDGED_FROM = "criterion_key", "rating_key", "judged_from"
+
+_VERSION = 1
+"""Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
+
+_SCORED = (Status.PASSED, Status.FAILED)
+
+
+def rating_keys(
+    spec: ModelGradedAssertion,
+    subjects: Sequence[Subject],
+    tools: Tools,
+    detail: Mapping[str, JsonValue],
+    place: int = 0,
+) -> dict[str, str]:
+    """Return both keys, each `sha256:` and 64 hexadecimal digits.
+
+    Args:
+        spec: the assertion.
+        subjects: the output that it judges, or all outputs that it compares.
+        tools: of the run.
+        detail: of a rating, for the evaluation steps that a judge wrote for it.
+        place: which of the compared outputs the rating is of.
+    """
+    criterion = criterion_key(spec, subjects[0], tools, detail)
+    texts = [spec.judged_texts(subject, tools) for subject in subjects]
+    return {CRITERION_KEY: criterion, RATING_KEY: _hash([criterion, texts, place])}
+
+
+def criterion_key(
+    spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
+) -> str:
+    """Return the key of what an output is judged by; hashed once for all tests that share it."""
+    test = subject.test
+    steps = _generated_steps(detail)
+    sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options)
+
+    def make() -> str:
+        judges = [judge_facts(tools.judge_for(judge)) for judge in judges_of(spec, test, tools.defaults)]
+        version, written = prompt_version(), spec.criterion(test, tools)
+        return _hash([_VERSION, version, spec.base_type, judges, written, steps])
+
+    return tools.criteria.find(sources, steps, make)
+
+
+def judge_facts(judge: Judge) -> JsonValue:
+    """Return what of a judge decides its answers. Credentials are left out, so that a new key is the same judge."""
+    identity = identity_of(judge)
+    if identity is None:
+        return [judge.label, mask_config(dict(judge.provider_params))]
+    endpoint = public_url(identity.endpoint) if "://" in identity.endpoint else identity.endpoint
+    return [identity.kind, identity.model, endpoint, mask_config(dict(identity.params))]
+
+
+def earlier_outcomes(
+    spec: ModelGradedAssertion, subjects: Sequence[Subject], tools: Tools
+) -> Sequence[Outcome] | None:
+    """Return the outcomes that the ratings of an earlier run give, in the order of `subjects`; None unless all do."""
+    outcomes = []
+    for place in range(len(subjects)):
+        found = _earlier(spec, subjects, tools, place)
+        again = None if found is None else spec.decide_again(_as_judged(found), subjects[place].test, tools)
+        if again is None:
+            return None
+        outcomes.append(again)
+    return outcomes
+
+
+def _earlier(
+    spec: ModelGradedAssertion, subjects: Sequence[Subject], tools: Tools, place: int
+) -> AssertionResult | None:
+    for result in tools.earlier:
+        key = result.detail.get(RATING_KEY)
+        if key is None or result.status not in _SCORED or result.score is None:
+            continue
+        # The steps of that rating are taken as given: what counts is whether all else is the same.
+        if criterion_key(spec, subjects[0], tools, result.detail) != result.detail.get(CRITERION_KEY):
+            continue
+        if not spec.holds_again(result, subjects[0], tools):
+            continue
+        if rating_keys(spec, subjects, tools, result.detail, place)[RATING_KEY] == key:
+            return result
+    return None
+
+
+def _as_judged(result: AssertionResult) -> Outcome:
+    """Return a stored result as the judge decided it, before `not-` turned it round."""
+    detail = {name: value for name, value in result.detail.items() if name not in (CRITERION_KEY, RATING_KEY)}
+    outcome = Outcome(
+        status=result.status,
+        score=result.score,
+        reason=result.reason or "",
+        threshold=result.threshold,
+        threshold_is_default=result.threshold_is_default,
+        detail=detail,
+        latency_ms=result.latency_ms,
+    )
+    return negated(outcome) if result.type.startswith("not-") else outcome
+
+
+def _generated_steps(detail: Mapping[str, JsonValue]) -> tuple[tuple[str, ...], ...]:
+    """Return the evaluation steps of a rating; of each criterion or judge where there are several."""
+    rated = detail.get("judges") or detail.get("parts") or [detail]
+    return tuple(tuple(part.get("evaluation_steps") or ()) for part in rated)
+
+
+def _hash(facts: JsonValue) -> str:
+    return f"sha256:{hashlib.sha256(encode_json(facts)).hexdigest()}"

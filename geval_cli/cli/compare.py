@@ -1,0 +1,79 @@
+"""`geval compare`: two runs, stored or in files, and what is shown of their difference."""
+
+import os
+import sys
+from pathlib import Path
+
+from geval_cli.cli.options import CompareOptions
+from geval_cli.cli.problems import print_warnings
+from geval_cli.errors import ConfigError, Problem, UsageError
+from geval_cli.report.comparison_text import comparison_markdown, print_comparison
+from geval_cli.report.console import make_console
+from geval_cli.report.json_file import json_text
+from geval_cli.report.output import check_output_path
+from geval_cli.report.run_comparison import (
+    ADJUSTMENTS,
+    ComparisonOptions,
+    NamedRun,
+    RunComparison,
+    compare,
+    comparison_to_json,
+)
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.runs.results_file import is_results_file, named_report, read_results_file
+from geval_cli.store.state import open_runs
+
+_ENDINGS = (".json", ".md")
+
+
+def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
+    """Print the comparison of two runs or results files, and write it to files.
+
+    Raises:
+        UsageError: there is no such run or file, the suites are unrelated, or an option makes no sense.
+        ConfigError: a file cannot be written in the format that its name asks for.
+        OutputError: a file cannot be written.
+    """
+    _check(given)
+    options = ComparisonOptions(given.detect, given.adjust, given.columns, given.cluster)
+    if is_results_file(earlier) and is_results_file(later):  # no store is needed, so none is opened
+        found = compare(
+            NamedRun(earlier, read_results_file(Path(earlier))),
+            NamedRun(later, read_results_file(Path(later))),
+            options,
+        )
+    else:
+        with open_runs(given.home, os.environ) as runs:
+            print_warnings(runs.warnings)
+            a, b = (NamedRun(name, named_report(name, runs)) for name in (earlier, later))
+            found = compare(a, b, options)
+    for path in given.outputs:
+        text = comparison_markdown(found) if path.suffix.lower() == ".md" else _json(found)
+        with SafeFile(path) as file:
+            file.write(text)
+    if given.prints_json:
+        sys.stdout.write(_json(found))
+        return
+    print_comparison(found, make_console(sys.stdout, environ=os.environ))
+
+
+def _check(given: CompareOptions) -> None:
+    if given.adjust not in ADJUSTMENTS:
+        raise UsageError(f"--adjust {given.adjust}: there is no such way", hint="write holm or bh")
+    if not 0 < given.detect <= 1:
+        hint = "write how small a difference of scores matters to you, for example 0.05"
+        raise UsageError(f"--detect {given.detect:g} is not above 0 and up to 1", hint=hint)
+    problems = []
+    for path in given.outputs:
+        problem = check_output_path(path)
+        if path.suffix.lower() not in _ENDINGS:
+            hint = f"use a name that ends in one of: {', '.join(_ENDINGS)}"
+            problem = Problem(f"cannot write a comparison to {path}", hint=hint)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _json(found: RunComparison) -> str:
+    return json_text(comparison_to_json(found), indent=2) + "\n"

@@ -1,0 +1,69 @@
+"""`geval judge`: judge the outputs of a stored run again."""
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from geval_cli.cli.run import RunDisplay, run_configs
+from geval_cli.errors import ExitCode, UsageError
+from geval_cli.runs.judge_again import judging_request, open_source
+from geval_cli.runs.judged import JudgedMetrics
+from geval_cli.runs.options import RunOptions
+from geval_cli.store.state import CacheChoice
+
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
+
+
+def judge_again(
+    source: str,
+    config: Path | None,
+    given: RunOptions,
+    *,
+    changes: JudgedMetrics,
+    cache: CacheChoice,
+    wall: "Wall | None" = None,
+) -> ExitCode:
+    """Judge the outputs of the run that `source` names, and show what came out.
+
+    Raises:
+        UsageError: there is no such run, or no output of it is judged.
+        ConfigError: with every problem of the config, or of the results file.
+    """
+    with open_source(source, given, os.environ, changes) as judged:
+        request = judging_request(judged, config, given, os.environ)
+        sys.stderr.write(f"judging the outputs of run {judged.run.id} by {request.config}\n")
+        if given.plan:
+            from geval_cli.cli.plan import show_plans
+
+            return show_plans([request], given.outputs, home=given.home, cache=cache, wall=wall)
+        # Ratings that are taken over need no cache, offline either.
+        cache = replace(cache, may_be_absent=True)
+        display = RunDisplay(
+            given.outputs,
+            shows_progress=given.shows_progress,
+            is_verbose=given.is_verbose,
+            log_file=given.log_file,
+        )
+        return run_configs([request], display, home=given.home, cache=cache, wall=wall)
+
+
+def parse_threshold(written: str) -> tuple[str, float]:
+    """Return a metric and a threshold, from `METRIC=0.8`.
+
+    Raises:
+        UsageError: it is not written so.
+    """
+    metric, separator, text = written.rpartition("=")
+    try:
+        threshold = float(text)
+    except ValueError:
+        threshold = math.nan
+    if not separator or not metric or not math.isfinite(threshold) or threshold < 0:
+        hint = "for example --threshold accuracy=0.8"
+        raise UsageError(f"--threshold takes METRIC=SCORE, not `{written}`", hint=hint)
+    return metric, threshold

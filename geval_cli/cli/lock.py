@@ -1,0 +1,68 @@
+"""`geval lock`: write the evaluation steps of configs into the lock file beside them."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from geval_cli.cli.event_loop import run_async
+from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.run import prepare_all, state_folders
+from geval_cli.errors import ExitCode, UsageError
+from geval_cli.report.numbers import plural
+from geval_cli.report.sanitize import one_line
+from geval_cli.runs.lock_file import lock_path, write_lock
+from geval_cli.runs.locking import LockedSuites, lock_suites
+from geval_cli.runs.requests import RunRequest
+from geval_cli.store.state import CacheChoice, open_state
+
+if TYPE_CHECKING:
+    from geval_cli.cli.stranger import Wall
+
+_SHOWN = 60
+
+
+def lock_configs(
+    requests: Sequence[RunRequest],
+    *,
+    home: Path | None,
+    cache: CacheChoice,
+    updates: bool,
+    wall: "Wall | None" = None,
+) -> ExitCode:
+    """Write the lock file of configs that are in one folder, and say what became of it.
+
+    Raises:
+        ConfigError: with every problem of the configs and of the lock file.
+        UsageError: the configs are in several folders.
+        JudgeError, ProviderError: a judge did not answer; the lock file stays as it was.
+        OutputError: it cannot be written.
+    """
+    path = lock_path(requests[0].config)
+    if any(lock_path(request.config).resolve() != path.resolve() for request in requests):
+        raise UsageError("the configs are in several folders", hint="lock those of each folder by themselves")
+    if wall is not None:
+        wall.put_up(requests, state_folders(home, cache), [path])
+    prepared = prepare_all(requests)
+    if wall is not None:
+        wall.narrow(prepared)
+    with open_state(home, os.environ, cache) as state:
+        print_warnings(state.warnings)
+        locked = run_async(lock_suites(prepared, state.cache, removes_unused=updates))
+    before = prepared[0].lock
+    if before is None or before.entries != locked.entries:
+        write_lock(requests[0].config, locked.entries)
+    sys.stdout.write(_described(path, locked, removes_unused=updates))
+    return ExitCode.OK
+
+
+def _described(path: Path, locked: LockedSuites, *, removes_unused: bool) -> str:
+    lines = [f"{path}: {plural(len(locked.entries), 'entry', 'entries')}, {locked.asked:,} of them new"]
+    if locked.unlocked:
+        verbs = "criterion names" if locked.unlocked == 1 else "criteria name"
+        lines.append(f"{locked.unlocked:,} {verbs} variables, which are data of tests: not locked")
+    for entry in locked.unused:
+        what = "removed" if removes_unused else "unused, --update removes it"
+        lines.append(f"{what}: {one_line(entry.criteria, _SHOWN)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,382 @@
+"""Sum up each column (prompt x provider) of a run, and compare it with the first one test by test. Pure.
+
+Results come test by test, as the store gives them. Of one test at a time the scores are held, and of each column a
+handful of sums, so memory does not grow with the number of tests.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil, fsum
+from statistics import NormalDist
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.engine.aggregate import metric_scores, with_clustered_intervals
+from geval_cli.errors import Problem
+from geval_cli.metrics import with_members
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ColumnComparison,
+    ColumnSummary,
+    Delta,
+    Difference,
+    JsonValue,
+    Latency,
+    MetricStat,
+    Role,
+    RunSummary,
+    Stat,
+    Status,
+    Usage,
+)
+from geval_cli.source.problems import did_you_mean
+from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.paired import SIGNIFICANCE, PairedDifferences, PairedTest, holm
+from geval_cli.statistics.quantiles import Quantiles
+from geval_cli.statistics.repeats import mean_share, pass_at_k, pass_hat_k
+from geval_cli.suite.suite import BaselineName
+
+_SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Numbers of tries whose chances are computed, beside the number of repeats itself."""
+_BETWEEN = (" × ", " x ", " | ")  # noqa: RUF001
+_PASS_RATE = None
+"""Stands for the pass rate where other rows have the name of a metric, which may be any text."""
+
+_NORMAL, _POWER = NormalDist(), 0.8
+
+_Row = tuple[int, str | None]
+"""A row of the comparison: the column, and the metric or `_PASS_RATE`."""
+_Means = dict[str | None, float]
+"""A number for each row of a column."""
+_Keys = tuple[str, ...] | None
+
+
+def column_labels(columns: Sequence[Column]) -> list[str]:
+    """Return a label for each column: `prompt × provider`, or the one of the two in which they differ; all differ."""  # noqa: RUF002
+    labels = [_label(column, columns) for column in columns]
+    counts = Counter(labels)
+    return [
+        f"{label} [{position}]" if counts[label] > 1 else label
+        for position, label in enumerate(labels, start=1)
+    ]
+
+
+def _label(column: Column, columns: Sequence[Column]) -> str:
+    prompt, provider = column.prompt_label, column.provider_label
+    if not prompt or (len({item.prompt_label for item in columns}) == 1 and provider):
+        return provider
+    if not provider or len({item.provider_label for item in columns}) == 1:
+        return prompt
+    return f"{prompt}{_BETWEEN[0]}{provider}"
+
+
+def columns_named(columns: Sequence[Column], name: str) -> list[int]:
+    """Return the indexes of the columns that `name` stands for.
+
+    It may be a column's label, its prompt's, its provider's, or both of these with ` x ` between them.
+    """
+    labels = column_labels(columns)
+    return [
+        index for index, column in enumerate(columns) if name == labels[index] or name in _names_of(column)
+    ]
+
+
+def _names_of(column: Column) -> set[str]:
+    both = (f"{column.prompt_label}{sign}{column.provider_label}" for sign in _BETWEEN)
+    return {column.prompt_label, column.provider_label, *both}
+
+
+def baseline_index(columns: Sequence[Column], name: JsonValue) -> int:
+    """Return the column with which the others are compared: the only one that `name` stands for, else the first."""
+    found = columns_named(columns, name) if isinstance(name, str) else []
+    return found[0] if len(found) == 1 else 0
+
+
+_LABELS_LISTED = 12
+
+
+def check_baseline(baseline: BaselineName, columns: Sequence[Column]) -> Iterator[Problem]:
+    """Yield a problem unless the config's `baseline` stands for one of the run's `columns`."""
+    found = columns_named(columns, baseline.name)
+    if len(found) == 1:
+        return
+    labels = column_labels(columns)
+    if found:
+        message = f"`baseline: {baseline.name}` stands for {len(found):,} columns, and must stand for one"
+        hint = f"write one of their labels, such as `{labels[found[0]].replace(_BETWEEN[0], _BETWEEN[1])}`"
+        labels = [labels[index] for index in found]
+    else:
+        names = {*labels, *(name for column in columns for name in _names_of(column) if name)}
+        near = did_you_mean(baseline.name, sorted(names))
+        message = f"no prompt, provider or pair of both is called `{baseline.name}`"
+        other = "write the label of a column, a run's id, `latest` or a results file"
+        hint = f"did you mean `{near}`?" if near else other
+    more = f", and {len(labels) - _LABELS_LISTED:,} more" if len(labels) > _LABELS_LISTED else ""
+    listed = ", ".join(f"`{label}`" for label in labels[:_LABELS_LISTED])
+    yield Problem(message, baseline.place.value(), hint, (f"columns: {listed}{more}",))
+
+
+class ColumnSums(Struct):
+    """Takes in the results of a run, test by test, and gives the figures of its `columns` at the end.
+
+    Within a test, cases may come in any order. Errors are counted and are in no rate and no mean.
+
+    Attributes:
+        columns: those of the run; results of others are passed over.
+        baseline: index of the column with which each other one is compared.
+    """
+
+    columns: tuple[Column, ...]
+    baseline: int = 0
+    _figures: dict[int, "_Figures"] = field(default_factory=dict)
+    _pairs: dict[_Row, PairedDifferences] = field(default_factory=dict)
+    _test: int | None = None
+    _of_test: dict[int, "_TestSums"] = field(default_factory=dict)
+    _repeats: int = 0
+
+    def add(self, result: CaseResult) -> None:
+        """Take in the next result."""
+        if not 0 <= result.column < len(self.columns):
+            return
+        if result.test_index != self._test:
+            self._end_test()
+            self._test = result.test_index
+        self._repeats = max(self._repeats, result.repeat_index + 1)
+        members = [item for item, _ in with_members(result.assertions)]
+        self._figures.setdefault(result.column, _Figures()).add(result, members)
+        self._of_test.setdefault(result.column, _TestSums()).add(result, members)
+
+    def passing(self, results: Iterable[CaseResult]) -> Iterator[CaseResult]:
+        """Yield `results`, and take each of them in on its way."""
+        for result in results:
+            self.add(result)
+            yield result
+
+    def summaries(self) -> tuple[ColumnSummary, ...]:
+        """Return the figures of every column, in the order of the columns. To be asked for when all results are in."""
+        self._end_test()
+        labels = column_labels(self.columns)
+        differences = _differences({row: pairs.result() for row, pairs in self._pairs.items()})
+        return tuple(
+            replace(
+                self._figures.get(index, _Figures()).summary(column, labels[index], self._repeats),
+                vs_first=None if index == self.baseline else self._comparison(index, labels, differences),
+            )
+            for index, column in enumerate(self.columns)
+        )
+
+    def _comparison(
+        self, column: int, labels: Sequence[str], differences: dict[_Row, Difference]
+    ) -> ColumnComparison:
+        own = {name: found for (index, name), found in differences.items() if index == column}
+        rate = own.pop(_PASS_RATE, None)
+        metrics = {name: found for name, found in own.items() if name is not None}
+        return ColumnComparison(labels[self.baseline], rate, dict(sorted(metrics.items())))
+
+    def _end_test(self) -> None:
+        """Take in what the cases of a test are together, and pair its columns."""
+        of_test, self._of_test = self._of_test, {}
+        test, before = self._test, of_test.get(self.baseline)
+        if test is None:
+            return
+        old = {} if before is None else before.means()
+        for column, after in sorted(of_test.items()):
+            new = after.means()
+            self._figures[column].end_test(after, new)
+            if before is None or column == self.baseline:
+                continue
+            for name in old.keys() & new.keys():
+                pairs = self._pairs.get((column, name))
+                if pairs is None:
+                    pairs = self._pairs[column, name] = PairedDifferences()
+                pairs.add(test, old[name], new[name], same=before.is_same(after, name))
+
+
+def with_columns(
+    summary: RunSummary,
+    columns: tuple[Column, ...],
+    results: Iterable[CaseResult],
+    *,
+    baseline: JsonValue,
+    has_clusters: bool,
+) -> RunSummary:
+    """Return `summary` with the figures of each column, and with intervals by test where `has_clusters`.
+
+    `results` come test by test and are gone through once; `baseline` is what the config says.
+    """
+    sums = ColumnSums(columns, baseline_index(columns, baseline))
+    passing = sums.passing(results)
+    if has_clusters:
+        summary = with_clustered_intervals(summary, passing)
+    else:
+        deque(passing, maxlen=0)
+    return replace(summary, columns=sums.summaries())
+
+
+class _TestSums(Struct):
+    """The cases of one test in one column: its scores, and what identifies the ratings that they come from."""
+
+    passes: list[bool] = field(default_factory=list)
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    keys: dict[str | None, list[_Keys]] = field(default_factory=dict)
+
+    def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
+        if result.status in {Status.PASSED, Status.FAILED}:
+            self.passes.append(result.status is Status.PASSED)
+            self.keys.setdefault(_PASS_RATE, []).append(_rating_keys(members))
+        for name, score in result.named_scores.items():
+            self.scores.setdefault(name, []).append(score)
+            of_metric = [item for item in members if item.metric == name]
+            self.keys.setdefault(name, []).append(_rating_keys(of_metric))
+
+    def means(self) -> _Means:
+        """Return the share of repeats that passed, and the mean of each metric."""
+        found: _Means = {name: fsum(scores) / len(scores) for name, scores in self.scores.items()}
+        if self.passes:
+            found[_PASS_RATE] = sum(self.passes) / len(self.passes)
+        return found
+
+    def is_same(self, other: "_TestSums", name: str | None) -> bool:
+        """Return whether the same texts were judged by the same judge, as far as results tell."""
+        own, others = self.keys.get(name, []), other.keys.get(name, [])
+        if any(keys is None for keys in (*own, *others)):
+            return False
+        return Counter(own) == Counter(others)
+
+
+def _rating_keys(members: Iterable[AssertionResult]) -> _Keys:
+    """Return the keys of all ratings behind a verdict; None where one is unknown, as of what no judge rated."""
+    keys = [item.detail.get("rating_key") for item in members if not item.assertions]
+    texts = [key for key in keys if isinstance(key, str)]
+    return tuple(sorted(texts)) if texts and len(texts) == len(keys) else None
+
+
+class _Metric(Struct):
+    """A metric in one column: the means of tests, and the number of scores behind them."""
+
+    means: RunningMean = field(default_factory=RunningMean)
+    n: int = 0
+    errored: int = 0
+
+    def stat(self) -> MetricStat:
+        return MetricStat(self.means.mean, self.means.interval(), self.n, self.means.n, self.errored)
+
+
+class _Figures(Struct):
+    """The sums of one column."""
+
+    counts: Counter[Status] = field(default_factory=Counter)
+    judged: ClusteredMean = field(default_factory=ClusteredMean)
+    metrics: dict[str, _Metric] = field(default_factory=dict)
+    latencies: Quantiles = field(default_factory=Quantiles)
+    usage: dict[str, Usage] = field(default_factory=lambda: {role.value: Usage() for role in Role})
+    tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How many tests had so many repeats that passed, of so many that were judged."""
+
+    def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
+        self.counts[result.status] += 1
+        if result.status in {Status.PASSED, Status.FAILED}:
+            self.judged.add(result.test_index, float(result.status is Status.PASSED))
+        for name, (_, errored) in metric_scores(result, members).items():
+            self.metrics.setdefault(name, _Metric()).errored += errored
+        for role, used in result.usage.items():
+            self.usage[role.value] += used
+        # What the cache answers says nothing about the model's pace, nor does a call that failed.
+        if result.latency_ms and not result.cached and result.error is None:
+            self.latencies.add(result.latency_ms)
+
+    def end_test(self, test: _TestSums, means: _Means) -> None:
+        """Take in the repeats of a test as one, and their `means`."""
+        for name, scores in test.scores.items():
+            metric = self.metrics.setdefault(name, _Metric())
+            metric.means.add(means[name])
+            metric.n += len(scores)
+        if test.passes:
+            self.tests_by_outcome[sum(test.passes), len(test.passes)] += 1
+
+    def summary(self, column: Column, label: str, repeats: int) -> ColumnSummary:
+        """Return all but the comparison with another column. Latencies are good to half a per cent (`Quantiles`)."""
+        several = self.judged.clusters > 1
+        rate = Stat(
+            self.judged.mean,
+            self.judged.share_interval() if several else None,
+            self.judged.n,
+            self.judged.clusters,
+        )
+        tries = sorted({k for k in _SHOWN_K if k < repeats} | {repeats}) if repeats > 1 else []
+        return ColumnSummary(
+            prompt=column.prompt_label,
+            provider=column.provider_label,
+            label=label,
+            passed=self.counts[Status.PASSED],
+            failed=self.counts[Status.FAILED],
+            errored=self.counts[Status.ERROR],
+            not_evaluated=self.counts[Status.NOT_EVALUATED],
+            pass_rate=rate,
+            metrics={name: metric.stat() for name, metric in sorted(self.metrics.items())},
+            cost_usd=self.usage[Role.GENERATION.value].cost_usd,
+            latency_ms=Latency(self.latencies.at(0.5), self.latencies.at(0.95)),
+            usage=dict(self.usage),
+            pass_at_k={str(k): self._chance(pass_at_k, k) for k in tries},
+            pass_hat_k={str(k): self._chance(pass_hat_k, k) for k in tries},
+        )
+
+    def _chance(self, estimate: Callable[[int, int, int], float | None], k: int) -> Stat:
+        """Return the mean over the tests of which at least `k` repeats were judged."""
+        shares: list[tuple[float, int]] = []
+        cases = 0
+        for (passed, judged), count in sorted(self.tests_by_outcome.items()):
+            share = estimate(passed, judged, k)
+            if share is not None:
+                shares.append((share, count))
+                cases += judged * count
+        mean, interval, tests = mean_share(shares, cases)
+        return Stat(mean, interval, cases, tests)
+
+
+def _differences(tests: dict[_Row, PairedTest | None]) -> dict[_Row, Difference]:
+    """Return the differences of all rows; p-values are adjusted for those of which there are two tests or more."""
+    found = {row: test for row, test in tests.items() if test is not None}
+    decidable = {row: test for row, test in found.items() if test.clusters > 1}
+    adjusted = holm([test.p for test in decidable.values()])
+    # Those that are shown already leave the level to the others.
+    undecided = max(sum(p > SIGNIFICANCE for p in adjusted), 1)
+    differences = {
+        row: _difference(test, p, strictness=undecided)
+        for (row, test), p in zip(decidable.items(), adjusted, strict=True)
+    }
+    # Of a single test nothing can be said about others.
+    alone = {row: Difference(Delta(test.delta, None, test.n, 1), None) for row, test in found.items()}
+    return alone | differences
+
+
+def _difference(test: PairedTest, adjusted: float, *, strictness: int) -> Difference:
+    delta = Delta(
+        value=test.delta,
+        interval=test.interval,
+        n=test.n,
+        clusters=test.clusters,
+        se=test.se,
+        p=test.p,
+        p_adjusted=adjusted,
+        mde=test.mde,
+        needed_tests=_needed_tests(test, strictness),
+    )
+    return Difference(delta, test.verdict(adjusted).value)
+
+
+def _needed_tests(test: PairedTest, strictness: int) -> int | None:
+    """Return how many tests would decide on a difference as large as this one, with a chance of 80 %.
+
+    Holm's correction wants a p-value up to `strictness` times as small as one difference alone would, which takes more
+    tests.
+    """
+    alone = test.needed_tests(test.delta)
+    if alone is None:
+        return None
+    strict = _NORMAL.inv_cdf(1 - SIGNIFICANCE / 2 / strictness) + _NORMAL.inv_cdf(_POWER)
+    plain = _NORMAL.inv_cdf(1 - SIGNIFICANCE / 2) + _NORMAL.inv_cdf(_POWER)
+    return ceil(alone * (strict / plain) ** 2)

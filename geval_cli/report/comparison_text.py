@@ -1,0 +1,282 @@
+"""A comparison of two runs in words: on the terminal and as Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.numbers import fixed, format_score
+from geval_cli.records import JsonValue, Status
+from geval_cli.report.console import is_unicode, print_hanging, print_trimmed
+from geval_cli.report.markdown_parts import code_span, markdown_table
+from geval_cli.report.numbers import plural
+from geval_cli.report.paired_cases import Kind
+from geval_cli.report.run_comparison import (
+    ComparedRow,
+    ComparedRun,
+    Delta,
+    Flip,
+    RunComparison,
+    comparison_from_json,
+)
+from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.report.verdict_tables import indented, plain_table
+from geval_cli.statistics.paired import Verdict
+
+_FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10
+_ROWS_SHOWN = 60
+_WIDE = 120
+"""Narrower terminals have the detectable differences below the table, so that its lines stay whole."""
+_NARROW = 76
+"""Below, a row is a sentence: a table would lose its names and numbers."""
+_NAME_WIDTH = 60
+_STYLES = {
+    Verdict.BETTER: "green",
+    Verdict.WORSE: "red",
+    Verdict.UNDECIDED: "dim",
+    Verdict.IDENTICAL: "dim",
+}
+_ADJUSTED = {"holm": "Holm", "bh": "BH"}
+_TENTH, _LEAST_P = 0.1, 0.001
+_DIGITS_SHOWN = 4
+
+
+def print_comparison(found: RunComparison, console: Console, *, most_flips: int = _FLIPS_SHOWN) -> None:
+    """Print the runs, a table for each pair of columns, the flipped tests, and what one must know about them."""
+    arrow = "→" if is_unicode(console) else "->"
+    console.print()
+    print_hanging(Text("A  ", style="dim"), Text(run_name(found.a)), console, indent=1)
+    print_hanging(Text("B  ", style="dim"), Text(run_name(found.b)), console, indent=1)
+    print_hanging(Text(), Text(_paired(found)), console, indent=1)
+    for text in found.warnings:
+        print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
+    for text in found.notes:
+        print_hanging(Text("note  ", style="dim"), Text(text), console, indent=1)
+    console.print()
+    shown = found.rows[:_ROWS_SHOWN]
+    for place, column in enumerate(dict.fromkeys(row.column for row in shown)):
+        if place:
+            console.print()
+        if len(found.columns) > 1:
+            console.print(Text(f" {one_line(column, console.width - 2)}", style="bold"))
+        _print_rows([row for row in shown if row.column == column], found, console, arrow)
+    if len(found.rows) > len(shown):
+        console.print(Text(f" and {plural(len(found.rows) - len(shown), 'more row')}", style="dim"))
+    room = most_flips
+    for row in shown:
+        if row.flipped:
+            console.print()
+            _print_flips(row, console, arrow, room, has_columns=len(found.columns) > 1)
+            room -= min(room, len(row.flipped))
+
+
+def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Console, arrow: str) -> None:
+    if console.width < _NARROW:
+        for row in rows:
+            change, between, p = _figures(row)
+            means = f"{format_score(row.a)} {arrow} {format_score(row.b)}"
+            parts = (means, f"{change} {between}".rstrip(), f"p {p}", row.verdict.value)
+            line = Text(f"{row_name(row)}: {', '.join(parts)}", style=_STYLES[row.verdict])
+            print_hanging(Text(), line, console, indent=1)
+        return
+    is_wide = console.width >= _WIDE
+    table = plain_table(console)
+    table.add_column("", overflow="fold")
+    for heading in (f"A {arrow} B", "change", "95 % interval", f"p ({_ADJUSTED[found.adjust]})"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in rows:
+        said = Text(row.verdict.value, style=_STYLES[row.verdict])
+        if is_wide and (power := power_text(row.delta, found.detect)):
+            said.append(f"; {power}", style="dim")
+        table.add_row(
+            Text(row_name(row)), f"{format_score(row.a)} {arrow} {format_score(row.b)}", *_figures(row), said
+        )
+    print_trimmed(indented(table), console)
+    if not is_wide:
+        for row in rows:
+            if power := power_text(row.delta, found.detect):
+                line = Text(f"{row_name(row)}: {power}", style="dim")
+                print_hanging(Text(), line, console, indent=1)
+
+
+def _figures(row: ComparedRow) -> tuple[str, str, str]:
+    delta = row.delta
+    return signed(delta.value), interval_text(delta), p_text(delta.p_adjusted)
+
+
+def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:
+    head = Text(f" {flips_text(row)}")
+    if has_columns:
+        head.append(f"  {one_line(row.column, _NAME_WIDTH)}", style="dim")
+    console.print(head)
+    for flip in row.flipped[:most]:
+        style = "red" if flip.became is Status.FAILED else "green"
+        name = Text(f"{flip.was.value} {arrow} {flip.became.value}  ", style=style)
+        print_hanging(name, Text(_flip_text(flip)), console, indent=2)
+    hidden = flip_count(row) - min(most, len(row.flipped))
+    if hidden:
+        console.print(Text(f"  and {plural(hidden, 'more flipped test')}", style="dim"))
+
+
+def _flip_text(flip: Flip) -> str:
+    said = f"{flip.number} {one_line(flip.test, _NAME_WIDTH)}"
+    if flip.assertion is not None:
+        said += f": {one_line(flip.assertion, _NAME_WIDTH)}"
+    return f"{said}: {flip.reason}" if flip.reason else said
+
+
+def flip_count(row: ComparedRow) -> int:
+    """Return how many tests flipped; a summary lists only the first of many."""
+    return (row.broken or 0) + (row.fixed or 0)
+
+
+def flips_text(row: ComparedRow) -> str:
+    """Return how many tests broke and were fixed, with the p-value of that where it has one."""
+    counts = f"{row.broken or 0:,} broken, {row.fixed or 0:,} fixed"
+    return counts if row.mcnemar_mid_p is None else f"{counts} (McNemar mid-p {p_text(row.mcnemar_mid_p)})"
+
+
+def run_name(run: ComparedRun) -> str:
+    """Return the name of a side: its id or file, the config, and when it began."""
+    name = run.id if run.id and run.name in {"", run.id} else f"{run.name} ({run.id})" if run.id else run.name
+    parts = [name, run.config_path, run.started_at[:16].replace("T", " ")]
+    return sanitize("  ".join(part for part in parts if part))
+
+
+def _paired(found: RunComparison) -> str:
+    parts = [f"{plural(found.paired, 'test')} paired"]
+    parts += [
+        f"{count:,} only in {name}" for name, count in (("A", found.only_a), ("B", found.only_b)) if count
+    ]
+    return ", ".join(parts)
+
+
+def row_name(row: ComparedRow) -> str:
+    """Return the name of a row as people read it."""
+    return {Kind.PASS_RATE: "pass rate", Kind.SCORE: "score"}.get(row.kind) or one_line(
+        row.metric, _NAME_WIDTH
+    )
+
+
+def power_text(delta: Delta, detect: float) -> str:
+    """Return which difference the tests would show, and how many tests `detect` needs; "" where nothing varies."""
+    if delta.mde is None or delta.needed_tests is None:
+        return ""
+    return f"sees {format_score(delta.mde)}, {detect:g} needs ~{rounded_up(delta.needed_tests)} tests"
+
+
+def rounded_up(count: int) -> str:
+    """Return an estimated count with two leading digits, never less than it is."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return f"{-(-count // unit) * unit:,}"
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign: +0.07, -0.11, 0.00."""
+    size = round(abs(value), _DIGITS_SHOWN)
+    text = format_score(size) if round(size, 2) or not size else fixed(size, _DIGITS_SHOWN)
+    return text if not size else f"{'+' if value > 0 else '-'}{text}"
+
+
+def interval_text(delta: Delta) -> str:
+    """Return `[-0.02, +0.16]`; "" without an interval."""
+    return "" if delta.interval is None else f"[{', '.join(f'{bound:+.2f}' for bound in delta.interval)}]"
+
+
+def p_text(p: float) -> str:
+    """Return a p-value: two decimals, three below 0.1."""
+    if p < _LEAST_P:
+        return f"<{_LEAST_P}"
+    return f"{p:.3f}" if p < _TENTH else f"{p:.2f}"
+
+
+def comparison_markdown(found: RunComparison, *, heading: str = "# geval: comparison") -> str:
+    """Return the comparison as Markdown, in which nothing from a model or config is markup."""
+    lines = [heading, "", f"A: {code_span(run_name(found.a))}  ", f"B: {code_span(run_name(found.b))}", ""]
+    lines += [f"{_paired(found)}. p: {_ADJUSTED[found.adjust]}.", ""]
+    lines += [f"- {kind}: {code_span(text)}" for kind, text in _remarks(found)]
+    several = len(found.columns) > 1
+    header = (
+        "",
+        *(("column",) if several else ()),
+        "A",
+        "B",
+        "change",
+        "95 % interval",
+        "p",
+        "verdict",
+        "power",
+    )
+    rows = [
+        (
+            code_span(row_name(row)),
+            *((code_span(one_line(row.column, _NAME_WIDTH)),) if several else ()),
+            format_score(row.a),
+            format_score(row.b),
+            *(cell.replace("<", "&lt;") for cell in _figures(row)),
+            f"**{row.verdict.value}**"
+            if row.verdict in {Verdict.BETTER, Verdict.WORSE}
+            else row.verdict.value,
+            power_text(row.delta, found.detect),
+        )
+        for row in found.rows[:_ROWS_SHOWN]
+    ]
+    lines += ["", markdown_table(header, rows)]
+    if len(found.rows) > len(rows):
+        lines.append(f"and {plural(len(found.rows) - len(rows), 'more row')}\n")
+    room = _FLIPS_SHOWN
+    for row in found.rows[:_ROWS_SHOWN]:
+        if row.flipped:
+            lines += _flips_markdown(row, room, several=several)
+            room -= min(room, len(row.flipped))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _remarks(found: RunComparison) -> Iterable[tuple[str, str]]:
+    yield from (("warning", text) for text in found.warnings)
+    yield from (("note", text) for text in found.notes)
+
+
+def _flips_markdown(row: ComparedRow, room: int, *, several: bool) -> list[str]:
+    where = f" {code_span(one_line(row.column, _NAME_WIDTH))}" if several else ""
+    lines = [f"**{flips_text(row).replace('<', '&lt;')}**{where}", ""]
+    for flip in row.flipped[:room]:
+        lines.append(f"- {flip.was.value} → {flip.became.value}: {code_span(_flip_text(flip))}")
+    hidden = flip_count(row) - min(room, len(row.flipped))
+    if hidden:
+        lines.append(f"- and {hidden:,} more")
+    return [*lines, ""]
+
+
+def print_baseline(comparison: JsonValue, console: Console) -> None:
+    """Print the comparison in a run's summary; nothing for a run without a baseline."""
+    if comparison is None:
+        return
+    found = baseline_of(comparison)
+    if isinstance(found, str):
+        console.print()
+        print_hanging(Text("baseline  ", style="dim"), Text(found, style="yellow"), console, indent=1)
+        return
+    print_comparison(found, console, most_flips=_FLIPS_BESIDE)
+
+
+def baseline_markdown(comparison: JsonValue) -> str:
+    """Return the comparison in a run's summary as a section of its page; "" without one."""
+    if comparison is None:
+        return ""
+    found = baseline_of(comparison)
+    if isinstance(found, str):
+        return f"- warning: {code_span(found)}\n"
+    return comparison_markdown(found, heading="## Compared with the baseline")
+
+
+def baseline_of(comparison: JsonValue) -> RunComparison | str:
+    """Return the comparison in a run's summary, or why there is none."""
+    try:
+        return comparison_from_json(comparison)
+    except ValueError:
+        said = comparison.get("error") if isinstance(comparison, dict) else None
+        return sanitize(
+            str(said or "the comparison was made by another version of geval: see `geval compare`")
+        )

@@ -1,0 +1,217 @@
+"""The cases of two runs in pairs. Pure.
+
+Of the earlier run only scores and verdicts are held; the later one is read case by case.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from geval_cli.json_codec import encode_json
+from geval_cli.metrics import with_members
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
+from geval_cli.report.matching import TestKey, TestKeys
+from geval_cli.report.report import RunReport
+from geval_cli.statistics.paired import PairedDifferences, PairedTest
+
+_CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
+_JUDGED = frozenset({Status.PASSED, Status.FAILED})
+
+
+class Kind(StrEnum):
+    """The kinds of values that are compared."""
+
+    PASS_RATE = "pass_rate"
+    SCORE = "score"
+    METRIC = "metric"
+
+
+class Measure(Struct, frozen=True):
+    """A value that cases have: whether they passed, their score, or that of a metric."""
+
+    kind: Kind
+    name: str
+
+
+PASS_RATE = Measure(Kind.PASS_RATE, "pass_rate")
+SCORE = Measure(Kind.SCORE, "score")
+
+
+class Judgement(Struct, frozen=True):
+    """By whom and by what a metric of one case was judged. Empty texts: the results do not say."""
+
+    judge: str
+    prompt_version: str
+    criterion: tuple[object, ...]
+    criterion_key: str
+    rating_key: str
+
+
+class ComparedCase(Struct, frozen=True):
+    """The part of a case that is compared.
+
+    Attributes:
+        statuses: of its assertions, each set followed by its members.
+        judgements: by metric, of the first assertion of each that a model judged.
+        rating_keys: of all assertions; None where one has none, and equality is not known.
+    """
+
+    status: Status
+    score: float | None
+    named_scores: Mapping[str, float]
+    statuses: tuple[Status, ...]
+    judgements: Mapping[str, Judgement]
+    rating_keys: tuple[str, ...] | None
+
+
+class EarlierRun:
+    """The earlier run, whose cases can be looked up by the content of their tests.
+
+    Attributes:
+        report: the run as it was read.
+        keys: its tests.
+        metrics: the names of all scores.
+        errored: how many cases could not be judged, of how many `cases`.
+        repeats: how often each test was run.
+    """
+
+    def __init__(self, report: RunReport) -> None:
+        self.report = report
+        self.keys = TestKeys()
+        self.metrics: set[str] = set()
+        self.cases = self.errored = self.repeats = 0
+        self._found: dict[tuple[TestKey, int, int], ComparedCase] = {}
+        shared: dict[Judgement, Judgement] = {}
+        for result in report.results():
+            key = self.keys.key(result.test_index, result.description, result.vars)
+            self._found[key, result.repeat_index, result.column] = compared_case(result, shared)
+            self.metrics.update(result.named_scores)
+            self.cases += 1
+            self.errored += result.status is Status.ERROR
+            self.repeats = max(self.repeats, result.repeat_index + 1)
+
+    def partner(self, key: TestKey, repeat_index: int, column: int | None) -> ComparedCase | None:
+        """Return the case of an equal test in this repeat and column."""
+        return None if column is None else self._found.get((key, repeat_index, column))
+
+    def pairs(
+        self, results: Iterable[CaseResult], partners: Mapping[int, int]
+    ) -> Iterator[tuple[ComparedCase, CaseResult]]:
+        """Yield the cases of a later run that have a partner; `partners` are the earlier columns by the later ones."""
+        keys = TestKeys()
+        for result in results:
+            key = keys.key(result.test_index, result.description, result.vars)
+            earlier = self.partner(key, result.repeat_index, partners.get(result.column))
+            if earlier is not None:
+                yield earlier, result
+
+
+class PairedSample(Struct):
+    """The pairs of one row: few bytes each, so that clusters need not come one after another."""
+
+    clusters: "array[int]" = field(default_factory=lambda: array("q"))
+    before: "array[float]" = field(default_factory=lambda: array("d"))
+    after: "array[float]" = field(default_factory=lambda: array("d"))
+    same: bool = True
+
+    def add(self, cluster: int, values: tuple[float, float], *, same: bool) -> None:
+        """Take in a pair; `same` as in `PairedDifferences.add`."""
+        self.clusters.append(cluster)
+        self.before.append(values[0])
+        self.after.append(values[1])
+        self.same = self.same and same
+
+    def test(self) -> PairedTest | None:
+        """Return the comparison of all pairs; None of no pair."""
+        differences = PairedDifferences()
+        for place in sorted(range(len(self.clusters)), key=self.clusters.__getitem__):
+            differences.add(self.clusters[place], self.before[place], self.after[place], same=self.same)
+        return differences.result()
+
+    @property
+    def has_single_pairs(self) -> bool:
+        """Return whether every cluster is one pair."""
+        return len(set(self.clusters)) == len(self.clusters)
+
+
+def values_of(measure: Measure, before: ComparedCase, after: ComparedCase) -> tuple[float, float] | None:
+    """Return both values of a pair; None unless both were judged."""
+    match measure.kind:
+        case Kind.PASS_RATE:
+            if before.status not in _JUDGED or after.status not in _JUDGED:
+                return None
+            return float(before.status is Status.PASSED), float(after.status is Status.PASSED)
+        case Kind.SCORE:
+            earlier, later = before.score, after.score
+        case Kind.METRIC:
+            earlier, later = before.named_scores.get(measure.name), after.named_scores.get(measure.name)
+    return None if earlier is None or later is None else (earlier, later)
+
+
+def is_same_rating(measure: Measure, before: ComparedCase, after: ComparedCase) -> bool:
+    """Return whether both values rate equal texts by equal criteria, as far as results say."""
+    if measure.kind is Kind.METRIC:
+        old, new = before.judgements.get(measure.name), after.judgements.get(measure.name)
+        return bool(old and new and old.rating_key and old.rating_key == new.rating_key)
+    return before.rating_keys is not None and before.rating_keys == after.rating_keys
+
+
+def _judgements_of(result: CaseResult) -> dict[str, Judgement]:
+    """Return by whom and by what each metric of a case was judged."""
+    found: dict[str, Judgement] = {}
+    for item, _ in with_members(result.assertions):
+        if item.metric is None or not ("judge" in item.detail or "criterion_key" in item.detail):
+            continue
+        judgement = _judgement(item)
+        earlier = found.get(item.metric)
+        if earlier is not None:  # several assertions share the metric: equal only if all of them are
+            joined = f"{earlier.rating_key} {judgement.rating_key}" if judgement.rating_key else ""
+            judgement = Judgement(
+                earlier.judge, earlier.prompt_version, earlier.criterion, earlier.criterion_key, joined
+            )
+        found[item.metric] = judgement
+    return found
+
+
+def _rating_keys_of(result: CaseResult) -> tuple[str, ...] | None:
+    """Return the rating keys of all assertions; None where one has none."""
+    keys = [_text(item.detail.get("rating_key")) for item, _ in with_members(result.assertions)]
+    return tuple(keys) if keys and all(keys) else None
+
+
+def _judgement(item: AssertionResult) -> Judgement:
+    detail = item.detail
+    return Judgement(
+        _text(detail.get("judge")),
+        _text(detail.get("prompt_version")),
+        () if "criterion_key" in detail else tuple(_hashable(detail.get(name)) for name in _CRITERION),
+        _text(detail.get("criterion_key")),
+        _text(detail.get("rating_key")),
+    )
+
+
+def _hashable(value: JsonValue) -> object:
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return encode_json(value) if isinstance(value, Mapping) else value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def compared_case(result: CaseResult, shared: dict[Judgement, Judgement] | None = None) -> ComparedCase:
+    """Return the part of a case that is compared; judgements that many cases have are `shared`."""
+    judgements = _judgements_of(result)
+    if shared is not None:
+        judgements = {name: shared.setdefault(item, item) for name, item in judgements.items()}
+    return ComparedCase(
+        result.status,
+        result.score,
+        result.named_scores,
+        tuple(item.status for item, _ in with_members(result.assertions)),
+        judgements,
+        _rating_keys_of(result),
+    )

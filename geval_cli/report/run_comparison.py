@@ -1,0 +1,445 @@
+"""Two runs compared with numbers: how far each metric moved, whether that is shown, and which tests flipped. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.errors import UsageError
+from geval_cli.metrics import with_members
+from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, JsonValue, RunRecord, Status
+from geval_cli.report.matching import (
+    ColumnMatch,
+    ColumnPair,
+    MatchedBy,
+    TestKey,
+    TestKeys,
+    column_label,
+    match_columns,
+)
+from geval_cli.report.numbers import plural
+from geval_cli.report.paired_cases import (
+    PASS_RATE,
+    SCORE,
+    ComparedCase,
+    EarlierRun,
+    Kind,
+    Measure,
+    PairedSample,
+    compared_case,
+    is_same_rating,
+    values_of,
+)
+from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.statistics.intervals import Interval
+from geval_cli.statistics.paired import PairedTest, Verdict, benjamini_hochberg, holm, mcnemar_mid_p
+
+DETECTED = 0.05
+"""The difference for which the number of tests is given, unless another one is asked for."""
+LEAST_SHARE = 0.5
+"""Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
+ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
+_TITLE_WIDTH, _REASON_WIDTH, _NAMES_SHOWN = 120, 200, 5
+
+
+class ComparisonOptions(Struct, frozen=True):
+    """The way in which two runs are compared.
+
+    Attributes:
+        detect: the difference for which the number of tests is computed, above 0.
+        adjust: a name of `ADJUSTMENTS`.
+        columns: pairs of columns, each as `OLD=NEW`.
+        cluster: a name in the tests' metadata: tests of equal values are one cluster; None: each test is one.
+    """
+
+    detect: float = DETECTED
+    adjust: str = "holm"
+    columns: tuple[str, ...] = ()
+    cluster: str | None = None
+
+
+class ComparedRun(Struct, frozen=True):
+    """One side; `errored` of its `cases` could not be judged. `name` is what it was called by."""
+
+    id: str
+    name: str
+    config_path: str
+    started_at: str
+    tests: int
+    cases: int
+    errored: int
+
+
+class Delta(Struct, frozen=True):
+    """The mean difference of a row, later minus earlier; the other fields are those of `PairedTest`."""
+
+    value: float
+    interval: Interval | None
+    n: int
+    clusters: int
+    se: float | None
+    p: float
+    p_adjusted: float
+    mde: float | None
+    needed_tests: int | None
+    sd: float | None
+    dz: float | None
+
+
+class Flip(Struct, frozen=True):
+    """A case that passed in one run and failed in the other; `assertion` is the first one that decided otherwise."""
+
+    test: str
+    number: str
+    was: Status = field(name="from")
+    became: Status = field(name="to")
+    assertion: str | None = None
+    reason: str | None = None
+
+
+class ComparedRow(Struct, frozen=True):
+    """A metric, the score or the pass rate in one pair of columns; `a` and `b` are the means.
+
+    `flipped`, `fixed` and `broken` are of the pass rate only; `mcnemar_mid_p` where every test is one pair.
+    """
+
+    metric: str
+    kind: Kind
+    column: str
+    a: float
+    b: float
+    delta: Delta
+    verdict: Verdict
+    flipped: tuple[Flip, ...] = ()
+    fixed: int | None = None
+    broken: int | None = None
+    mcnemar_mid_p: float | None = None
+
+
+class ComparedColumns(Struct, frozen=True):
+    """Two columns that were compared, and how they found each other."""
+
+    a: str
+    b: str
+    by: MatchedBy
+
+
+class RunComparison(Struct, frozen=True):
+    """Run `a` compared with the later run `b`; the fields are the keys of its JSON document.
+
+    `paired`, `only_a` and `only_b` count tests. `warnings` say why marks may not be comparable, `notes` the rest.
+    """
+
+    schema_version: int
+    kind: str
+    a: ComparedRun
+    b: ComparedRun
+    paired: int
+    only_a: int
+    only_b: int
+    adjust: str
+    detect: float
+    columns: tuple[ComparedColumns, ...]
+    rows: tuple[ComparedRow, ...]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class NamedRun(Struct, frozen=True):
+    """A run, and the name by which it was asked for."""
+
+    name: str
+    report: RunReport
+
+
+class _Row(Struct):
+    """The sums of one row while pairs come."""
+
+    sample: PairedSample = field(default_factory=PairedSample)
+    flipped: list[Flip] = field(default_factory=list)
+
+
+def compare(
+    a: NamedRun, b: NamedRun, options: ComparisonOptions, earlier: EarlierRun | None = None
+) -> RunComparison:
+    """Return the comparison of `a` with the later run `b`; `earlier` is `a` where it was read before.
+
+    Raises:
+        UsageError: the two have too few tests in common, or the options name what there is not.
+        StoreError: results cannot be read.
+    """
+    earlier = earlier or EarlierRun(a.report)
+    match = match_columns(a.report.columns, b.report.columns, options.columns)
+    comparing = _Comparing(earlier, match, options.cluster)
+    for result in b.report.results():
+        comparing.add(result)
+    paired = earlier.keys.all() & comparing.keys.all()
+    sides = (
+        _side(a, len(earlier.keys.all()), earlier.cases, earlier.errored),
+        _side(b, len(comparing.keys.all()), comparing.cases, comparing.errored),
+    )
+    require_kinship(earlier.keys.all(), comparing.keys.all(), (a.name, b.name))
+    if not comparing.rows:
+        hint = "name columns that belong together with --column OLD=NEW"
+        raise UsageError("the two runs have no column in common", hint=hint)
+    if options.cluster is not None and not comparing.has_clusters:
+        raise UsageError(
+            f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
+        )
+    return RunComparison(
+        schema_version=SCHEMA_VERSION,
+        kind="compare",
+        a=sides[0],
+        b=sides[1],
+        paired=len(paired),
+        only_a=sides[0].tests - len(paired),
+        only_b=sides[1].tests - len(paired),
+        adjust=options.adjust,
+        detect=options.detect,
+        columns=tuple(
+            ComparedColumns(column_label(pair.before), column_label(pair.after), pair.by)
+            for pair in match.pairs
+        ),
+        rows=_rows(comparing, match, options),
+        warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
+        notes=tuple(_notes(comparing, match, sides)),
+    )
+
+
+class _Comparing:
+    """The sums of a comparison while the cases of the later run come."""
+
+    def __init__(self, earlier: EarlierRun, match: ColumnMatch, cluster: str | None) -> None:
+        self.earlier = earlier
+        self.keys = TestKeys()
+        self.metrics: set[str] = set()
+        self.cases = self.errored = self.repeats = 0
+        self.has_clusters = False
+        self.rows: dict[tuple[int, Measure], _Row] = {}
+        self.differing: dict[str, Counter[str]] = {}
+        self._partners = match.partners()
+        self._cluster = cluster
+        self._clusters: dict[object, int] = {}
+
+    def add(self, result: CaseResult) -> None:
+        """Take in the next case of the later run."""
+        key = self.keys.key(result.test_index, result.description, result.vars)
+        self.cases += 1
+        self.errored += result.status is Status.ERROR
+        self.repeats = max(self.repeats, result.repeat_index + 1)
+        self.metrics.update(result.named_scores)
+        before = self.earlier.partner(key, result.repeat_index, self._partners.get(result.column))
+        if before is None:
+            return
+        cluster, after = self._cluster_of(result), compared_case(result)
+        metrics = [Measure(Kind.METRIC, name) for name in result.named_scores if name in before.named_scores]
+        for measure in (PASS_RATE, SCORE, *metrics):
+            row = self.rows.setdefault((result.column, measure), _Row())
+            values = values_of(measure, before, after)
+            if values is not None:
+                row.sample.add(cluster, values, same=is_same_rating(measure, before, after))
+                if measure is PASS_RATE and values[0] != values[1]:
+                    row.flipped.append(_flip(before, result))
+        self._note_judges(before, after)
+
+    def _cluster_of(self, result: CaseResult) -> int:
+        if self._cluster is None:
+            return result.test_index
+        value = result.metadata.get(self._cluster)
+        self.has_clusters = self.has_clusters or value is not None
+        # A test without the value is a cluster of its own.
+        name = ("test", str(result.test_index)) if value is None else ("value", str(value))
+        return self._clusters.setdefault(name, len(self._clusters))
+
+    def _note_judges(self, before: ComparedCase, after: ComparedCase) -> None:
+        """Count the cases in which a metric was judged in another way."""
+        for name, new in after.judgements.items():
+            old = before.judgements.get(name)
+            if old is None:
+                continue
+            parts = [
+                ("judge", old.judge != new.judge),
+                ("prompt version", old.prompt_version != new.prompt_version),
+                ("criteria or steps", old.criterion != new.criterion),
+            ]
+            if old.criterion_key and new.criterion_key:
+                is_other = old.criterion_key != new.criterion_key
+                named = [part for part in parts if part[1]] or [("judge's settings", True)]
+                parts = named if is_other else []
+            for part, differs in parts:
+                if differs:
+                    self.differing.setdefault(part, Counter())[name] += 1
+
+
+def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
+    run = named.report.run
+    return ComparedRun(
+        id=run.id,
+        name=named.name,
+        config_path=run.config_path,
+        started_at=run.started_at,
+        tests=tests,
+        cases=cases,
+        errored=errored,
+    )
+
+
+def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
+    """Check that the tests of two runs are by and large the same.
+
+    Raises:
+        UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
+    """
+    smaller, paired = min(len(a), len(b)), len(a & b)
+    if not smaller:
+        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
+    if paired < LEAST_SHARE * smaller:
+        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
+        raise UsageError(message, hint=hint)
+
+
+def _verb(count: int) -> str:
+    return "matches" if count == 1 else "match"
+
+
+def _flip(before: ComparedCase, after: CaseResult) -> Flip:
+    later = [item for item, _ in with_members(after.assertions)]
+    flipped = None
+    if len(later) == len(before.statuses):
+        changed = [
+            item
+            for old, item in zip(before.statuses, later, strict=True)
+            if item.status is after.status and old is not item.status
+        ]
+        # The member of a set that turned says more than the set.
+        flipped = next((item for item in changed if not item.assertions), None) or next(iter(changed), None)
+    name = None if flipped is None else sanitize(" ".join(filter(None, (flipped.type, flipped.metric))))
+    reason = None if flipped is None or not flipped.reason else one_line(flipped.reason, _REASON_WIDTH)
+    title = case_title(after, _TITLE_WIDTH)
+    return Flip(title, case_number(after), before.status, after.status, name, reason)
+
+
+def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> tuple[ComparedRow, ...]:
+    """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
+    labels = {pair.after.index: _pair_label(pair) for pair in match.pairs}
+    order = {kind: place for place, kind in enumerate(Kind)}
+    found = sorted(
+        ((key, row, test) for key, row in comparing.rows.items() if (test := row.sample.test()) is not None),
+        key=lambda item: (item[0][0], order[item[0][1].kind], item[0][1].name),
+    )
+    adjusted = ADJUSTMENTS[options.adjust]([test.p for _, _, test in found])
+    return tuple(
+        _row(measure, labels[column], row, test, (p, options.detect))
+        for ((column, measure), row, test), p in zip(found, adjusted, strict=True)
+    )
+
+
+def _row(
+    measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
+) -> ComparedRow:
+    p_adjusted, detect = adjusted
+    delta = Delta(
+        value=test.delta,
+        interval=test.interval,
+        n=test.n,
+        clusters=test.clusters,
+        se=test.se,
+        p=test.p,
+        p_adjusted=p_adjusted,
+        mde=test.mde,
+        needed_tests=test.needed_tests(detect),
+        sd=test.sd,
+        dz=test.dz,
+    )
+    plain = ComparedRow(
+        metric=measure.name,
+        kind=measure.kind,
+        column=label,
+        a=test.before,
+        b=test.after,
+        delta=delta,
+        verdict=test.verdict(p_adjusted),
+    )
+    if measure is not PASS_RATE:
+        return plain
+    broken = sum(item.became is Status.FAILED for item in row.flipped)
+    fixed = len(row.flipped) - broken
+    mid_p = mcnemar_mid_p(broken, fixed) if row.sample.has_single_pairs else None
+    # What broke comes first: that is what people look for.
+    flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
+    return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
+
+
+def _pair_label(pair: ColumnPair) -> str:
+    old, new = column_label(pair.before), column_label(pair.after)
+    return new if old == new else f"{old} -> {new}"
+
+
+def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
+    for part, metrics in comparing.differing.items():
+        yield f"not comparable: another {part} in {_listed(sorted(metrics))}"
+    both = a.prompt_version and b.prompt_version
+    if both and a.prompt_version != b.prompt_version and "prompt version" not in comparing.differing:
+        yield "not comparable: the judges' prompts are of another version"
+
+
+def _notes(
+    comparing: _Comparing, match: ColumnMatch, sides: tuple[ComparedRun, ComparedRun]
+) -> Iterator[str]:
+    earlier = comparing.earlier
+    for name, own, other in (
+        ("A", earlier.metrics, comparing.metrics),
+        ("B", comparing.metrics, earlier.metrics),
+    ):
+        if lacking := sorted(own - other):
+            yield f"only {name} has {plural(len(lacking), 'metric')}: {_listed(lacking)}"
+    in_rows = {measure.name for _, measure in comparing.rows if measure.kind is Kind.METRIC}
+    if unpaired := sorted((earlier.metrics & comparing.metrics) - in_rows):
+        yield f"no pair of cases has a score in both runs: {_listed(unpaired)}"
+    for pair in match.pairs:
+        if pair.by is MatchedBy.PLACE:
+            yield f"paired by place: {_columns([pair.before])} -> {_columns([pair.after])}"
+    for name, columns in (("A", match.only_before), ("B", match.only_after)):
+        if columns:
+            yield f"only {name} has {plural(len(columns), 'column')}: {_columns(columns)}"
+    if earlier.repeats != comparing.repeats:
+        yield (
+            f"A has {plural(earlier.repeats, 'repeat')} and B {comparing.repeats:,}:"
+            " repeats that only one of them has are left out"
+        )
+    if sides[0].errored or sides[1].errored:
+        counts = (
+            f"{side.errored:,} of {side.cases:,} cases in {name}"
+            for side, name in zip(sides, "AB", strict=True)
+        )
+        yield f"left out as errors: {', '.join(counts)}"
+
+
+def _columns(columns: Sequence[Column]) -> str:
+    return _listed([column_label(item) for item in columns])
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(one_line(name, 60) for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} and {len(names) - _NAMES_SHOWN:,} more"
+
+
+def comparison_to_json(found: RunComparison) -> dict[str, JsonValue]:
+    """Return the JSON form of a comparison."""
+    data: dict[str, JsonValue] = msgspec.to_builtins(found)
+    return data
+
+
+def comparison_from_json(data: JsonValue) -> RunComparison:
+    """Return a comparison from its JSON form.
+
+    Raises:
+        ValueError: it is none that this geval can read.
+    """
+    import msgspec  # noqa: PLC0415
+
+    return msgspec.convert(data, RunComparison)

@@ -1,0 +1,222 @@
+"""A run held against an earlier one: which one that is, the comparison, and gates on the difference."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.engine.columns import check_baseline, columns_named
+from geval_cli.engine.gates import is_tagged
+from geval_cli.errors import ConfigError, Problem, Severity, UsageError
+from geval_cli.patterns import compile_later
+from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
+from geval_cli.report.matching import TestKeys, match_columns
+from geval_cli.report.paired_cases import (
+    PASS_RATE,
+    SCORE,
+    EarlierRun,
+    Kind,
+    Measure,
+    PairedSample,
+    compared_case,
+    is_same_rating,
+    values_of,
+)
+from geval_cli.report.report import RunReport
+from geval_cli.report.run_comparison import (
+    ComparisonOptions,
+    NamedRun,
+    compare,
+    comparison_to_json,
+    require_kinship,
+)
+from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.results_file import is_results_file, named_report
+from geval_cli.statistics.paired import PairedTest
+from geval_cli.store.runs import RunStore
+from geval_cli.suite.gates import Gate, Statistic
+from geval_cli.suite.suite import Suite
+
+THIS_RUN = "this run"
+_RUN_NAME = compile_later(r"latest(~\d+)?|\d[\da-f-]*")
+_FLIPS_KEPT = 100
+"""A summary is read whenever runs are listed; `geval compare` tells of all flipped tests."""
+NO_BASELINE = "none"
+"""The word for `--baseline` that leaves out comparison and gates on it, for a first run that has no earlier one."""
+_HINT = (
+    "name one with --baseline RUN, or with `baseline:` in the config: a run's id, `latest`, or a results file"
+)
+
+
+class Baseline(Struct, frozen=True):
+    """The earlier run that a run is compared with, read before anything is sent."""
+
+    name: str
+    earlier: EarlierRun
+
+
+def baseline_name(request: RunRequest, suite: Suite, columns: Sequence[Column]) -> str | None:
+    """Return the run or file to compare with; None where there is none.
+
+    The command line wins. `baseline:` of the config names a column of the run itself where one has this label, and
+    only else an earlier run or, relative to the config's folder, a file.
+    """
+    if request.baseline is not None:
+        return None if request.baseline == NO_BASELINE else request.baseline
+    named = suite.baseline
+    if named is None:
+        return None
+    if columns_named(columns, named.name) or not _may_be_a_run(named.name):
+        return None
+    return str(suite.base_dir / named.name) if is_results_file(named.name) else named.name
+
+
+def baseline_problems(
+    request: RunRequest, suite: Suite, columns: Sequence[Column], *, is_going_to_run: bool
+) -> Iterator[Problem]:
+    """Yield the problems of the config's `baseline`, and of gates that need one where none is named.
+
+    The latter are warnings where nothing is run, the former where a filter may have left the column out.
+    """
+    named = suite.baseline
+    if named is not None and (columns_named(columns, named.name) or not _may_be_a_run(named.name)):
+        of_filter = Severity.ERROR if request.selection.takes_all else Severity.WARNING
+        for problem in check_baseline(named, columns):
+            yield dataclasses.replace(problem, severity=of_filter)
+    if baseline_name(request, suite, columns) is not None:
+        return
+    severity = Severity.ERROR if is_going_to_run else Severity.WARNING
+    for gate in suite.gates:
+        if not gate.needs_baseline:
+            continue
+        if request.baseline == NO_BASELINE:
+            message = f"the gate `{gate.text}` is left out: there is no baseline"
+            yield Problem(message, gate.place.value(), severity=Severity.WARNING)
+        else:
+            message = f"the gate `{gate.text}` needs a baseline, and there is none"
+            yield Problem(message, gate.place.value(), _HINT, severity=severity)
+
+
+def _may_be_a_run(name: str) -> bool:
+    """Return whether a name looks like that of a results file or of a run: its id, the beginning of one, `latest`."""
+    return is_results_file(name) or _RUN_NAME.fullmatch(name) is not None
+
+
+def open_baseline(prepared: PreparedRun, runs: RunStore, run_id: str) -> Baseline | None:
+    """Return the run that a prepared run, whose id is `run_id`, is to be compared with; None without one.
+
+    Raises:
+        UsageError: there is no such run or file, it is the run itself, or its tests are not those of the suite.
+        ConfigError: a gate is on a metric that it does not have, or the config may not read the file.
+        StoreError: stored runs cannot be read.
+    """
+    request, suite = prepared.request, prepared.suite
+    name = baseline_name(request, suite, prepared.plan.columns)
+    if name is None:
+        return None
+    if request.baseline is None and is_results_file(name) and suite.access.is_outside(Path(name)):
+        raise ConfigError([suite.access.outside_problem(Path(name), None)])
+    report = named_report(name, runs)
+    if report.run.id == run_id:
+        hint = "the latest run is the one that is resumed: name the baseline by its id, or as `latest~1`"
+        raise UsageError(f"the baseline {name} is the run itself", hint=hint)
+    earlier = EarlierRun(report)
+    keys = TestKeys()
+    for test in suite.tests:
+        keys.key(test.index, test.description, test.vars)
+    # Where programs may make variables, they are known only later; then the comparison itself finds out.
+    if not suite.rules.tells_programs and keys.all():
+        require_kinship(earlier.keys.all(), keys.all(), ("the baseline", THIS_RUN))
+    problems = [
+        Problem(
+            f"the baseline {name} has no score of `{gate.metric}` for the gate `{gate.text}`",
+            gate.place.value(),
+            f"its metrics: {', '.join(sorted(earlier.metrics))}" if earlier.metrics else "it has no metrics",
+        )
+        for gate in suite.gates
+        if gate.needs_baseline and gate.metric is not None and gate.metric not in earlier.metrics
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return Baseline(name, earlier)
+
+
+def compared_with(
+    baseline: Baseline, run: RunRecord, results: Callable[[], Iterator[CaseResult]]
+) -> dict[str, JsonValue]:
+    """Return the JSON form of the comparison; where there is nothing to compare, its `error`."""
+    earlier = NamedRun(baseline.name, baseline.earlier.report)
+    later = NamedRun(THIS_RUN, RunReport(run, RunSummary(), results))
+    try:
+        found = compare(earlier, later, ComparisonOptions(), baseline.earlier)
+        rows = tuple(replace(row, flipped=row.flipped[:_FLIPS_KEPT]) for row in found.rows)
+        return comparison_to_json(replace(found, rows=rows))
+    except UsageError as error:
+        return {"kind": "compare", "error": error.message}
+
+
+class _Difference(Struct):
+    """The pairs that one gate is about."""
+
+    gate: Gate
+    sample: PairedSample = field(default_factory=PairedSample)
+
+    @property
+    def measure(self) -> Measure:
+        if self.gate.metric is not None:
+            return Measure(Kind.METRIC, self.gate.metric)
+        return PASS_RATE if self.gate.statistic is Statistic.PASS_RATE_DELTA else SCORE
+
+
+def judge_differences(
+    gates: Sequence[Gate],
+    baseline: Baseline | None,
+    results: Iterable[CaseResult],
+    columns: Sequence[Column],
+) -> dict[str, GateResult]:
+    """Return the results of gates on differences from the baseline, by their text."""
+    found = [_Difference(gate) for gate in gates]
+    if baseline is not None and found:
+        partners = match_columns(baseline.earlier.report.columns, columns).partners()
+        for before, result in baseline.earlier.pairs(results, partners):
+            after = compared_case(result)
+            for item in found:
+                if not all(is_tagged(result.metadata, *tag) for tag in item.gate.tags):
+                    continue
+                values = values_of(item.measure, before, after)
+                if values is not None:
+                    same = is_same_rating(item.measure, before, after)
+                    item.sample.add(result.test_index, values, same=same)
+    return {item.gate.text: _judged(item.gate, item.sample.test()) for item in found}
+
+
+def _judged(gate: Gate, test: PairedTest | None) -> GateResult:
+    """Return whether a gate holds: unless it must be proven, it is broken only where that is shown."""
+    if test is None:
+        return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
+    is_floor = gate.comparison in {">=", ">"}
+    best, worst = (test.upper, test.lower) if is_floor else (test.lower, test.upper)
+    is_broken = best is not None and not gate.holds(best)
+    is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
+    holds = is_shown if gate.is_proven else not is_broken
+    note = _certainty(test) if is_broken or is_shown else f"undecided: {_certainty(test)}{_need(gate, test)}"
+    return GateResult(gate.text, Status.PASSED if holds else Status.FAILED, test.delta, note)
+
+
+def _certainty(test: PairedTest) -> str:
+    counted = f"n={test.n}"
+    if test.identical:
+        return f"{counted}, the same texts and judge"
+    if test.lower is None or test.upper is None:
+        return f"{counted}, no interval"
+    return f"{counted}, one-sided 95 % bounds {test.lower:+.3f} and {test.upper:+.3f}"
+
+
+def _need(gate: Gate, test: PairedTest) -> str:
+    """Return how many more tests are likely to decide, if differences stay what they are."""
+    needed = test.needed_tests(test.delta - gate.limit)
+    if needed is None:
+        return ""
+    return f"; some {max(1, needed - test.clusters):,} more tests would tell"

@@ -1,0 +1,321 @@
+"""Results files become stored runs: geval's own (`-o results.json`, `.jsonl`) and promptfoo's, version 3."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.engine.aggregate import Tally, with_clustered_intervals
+from geval_cli.errors import ConfigError, Location, Problem, UsageError
+from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
+from geval_cli.records import (
+    CaseResult,
+    Column,
+    JsonValue,
+    ProviderRef,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+)
+from geval_cli.source.access import TRUSTED, open_regular
+from geval_cli.source.files import open_problem
+from geval_cli.source.json_source import read_json
+from geval_cli.source.secrets import mask_config, mask_text
+from geval_cli.store.runs import LATEST, RunOrigin, RunStore
+from geval_cli.suite.promptfoo.results import DIALECT, VERSION, case_of_row
+from geval_cli.version import __version__
+
+MAX_FILE_BYTES = 1 << 30
+_MOST_PROBLEMS = 20
+_MOST_INDEX = 1 << 31
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+_WHAT_IS_READ = (
+    "what `geval run CONFIG -o results.json` or `.jsonl` wrote, or promptfoo's results of version 3"
+)
+
+
+class ImportedRun(Struct, frozen=True):
+    """A run as a file has it.
+
+    Attributes:
+        summary: what the file says beside the results; None when it says nothing.
+        dialect: of the run's config, where the file settles it.
+    """
+
+    run: RunRecord
+    results: Sequence[CaseResult]
+    summary: RunSummary | None = None
+    dialect: str = ""
+
+
+def read_results_file(path: Path) -> ImportedRun:
+    """Return the run that a results file holds.
+
+    Raises:
+        ConfigError: with every problem of the file, placed at its line and column.
+    """
+    text = _text_of(path)
+    if path.suffix.lower() == ".jsonl":
+        return _read_lines(text, path)
+    value = _parsed(text, path)
+    if not isinstance(value, dict):
+        raise ConfigError([_not_results(path, "it holds no JSON object")])
+    results = value.get("results")
+    if isinstance(results, dict) and "version" in results:
+        return _read_promptfoo(value, results, text, path)
+    if "run" not in value or not isinstance(results, list):
+        raise ConfigError([_not_results(path, "it has no `run` and `results`")])
+    try:
+        run = run_record_from_json(value["run"])
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            [Problem(str(error), _place(text, path, "run"), f"this is read: {_WHAT_IS_READ}")]
+        ) from error
+    cases = _converted(results, case_result_from_json, text, path, "results")
+    summary = None
+    with suppress(ValueError, TypeError):  # it can be counted anew
+        summary = run_summary_from_json(value.get("summary") or {})
+    return ImportedRun(_safe_run(run, cases), cases, summary)
+
+
+def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:
+    """Store an imported run, counted anew.
+
+    Raises:
+        UsageError: a run with its id is stored already.
+        StoreError: it cannot be stored.
+    """
+    run = imported.run
+    if _is_stored(run.id, runs):
+        raise UsageError(f"run {run.id} is stored here already", hint=f"`geval show {run.id}` shows it")
+    tally = Tally()
+    for result in imported.results:
+        tally.add(result)
+    summary = tally.summary()
+    if tally.has_clusters:
+        summary = with_clustered_intervals(summary, imported.results)
+    if imported.summary is not None:
+        said = imported.summary
+        summary = replace(
+            summary,
+            gates=said.gates,
+            flaky=said.flaky,
+            flaky_count=said.flaky_count,
+            derived=said.derived,
+            derived_by_column=said.derived_by_column,
+        )
+    options = {"options": {"--dialect": imported.dialect}} if imported.dialect else {}
+    runs.begin(run, RunOrigin(run.config_path, len(imported.results), options))
+    written = [runs.add(run.id, result) for result in imported.results]
+    for future in written:
+        future.result()
+    runs.finish(run, summary)
+    return run
+
+
+def _is_stored(run_id: str, runs: RunStore) -> bool:
+    try:
+        return runs.find(run_id).run.id == run_id
+    except UsageError:
+        return False
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with open_regular(path, TRUSTED) as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, None)]) from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(
+            [Problem(f"`{path}` is larger than 1 GiB", None, "split it, or import a part of it")]
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        where = Location(str(path), line, column, length=0)
+        message = f"this is not UTF-8 text: byte 0x{content[error.start]:02X}"
+        raise ConfigError([Problem(message, where, "save the file as UTF-8")]) from error
+
+
+def _parsed(text: str, path: Path, *, first_line: int = 1) -> JsonValue:
+    """Return the value of JSON text; what is broken, NaN or given twice is found by the reader that knows places."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return read_json(text, str(path), first_line=first_line).value
+
+
+def _place(text: str, path: Path, *keys: str | int, first_line: int = 1) -> Location | None:
+    """Return where a value is; the text is read a second time, which only files with problems need."""
+    try:
+        place = read_json(text, str(path), first_line=first_line).place
+    except ConfigError:
+        return Location(str(path), first_line, 1, length=0)
+    for key in keys[:-1]:
+        place = place.child(key)
+    return place.value(keys[-1]) if keys else place.value()
+
+
+def _not_results(path: Path, why: str) -> Problem:
+    return Problem(
+        f"`{path}` is no file of results: {why}", Location(str(path), 1, 1, length=0), _WHAT_IS_READ
+    )
+
+
+def _converted(
+    items: Sequence[JsonValue],
+    convert: Callable[[Any], CaseResult],
+    text: str,
+    path: Path,
+    *keys: str,
+) -> list[CaseResult]:
+    """Return the results; raises ConfigError with the place of each that is none."""
+    found: list[CaseResult] = []
+    wrong: list[tuple[int, str]] = []
+    cases: dict[tuple[int, int, int], int] = {}
+    for index, item in enumerate(items):
+        try:
+            case = _checked(convert(item), cases, index)
+        except (ValueError, TypeError, AttributeError) as error:
+            wrong.append((index, _why(error)))
+            if len(wrong) >= _MOST_PROBLEMS:
+                break
+            continue
+        found.append(case)
+    if wrong:
+        places = _places(text, path, keys, [index for index, _ in wrong])
+        raise ConfigError([Problem(f"result {index + 1}: {why}", places.get(index)) for index, why in wrong])
+    return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a result, without the name that it has in the code."""
+    text = str(error)
+    return text.partition(": ")[2] if text.startswith("this is no ") else text
+
+
+def _places(text: str, path: Path, keys: Sequence[str], indexes: Iterable[int]) -> dict[int, Location | None]:
+    """Return where results are; the text is read a second time, which only files with problems need."""
+    place = read_json(text, str(path)).place
+    for key in keys:
+        place = place.child(key)
+    return {index: place.value(index) for index in indexes}
+
+
+def _checked(case: CaseResult, cases: dict[tuple[int, int, int], int], index: int) -> CaseResult:
+    """Return a result that can be stored, its provider's id without keys; ValueError when its case is there already."""
+    place = (case.test_index, case.repeat_index, case.column)
+    if not all(0 <= number < _MOST_INDEX for number in place):
+        raise ValueError("test_index, repeat_index and column are whole numbers from 0")
+    if place in cases:
+        raise ValueError(f"case {'.'.join(map(str, place))} is result {cases[place] + 1} already")
+    cases[place] = index
+    provider = ProviderRef(mask_text(case.provider.id), mask_text(case.provider.label))
+    return replace(case, id=".".join(map(str, place)), provider=provider)
+
+
+def _read_lines(text: str, path: Path) -> ImportedRun:
+    found: list[CaseResult] = []
+    problems: list[Problem] = []
+    cases: dict[tuple[int, int, int], int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(
+                _checked(case_result_from_json(_parsed(line, path, first_line=number)), cases, number - 1)
+            )
+        except ConfigError as error:
+            problems.extend(error.problems)
+        except (ValueError, TypeError, AttributeError) as error:
+            problems.append(Problem(_why(error), Location(str(path), number, 1, length=0), _WHAT_IS_READ))
+        if len(problems) >= _MOST_PROBLEMS:
+            break
+    if not problems and not found:
+        problems.append(_not_results(path, "it is empty"))
+    if problems:
+        raise ConfigError(problems)
+    found.sort(key=lambda case: (case.test_index, case.repeat_index, case.column))
+    return ImportedRun(_new_run(path, found, None), found)
+
+
+def _safe_run(run: RunRecord, cases: Sequence[CaseResult]) -> RunRecord:
+    """Return the record with an id that is no path, no keys in its config, and the columns that its results have."""
+    status = RunStatus.INTERRUPTED if run.status is RunStatus.RUNNING else run.status
+    columns = run.columns if _has_all(run.columns, cases) else _columns_of(cases)
+    return replace(run, id=_safe_id(run.id), status=status, config=mask_config(run.config), columns=columns)
+
+
+def _has_all(columns: Sequence[Column], cases: Iterable[CaseResult]) -> bool:
+    known = {column.index for column in columns}
+    return all(case.column in known for case in cases)
+
+
+def _safe_id(written: str) -> str:
+    safe = _NOT_IN_ID.sub("-", written).strip("-_")[:80]
+    return safe if _ID.fullmatch(safe) and safe != LATEST else _new_id()
+
+
+def _new_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _new_run(path: Path, cases: Sequence[CaseResult], config: JsonValue, **known: Any) -> RunRecord:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    values: dict[str, Any] = {
+        "id": _new_id(),
+        "status": RunStatus.COMPLETED,
+        "started_at": now,
+        "finished_at": now,
+        "duration_ms": None,
+        "tool_version": __version__,
+        "config_path": str(path),
+        "config_digest": "",
+        "config": mask_config(config),
+        "columns": _columns_of(cases),
+        **known,
+    }
+    return RunRecord(**values)
+
+
+def _columns_of(cases: Iterable[CaseResult]) -> tuple[Column, ...]:
+    found = {case.column: Column(case.column, case.prompt.label, case.provider.label) for case in cases}
+    return tuple(found[index] for index in sorted(found))
+
+
+def _read_promptfoo(
+    value: Mapping[str, JsonValue], results: Mapping[str, JsonValue], text: str, path: Path
+) -> ImportedRun:
+    rows = results.get("results")
+    if results["version"] != VERSION or not isinstance(rows, list):
+        where = _place(text, path, "results", "version")
+        message = "only results of promptfoo's version 3 can be read"
+        raise ConfigError(
+            [Problem(message, where, "export them again: promptfoo export eval ID -o results.json")]
+        )
+    cases = _converted(rows, case_of_row, text, path, "results", "results")
+    known: dict[str, Any] = {}
+    if isinstance(name := value.get("evalId"), str):
+        known["id"] = _safe_id(name)
+    if isinstance(begun := results.get("timestamp"), str) and _is_time(begun):
+        known["started_at"] = known["finished_at"] = begun
+    run = _new_run(path, cases, value.get("config"), **known)
+    return ImportedRun(run, cases, dialect=DIALECT)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False

@@ -1,0 +1,147 @@
+"""`geval judge`: which run and which config are meant, and the request that judges the one by the other."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from geval_cli.errors import UsageError
+from geval_cli.records import JsonValue
+from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.judged import JudgedMetrics, JudgedSource
+from geval_cli.runs.options import RunOptions, declared_options, values_of
+from geval_cli.runs.requests import RunRequest
+from geval_cli.source.digest import FILE_PART
+from geval_cli.specs.dialect import RULES
+from geval_cli.store.runs import LATEST, RunStore, StoredRun
+from geval_cli.store.state import open_runs
+from geval_cli.suite.load import ReadingRules, open_suite
+from geval_cli.suite.suite import SuiteOverrides
+
+RESULTS_SUFFIXES = frozenset({".json", ".jsonl"})
+_TAKEN_OVER = ("grader", "scoring", "samples", "variables")
+"""Options that the run was begun with and that hold again, unless others are given now."""
+
+
+@contextmanager
+def open_source(
+    name: str, given: RunOptions, environ: Mapping[str, str], metrics: JudgedMetrics
+) -> Iterator[JudgedSource]:
+    """Open the run that `name` means until the end of the block: an id, its beginning, `latest~1`, a results file.
+
+    Raises:
+        UsageError: there is no such run.
+        ConfigError: the file cannot be read as results.
+        StoreError: the stored runs cannot be read.
+    """
+    path = Path(name)
+    if path.suffix.lower() in RESULTS_SUFFIXES and not name.startswith(LATEST):
+        with RunStore.open_in_memory() as runs:
+            run = store_run(read_results_file(path), runs)
+            runs.close()
+            yield JudgedSource(run, runs, {}, metrics)
+        return
+    with open_runs(given.home, environ) as runs:
+        # Nothing is written to it, and its thread would keep the kernel from confining a stranger's config.
+        runs.close()
+        stored = find_run(runs, name)
+        origin = runs.origin(stored.run.id)
+        parts = {} if origin is None else origin.covered.get("suite", {})
+        yield JudgedSource(stored.run, runs, parts, metrics)
+
+
+def find_run(runs: RunStore, name: str) -> StoredRun:
+    """Return the run that `name` means; `latest~N` is the one N runs before the latest.
+
+    Raises:
+        UsageError: there is none, or more than one.
+        StoreError: the database cannot be read.
+    """
+    head, mark, back = name.partition("~")
+    if head != LATEST or not mark:
+        return runs.find(name)
+    if not back.isdecimal() or len(back) > len("1000000"):
+        raise UsageError(f"`{name}` names no run", hint="`latest~1` is the run before the latest")
+    found = runs.runs(int(back) + 1)
+    if len(found) <= int(back):
+        count = len(found)
+        message = f"there is no run `{name}`: only {count:,} {'is' if count == 1 else 'are'} stored here"
+        raise UsageError(message, hint="`geval list` shows the runs that are stored here")
+    return found[int(back)]
+
+
+def judging_request(
+    source: JudgedSource, config: Path | None, given: RunOptions, environ: Mapping[str, str], **more: Any
+) -> RunRequest:
+    """Return the request that judges the outputs of `source` by `config`, or by the config that it was made with.
+
+    The config file of the run is read when it says what it said then; else the snapshot that the run has, in which
+    keys are masked, with the files and the environment of today.
+
+    Raises:
+        UsageError: the run has no config, or files that it names have changed.
+        ConfigError: the config cannot be read.
+    """
+    values = {**_options_of(source, values_of(given), is_same_config=config is None), **more}
+    if config is not None:
+        return RunRequest(config, environ, judged=source, **values)
+    path = _path_of(source)
+    request = RunRequest(path, environ, judged=source, **values)
+    if path.is_file() and source.parts and _parts_of(request) == dict(source.parts):
+        return request
+    if not isinstance(source.run.config, dict) or not source.run.config:
+        hint = f"name one: geval judge {source.run.id} CONFIG"
+        raise UsageError(f"run {source.run.id} has no config of its own", hint=hint)
+    request = replace(request, draft=json.dumps(source.run.config, indent=2, ensure_ascii=False))
+    changed = [] if not source.parts else list(_changed_files(_parts_of(request), source.parts))
+    if changed:
+        what = ", ".join(f"`{name}`" for name in changed)
+        hint = f"judge by the config as it is now: geval judge {source.run.id} {path}"
+        raise UsageError(f"files that run {source.run.id} was made with have changed: {what}", hint=hint)
+    return request
+
+
+def _path_of(source: JudgedSource) -> Path:
+    origin = source.runs.origin(source.run.id)
+    written = Path(source.run.config_path)
+    return written if origin is None or written.is_file() else Path(origin.config_file)
+
+
+def _options_of(source: JudgedSource, values: dict[str, Any], *, is_same_config: bool) -> dict[str, Any]:
+    """Return the options with those that the run was begun with, where they say nothing else."""
+    origin = source.runs.origin(source.run.id)
+    covered = {} if origin is None else origin.covered
+    known = {
+        field.name: covered.get("options", {}).get(option.name)
+        for field, option in declared_options(RunOptions)
+    }
+    before: dict[str, JsonValue] = {**known, "variables": covered.get("vars")}
+    for name in _TAKEN_OVER:
+        if not values[name] and before.get(name):
+            values[name] = before[name]
+    if is_same_config and values["dialect"] is None and before["dialect"] in RULES:
+        values["dialect"] = RULES[before["dialect"]].name
+    if values["scoring"] is not None and values["scoring"] != "samples":
+        values["samples"] = None
+    return values
+
+
+def _parts_of(request: RunRequest) -> dict[str, str]:
+    opened = open_suite(
+        request.config,
+        env=request.environ,
+        env_file=request.env_file,
+        overrides=SuiteOverrides(vars=request.variables),
+        reading_rules=ReadingRules(
+            needs_keys=False, text=request.draft, dialect=request.dialect, access=request.access
+        ),
+    )
+    return dict(opened.suite.parts)
+
+
+def _changed_files(now: Mapping[str, str], before: Mapping[str, JsonValue]) -> Iterator[str]:
+    for name in sorted({*now, *before}):
+        if name.startswith(FILE_PART) and now.get(name) != before.get(name):
+            yield name.removeprefix(FILE_PART)

@@ -1,0 +1,326 @@
+"""Stored outputs that are judged again: which case of an earlier run belongs to which job, and what is judged of it."""
+
+import hashlib
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.rating_keys import JUDGED_FROM, RATING_KEY
+from geval_cli.engine.plan import NO_PROVIDER, Job, Plan, runs_with
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.errors import GevalError, Problem, UsageError
+from geval_cli.json_codec import encode_json
+from geval_cli.judge.memory import LockedSteps
+from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
+from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RunRecord
+from geval_cli.source.problems import did_you_mean
+from geval_cli.store.runs import RunStore
+from geval_cli.suite.suite import TestSource
+from geval_cli.templating import Templates
+
+_ROWS_KEPT = 256
+
+Place = tuple[int, int, int]
+"""Test, repeat and column of a case."""
+
+
+class JudgedMetrics(Struct, frozen=True):
+    """The metrics that are judged (`only`, empty for all) and other thresholds than the config's, by metric."""
+
+    only: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+
+class JudgedSource(Struct, frozen=True):
+    """An earlier run whose outputs are judged again.
+
+    Attributes:
+        run: its record.
+        runs: the store that it is in, open as long as it is judged.
+        parts: hashes of what its config was, part by part; empty where they are not known.
+        metrics: what of it is judged otherwise than its config says.
+    """
+
+    run: RunRecord
+    runs: RunStore
+    parts: Mapping[str, JsonValue] = field(default_factory=dict)
+    metrics: JudgedMetrics = field(default_factory=JudgedMetrics)
+
+    @property
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what decides the results of judging it, for the fingerprint."""
+        only, thresholds = self.metrics.only, self.metrics.thresholds
+        return {"run": self.run.id, "only": sorted(only), "thresholds": dict(thresholds)}
+
+
+class JudgedTests(Struct):
+    """The tests of a suite with the assertions that are judged, and the thresholds that they are held against.
+
+    Attributes:
+        seen: the metrics of all assertions that a pass has gone by.
+        refused: metrics whose assertions take no such threshold, with why.
+    """
+
+    source: TestSource
+    judged: JudgedSource
+    templates: Templates
+    seen: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    _made: dict[tuple[int, str | None], tuple[Assertion, Assertion | None]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[TestCase]:
+        for test in self.source:
+            kept = tuple(filter(None, (self._judged(spec, test) for spec in test.assertions)))
+            yield replace(test, assertions=kept)
+
+    def _judged(self, spec: Assertion, test: TestCase) -> Assertion | None:
+        """Return an assertion as it is judged, the same object for all tests that share it; None when it is not."""
+        name = metric_name(spec, test, self.templates)
+        key = id(spec), name
+        if spec.members:
+            key = id(spec), f"{name} {[metric_name(item, test, self.templates) for item in spec.members]}"
+        known = self._made.get(key)
+        if known is None:
+            known = spec, self._changed(spec, name, test)  # held, so that no other can get its identity
+            self._made[key] = known
+            if len(self._made) > _ROWS_KEPT:
+                del self._made[next(iter(self._made))]
+        return known[1]
+
+    def _changed(self, spec: Assertion, name: str | None, test: TestCase) -> Assertion | None:
+        if name is not None:
+            self.seen.add(name)
+        changes: dict[str, object] = {}
+        is_wanted = not self.judged.metrics.only or name in self.judged.metrics.only
+        if spec.members:
+            members = [self._judged(member, test) for member in spec.members]
+            if not is_wanted:
+                members = [member for member in members if member is not None]
+                is_wanted = bool(members)
+            else:
+                pairs = zip(members, spec.members, strict=True)
+                members = [member or own for member, own in pairs]
+            changes["assertions"] = tuple(members)
+        if name is not None and name in self.judged.metrics.thresholds:
+            threshold = self.judged.metrics.thresholds[name]
+            why = _no_threshold(spec, threshold)
+            if why:
+                self.refused.setdefault(name, why)
+            changes["threshold"] = threshold
+        if not is_wanted:
+            return None
+        return spec.model_copy(update=changes) if changes else spec
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with the metrics that were named; a whole pass has seen all of them."""
+        named = [("--only", name) for name in self.judged.metrics.only]
+        named += [("--threshold", name) for name in self.judged.metrics.thresholds]
+        for option, name in named:
+            if name not in self.seen:
+                near = did_you_mean(name, sorted(self.seen))
+                known = ", ".join(f"`{item}`" for item in sorted(self.seen))
+                hint = (
+                    f"did you mean `{near}`?"
+                    if near
+                    else f"there are: {known}"
+                    if known
+                    else "no metric has a name"
+                )
+                yield Problem(f"{option}: no assertion has the metric `{name}`", hint=hint)
+        for name, why in self.refused.items():
+            yield Problem(f"--threshold: {why}", hint=f"leave `{name}` out, or change it in the config")
+
+
+def _no_threshold(spec: Assertion, threshold: float) -> str:
+    if "threshold" not in type(spec).model_fields:
+        return f"{spec.base_type} has no threshold"
+    if spec.threshold_is_score and not 0 <= threshold <= 1:
+        return f"the threshold of {spec.base_type} is from 0 to 1, not {threshold:g}"
+    return ""
+
+
+class StoredOutputs(Struct):
+    """The cases of an earlier run by the jobs that they belong to.
+
+    Attributes:
+        source: the run.
+        columns: its column by ours.
+        tests: its tests by the index of ours; None where they are the same.
+        repeats: how often each test was done.
+        known: the cases that it has.
+        left_out: tests that it has no case of.
+        total: how many cases are judged.
+        steps: what judges wrote for its criteria, where the config is the same: they are the yardstick of the run, also
+            for ratings that it lacks.
+    """
+
+    source: JudgedSource
+    columns: Mapping[int, int]
+    tests: Mapping[int, int] | None
+    repeats: int
+    known: frozenset[Place]
+    left_out: int = 0
+    total: int = 0
+    steps: LockedSteps = field(default_factory=dict)
+    _rows: dict[tuple[int, int], Sequence[CaseResult]] = field(default_factory=dict)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the user should know about the match."""
+        if self.left_out:
+            verbs = ("test has", "is") if self.left_out == 1 else ("tests have", "are")
+            what = f"{self.left_out:,} {verbs[0]} no output in run {self.source.run.id}"
+            yield f"{what}, and {verbs[1]} not judged"
+        missing = len(self.source.run.columns) - len(self.columns)
+        if missing:
+            what = "1 column of the run is" if missing == 1 else f"{missing:,} columns of the run are"
+            yield f"{what} not in the config, and not judged"
+
+    def has(self, job: Job) -> bool:
+        """Return whether the run has a case for a job."""
+        return self._place(job) in self.known
+
+    def only(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Yield the jobs that the run has a case for."""
+        return filter(self.has, jobs)
+
+    def find(self, job: Job) -> CaseResult:
+        """Return the case of a job, its ratings marked with the run that they are from.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        test, repeat, column = place = self._place(job)
+        if place not in self.known:
+            raise UsageError(f"run {self.source.run.id} has no case {job.id}")
+        row = self._rows.get((test, repeat))
+        if row is None:
+            row = self.source.runs.pages().row(self.source.run.id, test, repeat)
+            self._rows[test, repeat] = row
+            if len(self._rows) > _ROWS_KEPT:
+                del self._rows[next(iter(self._rows))]
+        found = next(case for case in row if case.column == column)
+        return replace(found, assertions=tuple(self._marked(item) for item in found.assertions))
+
+    def _marked(self, result: AssertionResult) -> AssertionResult:
+        members = tuple(self._marked(item) for item in result.assertions)
+        detail = result.detail
+        if RATING_KEY in detail:
+            detail = {JUDGED_FROM: self.source.run.id, **detail}
+        return replace(result, detail=detail, assertions=members)
+
+    def _place(self, job: Job) -> Place:
+        index = job.test.index
+        test = index if self.tests is None else self.tests.get(index, -1)
+        return test, job.repeat_index, self.columns.get(job.column, -1)
+
+
+def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> StoredOutputs:
+    """Return the stored outputs that the tests and columns of `plan` have in `source`.
+
+    Tests are the same when the config is; else they are found by their variables and by the prompt that they make.
+
+    Raises:
+        UsageError: there is none.
+        StoreError: the store cannot be read.
+    """
+    columns = _columns(plan.columns, source.run.columns)
+    known, repeats = [], 1
+    is_same = bool(source.parts) and dict(source.parts) == dict(plan.suite.parts)
+    index: defaultdict[bytes, deque[int]] = defaultdict(deque)
+    steps = _StepsOfRun()
+    for case in source.runs.results(source.run.id):
+        known.append((case.test_index, case.repeat_index, case.column))
+        repeats = max(repeats, case.repeat_index + 1)
+        if is_same:
+            steps.note(case.assertions)
+        if not is_same and case.repeat_index == 0:
+            rendered = None if plan.is_serial else case.prompt.rendered
+            index[_key(case.column, case.vars, rendered, case.output)].append(case.test_index)
+            index[_key(case.column, case.vars, rendered, None)].append(case.test_index)
+    tests = None if is_same else _matched_tests(plan, columns, index, templates)
+    found = StoredOutputs(source, columns, tests, repeats, frozenset(known))
+    again = replace(plan, repeats=repeats)
+    left_out, total = 0, 0
+    for test in plan.suite.tests:
+        places = sum(1 for job in again.jobs_of(test) if found.has(job))
+        total += places
+        left_out += not places
+    if not total:
+        hint = "name the config that the run was made with, or one with the same prompts, providers and tests"
+        raise UsageError(f"run {source.run.id} has no output for any test of {plan.suite.path}", hint=hint)
+    return replace(found, left_out=left_out, total=total, steps=steps.agreed())
+
+
+class _StepsOfRun(Struct):
+    """The evaluation steps of a run's ratings; of a criterion that has different ones, none count."""
+
+    _found: dict[tuple[str, tuple[str, ...], str], set[tuple[str, ...]]] = field(default_factory=dict)
+
+    def note(self, results: Iterable[AssertionResult]) -> None:
+        """Note the steps of all ratings among `results`."""
+        for result in results:
+            self.note(result.assertions)
+            for part in result.detail.get("parts") or [result.detail]:
+                steps = tuple(part.get("evaluation_steps") or ())
+                if steps and part.get("prompt_version") == prompt_version():
+                    params = part.get("evaluation_params")
+                    labels = DIMENSION_PARAMS if params is None else label_params(params)
+                    self._found.setdefault((part["criteria"], labels, part["judge"]), set()).add(steps)
+
+    def agreed(self) -> LockedSteps:
+        """Return the steps of the criteria that have one version of them."""
+        return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
+
+
+def _columns(ours: Sequence[Column], theirs: Sequence[Column]) -> dict[int, int]:
+    """Return their column by ours: the n-th with the same labels."""
+    waiting: defaultdict[tuple[str, str], deque[int]] = defaultdict(deque)
+    for column in theirs:
+        waiting[column.prompt_label, column.provider_label].append(column.index)
+    found = {}
+    for column in ours:
+        same = waiting[column.prompt_label, column.provider_label]
+        if same:
+            found[column.index] = same.popleft()
+    return found
+
+
+def _matched_tests(
+    plan: Plan, columns: Mapping[int, int], index: Mapping[bytes, deque[int]], templates: Templates
+) -> dict[int, int]:
+    taken: set[int] = set()
+    found: dict[int, int] = {}
+    for test in plan.suite.tests:
+        for key in _keys_of_test(plan, test, columns, templates):
+            other = next((item for item in index.get(key, ()) if item not in taken), None)
+            if other is not None:
+                taken.add(other)
+                found[test.index] = other
+                break
+    return found
+
+
+def _keys_of_test(
+    plan: Plan, test: TestCase, columns: Mapping[int, int], templates: Templates
+) -> Iterator[bytes]:
+    """Yield the keys of a test in each column that the run has; with its own output where it brings one."""
+    for number, (provider, prompt) in enumerate(plan.pairs):
+        if number not in columns or not runs_with(test, provider, prompt):
+            continue
+        rendered = None
+        if not plan.is_serial:
+            try:
+                rendered = render_prompt(prompt, seen_by_templates(test, templates), templates).text
+            except GevalError:
+                continue  # told by the check
+        generates = plan.answering(test, provider).id != NO_PROVIDER.id
+        own = None if generates else test.output if test.has_output else test.vars.get("output")
+        yield _key(columns[number], test.vars, rendered, own)
+
+
+def _key(column: int, variables: Mapping[str, JsonValue], rendered: str | None, output: JsonValue) -> bytes:
+    return hashlib.blake2b(encode_json([column, dict(variables), rendered, output]), digest_size=16).digest()

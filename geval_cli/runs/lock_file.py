@@ -1,0 +1,257 @@
+"""`geval.lock`: the evaluation steps that judges wrote for the criteria of a config, kept beside it.
+
+With it a criterion means the same in every run and on every machine: its steps are not asked for again. Criteria that
+name variables are not in it, since what fills them is data of tests.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from geval_cli.assertions.base import Assertion, JudgeDefaults, Subject, Tools
+from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.plan import Plan
+from geval_cli.engine.prompt import render_prompt, seen_by_templates
+from geval_cli.errors import ConfigError, GevalError, Location, Problem
+from geval_cli.judge.grading import steps_needed
+from geval_cli.judge.memory import JudgeMemory, LockedSteps
+from geval_cli.judge.metric import Judge
+from geval_cli.judge.prompt import prompt_version
+from geval_cli.records import JsonValue
+from geval_cli.report.safe_file import SafeFile
+from geval_cli.source.access import Access
+from geval_cli.source.files import read_document
+from geval_cli.source.source_map import SourcePath
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.templating import Templates
+
+LOCK_NAME = "geval.lock"
+_VERSION = 1
+_KEYS = ("criteria", "params", "judge", "prompt_version", "steps")
+_TAGS = ("{{", "{%", "{#")
+_HINT = "`geval lock CONFIG` writes it"
+
+
+class LockEntry(Struct, frozen=True, order=True):
+    """The steps that a judge wrote for one criterion. `params` are the labels of what the judge is shown."""
+
+    criteria: str
+    params: tuple[str, ...]
+    judge: str
+    prompt_version: str
+    steps: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str]:
+        """Return the key that the entry is found by."""
+        return self.criteria, self.params, self.judge
+
+
+class LockFile(Struct, frozen=True):
+    """A lock file as it was read."""
+
+    entries: tuple[LockEntry, ...]
+
+    @property
+    def steps(self) -> LockedSteps:
+        """The steps of all entries that the judges' prompts of today are made for."""
+        return {entry.key: entry.steps for entry in self.entries if not is_stale(entry)}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of what it settles."""
+        return hashlib.sha256(written_lock(self.entries).encode()).hexdigest()
+
+
+class NeededSteps(Struct, frozen=True):
+    """A criterion that a judge has to write steps for, and the assertion that it is of."""
+
+    criteria: str
+    params: tuple[str, ...]
+    judge: ProviderSpec
+    place: Location | None = None
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], str]:
+        """Return the key that its entry is found by."""
+        return self.criteria, self.params, self.judge.public_id
+
+
+class Needs(Struct):
+    """The criteria that tests need steps for, each once; `unlocked` counts criteria that name variables."""
+
+    found: dict[tuple[str, tuple[str, ...], str], NeededSteps] = field(default_factory=dict)
+    unlocked: set[str] = field(default_factory=set)
+
+
+def is_stale(entry: LockEntry) -> bool:
+    """Return whether an entry was written for other prompts than the judges are asked with today."""
+    return entry.prompt_version != prompt_version()
+
+
+def lock_path(config: Path) -> Path:
+    """Return where the lock file of a config is."""
+    return config.parent / LOCK_NAME
+
+
+def read_lock(config: Path, access: Access) -> LockFile | None:
+    """Return the lock file beside a config; None when there is none.
+
+    Raises:
+        ConfigError: it is broken; every problem has its place.
+    """
+    path = lock_path(config)
+    if not path.exists():
+        return None
+    document = read_document(path, access)
+    problems: list[Problem] = []
+    value, place = document.value, document.place
+    entries = value.get("entries") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(entries, list):
+        raise ConfigError([Problem(f"{LOCK_NAME} must have `version` and `entries`", place.value(), _HINT)])
+    if value.get("version") != _VERSION:
+        message = f"{LOCK_NAME} is of another version than {_VERSION}"
+        raise ConfigError([Problem(message, place.value("version"), _HINT)])
+    found: dict[tuple[str, tuple[str, ...], str], LockEntry] = {}
+    for index, item in enumerate(entries):
+        entry = _entry(item, place.child("entries", index), problems)
+        if entry is not None and entry.key in found:
+            problems.append(
+                Problem("the same criterion is locked twice", place.value("entries", index), _HINT)
+            )
+        elif entry is not None:
+            found[entry.key] = entry
+    if problems:
+        raise ConfigError(problems)
+    return LockFile(tuple(sorted(found.values())))
+
+
+def _entry(item: JsonValue, place: SourcePath, problems: list[Problem]) -> LockEntry | None:
+    before = len(problems)
+    if not isinstance(item, dict):
+        problems.append(Problem("an entry must be a mapping", place.value(), _HINT))
+        return None
+    for name in item.keys() - set(_KEYS):
+        problems.append(
+            Problem(f"an entry has no `{name}`", place.key(name), f"there are: {', '.join(_KEYS)}")
+        )
+    for name in _KEYS:
+        is_list = name in ("params", "steps")
+        if not (_is_texts(item.get(name)) if is_list else isinstance(item.get(name), str)):
+            what = "a list of texts that are not empty" if is_list else "a text"
+            where = place.value(name) if name in item else place.value()
+            problems.append(Problem(f"`{name}` of an entry must be {what}", where, _HINT))
+    if len(problems) > before:
+        return None
+    return LockEntry(
+        criteria=item["criteria"],
+        params=tuple(item["params"]),
+        judge=item["judge"],
+        prompt_version=item["prompt_version"],
+        steps=tuple(item["steps"]),
+    )
+
+
+def _is_texts(value: JsonValue) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, str) and item.strip() for item in value)
+    )
+
+
+def written_lock(entries: Iterable[LockEntry]) -> str:
+    """Return the text of a lock file: sorted, with a line for each step, so that differences are easy to read."""
+    lines = [f"# Written by geval lock; commit it.\nversion: {_VERSION}\nentries:"]
+    for entry in sorted(entries):
+        lines.append(f"  - criteria: {_quoted(entry.criteria)}")
+        lines.append(f"    params: [{', '.join(map(_quoted, entry.params))}]")
+        lines.append(f"    judge: {_quoted(entry.judge)}")
+        lines.append(f"    prompt_version: {_quoted(entry.prompt_version)}")
+        lines.append("    steps:")
+        lines += [f"      - {_quoted(step)}" for step in entry.steps]
+    return "\n".join(lines if len(lines) > 1 else [f"{lines[0]} []"]) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as YAML and JSON write it, on one line; what editors might show as a line's end is escaped."""
+    return (
+        json.dumps(text, ensure_ascii=False)
+        .replace("\x85", "\\u0085")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
+
+
+def write_lock(config: Path, entries: Iterable[LockEntry]) -> None:
+    """Write the lock file of a config; what was there stays until all of it is on disk.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with SafeFile(lock_path(config)) as file:
+        file.write(written_lock(entries))
+
+
+Resolve = Callable[[ProviderSpec], ProviderSpec]
+"""Returns the configured provider whose label a judge's id is, else the judge itself."""
+
+
+def needs_of_plan(plan: Plan, templates: Templates, defaults: JudgeDefaults, resolve: Resolve) -> Needs:
+    """Return what the tests of `plan` need steps for; goes through all of them."""
+    tools = Tools(templates, _no_judge, JudgeMemory(), defaults, access=plan.suite.access)
+    needs = Needs()
+    for written in plan.suite.tests:
+        test = seen_by_templates(written, templates)
+        for prompt in plan.suite.prompts:
+            try:
+                rendered = render_prompt(prompt, test, templates)
+            except GevalError:
+                continue  # told where it is asked
+            subject = Subject(test, "", rendered.whole, system=rendered.system)
+            for spec in assertions_of(prompt, written):
+                _note_needs(spec, subject, tools, resolve, needs)
+    return needs
+
+
+def _note_needs(spec: Assertion, subject: Subject, tools: Tools, resolve: Resolve, needs: Needs) -> None:
+    for member in spec.members:
+        _note_needs(member, subject, tools, resolve, needs)
+    if not isinstance(spec, GEvalAssertion) or not spec.applies_to(subject.test, tools.templates):
+        return
+    written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
+    if any(tag in text for text in written for tag in _TAGS):
+        needs.unlocked.update(written)
+        return
+    judge = resolve(judge_provider(spec, subject.test, tools.defaults))
+    for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
+        needed = NeededSteps(criteria, labels, judge, spec.place.key())
+        needs.found.setdefault(needed.key, needed)
+
+
+def _no_judge(_: ProviderSpec) -> Judge:
+    raise NotImplementedError("nobody is asked while it is counted what is needed")
+
+
+def lock_problems(
+    plan: Plan, lock: LockFile | None, templates: Templates, defaults: JudgeDefaults, resolve: Resolve
+) -> Iterator[Problem]:
+    """Yield a problem for each criterion whose steps the lock file lacks, or has for other prompts."""
+    entries = {entry.key: entry for entry in (() if lock is None else lock.entries)}
+    for needed in needs_of_plan(plan, templates, defaults, resolve).found.values():
+        entry = entries.get(needed.key)
+        if entry is None or is_stale(entry):
+            what = "has no steps for" if entry is None else "has steps of other judge prompts for"
+            hint = f"`geval lock {plan.suite.path}` asks {needed.judge.public_id} for them"
+            yield Problem(f"{LOCK_NAME} {what} a criterion that is judged with --locked", needed.place, hint)
+
+
+def unused_entries(lock: LockFile | None, needs: Sequence[Needs]) -> list[LockEntry]:
+    """Return the entries that no config needs."""
+    used = {key for need in needs for key in need.found}
+    return [entry for entry in (() if lock is None else lock.entries) if entry.key not in used]

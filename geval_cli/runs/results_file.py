@@ -1,0 +1,209 @@
+"""Runs by name: stored ones, and files that `geval run -o` wrote, read result by result."""
+
+import codecs
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.errors import UsageError
+from geval_cli.json_codec import decode_json, encode_json
+from geval_cli.record_reading import run_record_from_json, run_summary_from_json
+from geval_cli.records import (
+    CaseResult,
+    Column,
+    JsonValue,
+    ProviderRef,
+    RenderedPrompt,
+    RunRecord,
+    RunStatus,
+    RunSummary,
+)
+from geval_cli.report.report import RunReport
+from geval_cli.runs.stored import load_report, summarized
+from geval_cli.store.record_text import read_case_result
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+
+_ENDINGS = (".json", ".jsonl")
+_RESULTS = b'"results": ['
+"""The line after which our own files have a result in each line; what other tools wrote anew is read whole."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+T = TypeVar("T")
+_HINT = "name a file that `geval run -o FILE` wrote, or a run of `geval list`"
+
+
+_NAMELESS = RunRecord(
+    id="",
+    status=RunStatus.COMPLETED,
+    started_at="",
+    finished_at=None,
+    duration_ms=None,
+    tool_version="",
+    config_path="",
+    config_digest="",
+    config=None,
+)
+"""The run of results without one."""
+
+
+class _Place(Struct):
+    """The column of a result."""
+
+    column: int
+    prompt: RenderedPrompt
+    provider: ProviderRef
+
+
+_PLACES = msgspec.json.Decoder(_Place)
+
+
+def named_report(name: str, runs: RunStore, *, folder: Path | None = None) -> RunReport:
+    """Return the run that `name` means: a results file, relative to `folder`, or a stored run.
+
+    Raises:
+        UsageError: there is no such run or file, or it holds no results.
+        StoreError: stored runs cannot be read.
+    """
+    if is_results_file(name):
+        return read_results_file((folder or Path()) / name)
+    return load_report(runs, name)
+
+
+@contextmanager
+def open_report(
+    name: str, home: Path | None, environ: Mapping[str, str]
+) -> Iterator[tuple[RunReport, tuple[str, ...]]]:
+    """Open a run for reading, until the end of the block, with warnings about the store.
+
+    `name` is an id, its beginning, `latest`, `latest~1`, or the path of a file that `-o` wrote (.json, .jsonl).
+
+    Raises:
+        UsageError: there is no such run or file, or it holds no results.
+        StoreError: the database cannot be read.
+    """
+    if is_results_file(name):
+        yield _as_whole(read_results_file(Path(name)), Path(name)), ()
+        return
+    with open_runs(home, environ) as runs:
+        yield load_report(runs, name), runs.warnings
+
+
+def _as_whole(report: RunReport, path: Path) -> RunReport:
+    """Return what a file holds as if it were a stored run: the name of the file stands for an id that it lacks."""
+    run = report.run if report.run.id else replace(report.run, id=path.name)
+    summary = report.summary if report.run.id else summarized(run, report.results)
+    return replace(report, run=run, summary=summary, file=str(path))
+
+
+def is_results_file(name: str) -> bool:
+    """Return whether a name is that of a file, and not of a stored run."""
+    return Path(name).suffix.lower() in _ENDINGS
+
+
+def read_results_file(path: Path) -> RunReport:
+    """Return the run in a file; its results are read anew each time, and never all held.
+
+    A .jsonl file holds results only: the id of its run is empty then.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no results; going through the results may raise it, too.
+    """
+    run, summary = _head_of(path)
+    if not run.columns:
+        run = replace(run, columns=_columns_in(path))
+    return RunReport(run, summary, lambda: results_in(path), is_stored=False)
+
+
+def results_in(path: Path) -> Iterator[CaseResult]:
+    """Yield the results of a file in their order; the errors of `read_results_file`."""
+    yield from _read(path, read_case_result)
+
+
+def _read(path: Path, decode: Callable[[bytes], T]) -> Iterator[T]:
+    """Yield what `decode` makes of each result of a file."""
+    try:
+        with _opened(path) as file:
+            if path.suffix.lower() == ".jsonl":
+                yield from (decode(line) for line in file if line.strip())
+            elif _skip_head(file) is not None:
+                yield from map(decode, _listed_results(file))
+            else:
+                yield from (decode(encode_json(item)) for item in _whole(path)["results"])
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    except _UNREADABLE as error:
+        raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+
+
+def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
+    """Return the run and its summary; for a .jsonl file, which has neither, empty ones."""
+    try:
+        if path.suffix.lower() == ".jsonl":
+            with path.open("rb"):
+                return _NAMELESS, RunSummary()
+        with _opened(path) as file:
+            head = _skip_head(file)
+        data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+        return run_record_from_json(data["run"]), run_summary_from_json(data["summary"])
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+    except _UNREADABLE as error:
+        raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+
+
+def _columns_in(path: Path) -> tuple[Column, ...]:
+    """Return the columns of a .jsonl file's results, of which only they are read."""
+    found: dict[int, Column] = {}
+    for item in _read(path, _PLACES.decode):
+        if item.column not in found:
+            found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
+    return tuple(found[index] for index in sorted(found))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Return a file to be read from its first letter: other programs put a mark of the encoding before it."""
+    file = path.open("rb")
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    return file
+
+
+def _skip_head(file: BinaryIO) -> bytes | None:
+    """Return what stands before the results, and leave the file at the first of them; None where no line says so."""
+    lines: list[bytes] = []
+    for line in file:
+        if line.rstrip(b"\r\n") == _RESULTS:
+            return b"".join(lines)
+        lines.append(line)
+    return None
+
+
+def _listed_results(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the results that stand in a line each, up to the end of their list.
+
+    Raises:
+        ValueError: the list does not end: the file was cut.
+    """
+    for line in file:
+        text = line.rstrip()
+        if text == b"]":
+            return
+        yield text.removesuffix(b",")
+    raise ValueError("the list of results has no end")
+
+
+def _whole(path: Path) -> Mapping[str, JsonValue]:
+    data = decode_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+    if not isinstance(data, dict):
+        raise TypeError("no mapping")
+    return data
+
+
+def _cannot_read(path: Path, error: OSError) -> UsageError:
+    hint = "name a run of `geval list`, or a file that `geval run -o FILE` wrote"
+    return UsageError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", hint=hint)

@@ -1,0 +1,148 @@
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rich.cells import cell_len
+from support.sample_columns import COLUMNS, FIGURES, comparison, difference, report_of
+from support.sample_run import SUMMARY, TerminalStream, console_of, make_report
+
+from geval_cli.records import (
+    Column,
+    ColumnComparison,
+    ColumnSummary,
+    Delta,
+    Difference,
+    MetricStat,
+    RunSummary,
+    Stat,
+)
+from geval_cli.report.columns import p_text, print_columns, share_text, signed, verdict_text
+from geval_cli.report.output import write_results_file
+from geval_cli.report.report import RunReport
+
+Check = Callable[[str, str], None]
+
+
+def printed(
+    width: int, *, stream: io.StringIO | None = None, report: RunReport | None = None, **environ: str
+) -> str:
+    stream = stream or io.StringIO()
+    print_columns(report or report_of(), console_of(stream, width, **environ))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_columns_side_by_side_in_a_pipe(width: int, check_expected: Check) -> None:
+    check_expected(f"columns.{width}.txt", printed(width, NO_COLOR="1"))
+
+
+def test_columns_on_a_terminal_in_colour(check_expected: Check) -> None:
+    check_expected("columns.80.ansi", printed(80, stream=TerminalStream()))
+
+
+def test_columns_in_markdown(tmp_path: Path, check_expected: Check) -> None:
+    write_results_file(tmp_path / "run.md", report_of())
+    check_expected("columns.md", (tmp_path / "run.md").read_text("utf-8").partition("## Failures")[0])
+
+
+@pytest.mark.parametrize("width", range(30, 240, 6))
+def test_no_line_is_wider_than_the_terminal_and_no_figure_is_torn(width: int) -> None:
+    lines = printed(width).splitlines()
+
+    assert max(map(cell_len, lines)) <= width
+    for column in FIGURES:
+        assert sum(share_text(column.pass_rate) in line for line in lines) == 1
+
+
+def test_one_column_has_no_table_of_columns() -> None:
+    assert printed(200, report=report_of(FIGURES[:1])) == ""
+
+
+def test_columns_of_a_run_under_way_are_not_there_yet() -> None:
+    assert printed(200, report=report_of(())) == ""
+
+
+def test_a_run_without_cases_has_no_table() -> None:
+    report = make_report(columns=COLUMNS, summary=RunSummary(columns=FIGURES))
+    assert printed(200, report=report) == ""
+
+
+def test_labels_and_metrics_cannot_act_on_the_terminal() -> None:
+    evil = "\x1b[31mred\u202e\n| `x` <b>"
+    columns = tuple(
+        replace(
+            column,
+            metrics={evil: MetricStat(0.5, None, 1, 1)},
+            vs_first=ColumnComparison(evil, None, {evil: difference(0.5, "better", 0.01)}) if index else None,
+        )
+        for index, column in enumerate(FIGURES[:2])
+    )
+    run_columns = (Column(0, evil, "m"), Column(1, "other", "m"))
+    report = make_report(columns=run_columns, summary=replace(SUMMARY, columns=columns))
+    for width in (30, 80, 200):
+        text = printed(width, report=report)
+        assert re.search("[\x1b\u202e]", text) is None
+        assert "red" in text
+
+
+def test_what_a_stream_cannot_show_is_written_otherwise() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_columns(report_of(), console_of(stream, 120))  # type: ignore[arg-type]
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+
+    assert "brief x gpt-4o-mini" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.00"), (-0.0, "0.00"), (0.07, "+0.07"), (-0.004, "-0.004"), (1e-9, "+0.000000")],
+)
+def test_differences_do_not_look_like_none(value: float, text: str) -> None:
+    assert signed(value) == text
+
+
+@pytest.mark.parametrize(
+    ("stat", "text"),
+    [
+        (Stat(), "none"),
+        (Stat(0.5, None, 1, 1), "50%"),
+        (Stat(1.0, (0.8059, 1.0), 16, 16), "100% [81, 100]"),
+        (Stat(0.998, (0.991, 0.9996), 500, 500), "99.8% [99, 99.96]"),
+        (Stat(0.001, (0.0002, 0.006), 900, 900), "0.1% [0.02, 1]"),
+    ],
+)
+def test_shares_never_look_like_all_or_nothing(stat: Stat, text: str) -> None:
+    assert share_text(stat) == text
+
+
+@pytest.mark.parametrize(
+    ("p", "text"), [(1.0, "1.000"), (0.0312, "0.031"), (0.00099, "<0.001"), (0.0, "<0.001")]
+)
+def test_small_p_values_are_no_0(p: float, text: str) -> None:
+    assert p_text(p) == text
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (FIGURES[0], "baseline"),
+        (FIGURES[2], "better: pass rate; worse: clarity"),
+        (FIGURES[5], "no test in both"),
+        (
+            replace(
+                FIGURES[1], vs_first=comparison(difference(0, "identical", 1), difference(0, "identical", 1))
+            ),
+            "identical",
+        ),
+        (
+            replace(FIGURES[1], vs_first=ColumnComparison("b", Difference(Delta(1.0, None, 1, 1), None))),
+            "one test",
+        ),
+    ],
+)
+def test_verdicts_on_columns(column: ColumnSummary, text: str) -> None:
+    assert verdict_text(column) == text

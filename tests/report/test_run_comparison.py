@@ -1,0 +1,440 @@
+"""Two runs compared: what is paired, what is said of it, and what it looks like."""
+
+import io
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.sample_run import RUN, console_of
+
+from geval_cli.errors import UsageError
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Column,
+    ProviderRef,
+    RenderedPrompt,
+    RunSummary,
+    Status,
+)
+from geval_cli.report.comparison_text import (
+    baseline_of,
+    comparison_markdown,
+    print_comparison,
+    rounded_up,
+    signed,
+)
+from geval_cli.report.matching import MatchedBy, match_columns
+from geval_cli.report.report import RunReport
+from geval_cli.report.run_comparison import (
+    ComparedRow,
+    ComparisonOptions,
+    NamedRun,
+    RunComparison,
+    compare,
+    comparison_from_json,
+    comparison_to_json,
+)
+from geval_cli.statistics.paired import Verdict
+
+COLUMN = Column(0, "p", "m")
+Cases = Iterable[CaseResult]
+
+
+def case(
+    test: int,
+    scores: Mapping[str, float] | None = None,
+    *,
+    status: Status | None = None,
+    column: Column = COLUMN,
+    repeat: int = 0,
+    reason: str = "it is said so",
+    details: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> CaseResult:
+    """Return the case of a test whose metrics have these scores; each passes from 0.5 on."""
+    found = {} if scores is None else dict(scores)
+    assertions = tuple(
+        AssertionResult("g-eval", name, verdict_of(score), score, 0.5, reason=reason, detail=details or {})
+        for name, score in found.items()
+    )
+    mean = sum(found.values()) / len(found) if found else None
+    result = CaseResult(
+        id=f"{test}",
+        test_index=test,
+        repeat_index=repeat,
+        column=column.index,
+        description=None,
+        prompt=RenderedPrompt("p", column.prompt_label, "text"),
+        provider=ProviderRef("m", column.provider_label),
+        vars={"question": f"number {test}"},
+        output="an answer",
+        status=status or verdict_of(min(found.values())),
+        score=mean,
+        named_scores=found,
+        assertions=assertions,
+    )
+    return replace(result, **changes)
+
+
+def verdict_of(score: float) -> Status:
+    return Status.PASSED if score >= 0.5 else Status.FAILED
+
+
+def named(name: str, cases: Cases, *, columns: tuple[Column, ...] = (COLUMN,), **run: Any) -> NamedRun:
+    held = list(cases)
+    record = replace(RUN, id=f"20260101-120000-000{name.lower()}", columns=columns, **run)
+
+    def results() -> Iterator[CaseResult]:
+        yield from held
+
+    return NamedRun(name, RunReport(record, RunSummary(), results))
+
+
+def compared(a: Cases, b: Cases, options: ComparisonOptions | None = None) -> RunComparison:
+    return compare(named("A", a), named("B", b), options or ComparisonOptions())
+
+
+def row_of(found: RunComparison, metric: str) -> ComparedRow:
+    return next(row for row in found.rows if row.metric == metric)
+
+
+def waver(tests: int, drop: float, *, seed: int = 1) -> tuple[list[CaseResult], list[CaseResult]]:
+    """Return two runs in which `fluency` only wavers, and `relevance` drops."""
+    numbers = random.Random(seed)
+    before, after = [], []
+    for test in range(tests):
+        fluency, relevance = numbers.choice([0.5, 0.75, 1.0]), numbers.choice([0.5, 0.75, 1.0])
+        before.append(case(test, {"fluency": fluency, "relevance": relevance}))
+        lower = relevance - (drop if numbers.random() < 0.6 else 0.0)
+        other = numbers.choice([0.5, 0.75, 1.0])
+        after.append(
+            case(test, {"fluency": other, "relevance": max(0.0, lower)}, reason="it misses the point")
+        )
+    return before, after
+
+
+def test_a_regression_is_worse_and_chance_is_undecided() -> None:
+    found = compared(*waver(60, 0.5))
+
+    assert [(row.metric, row.verdict) for row in found.rows] == [
+        ("pass_rate", Verdict.WORSE),
+        ("score", Verdict.WORSE),
+        ("fluency", Verdict.UNDECIDED),
+        ("relevance", Verdict.WORSE),
+    ]
+    relevance, rate = row_of(found, "relevance"), row_of(found, "pass_rate")
+    assert (found.paired, found.only_a, found.only_b) == (60, 0, 0)
+    assert relevance.delta.p_adjusted >= relevance.delta.p
+    assert (rate.fixed, rate.broken) == (0, len(rate.flipped))
+    assert rate.mcnemar_mid_p is not None
+    assert rate.mcnemar_mid_p < 0.001
+    flip = rate.flipped[0]
+    assert (flip.was, flip.became) == (Status.PASSED, Status.FAILED)
+    assert (flip.assertion, flip.reason) == ("g-eval relevance", "it misses the point")
+
+
+def test_p_values_are_adjusted_for_all_rows() -> None:
+    runs = waver(60, 0.5)
+    holm, bh = (compared(*runs, ComparisonOptions(adjust=name)) for name in ("holm", "bh"))
+    values = sorted(row.delta.p for row in holm.rows)
+
+    assert min(row.delta.p_adjusted for row in holm.rows) == pytest.approx(values[0] * 4)
+    assert all(
+        one.delta.p_adjusted >= other.delta.p_adjusted for one, other in zip(holm.rows, bh.rows, strict=True)
+    )
+
+
+def test_tests_match_by_content_and_suites_that_share_none_are_refused() -> None:
+    before = [case(test, {"m": 1.0}) for test in range(40)]
+    moved = [case(39 - test, {"m": 1.0}, vars={"question": f"number {test}"}) for test in range(40)]
+    assert compared(before, moved).paired == 40
+    others = [case(test, {"m": 1.0}, vars={"question": f"number {test + 36}"}) for test in range(40)]
+    with pytest.raises(UsageError, match="4 of 40 tests match"):
+        compared(before, others)
+    # A part of the suite is compared with its part; half of the smaller suite is enough.
+    found = compared(before, others[:8])
+    assert (found.paired, found.only_a, found.only_b) == (4, 36, 4)
+    with pytest.raises(UsageError, match="4 of 9 tests match"):
+        compared(before, others[:9])
+    with pytest.raises(UsageError, match="B has no results"):
+        compared(before, [])
+
+
+def test_errors_are_left_out_and_counted() -> None:
+    before = [case(test, {"m": 1.0}) for test in range(12)]
+    after = [case(test, {"m": 0.0}) for test in range(12)]
+    before[0] = case(0, status=Status.ERROR)
+    after[1] = case(1, status=Status.ERROR)
+    found = compared(before, after)
+
+    assert {row.delta.n for row in found.rows} == {10}
+    assert (found.paired, found.a.errored, found.b.errored) == (12, 1, 1)
+    assert found.notes == ("left out as errors: 1 of 12 cases in A, 1 of 12 cases in B",)
+
+
+def test_one_test_shows_nothing() -> None:
+    found = compared([case(0, {"m": 0.0})], [case(0, {"m": 1.0})])
+
+    row = row_of(found, "m")
+    assert (row.verdict, row.delta.interval, row.delta.p, row.delta.mde) == (
+        Verdict.UNDECIDED,
+        None,
+        1.0,
+        None,
+    )
+
+
+def test_repeats_of_a_test_are_one_cluster_and_those_of_one_run_only_are_left_out() -> None:
+    scores = random.Random(4)
+    before = [case(test, {"m": scores.random()}, repeat=repeat) for test in range(12) for repeat in range(3)]
+    after = [case(test, {"m": scores.random()}, repeat=repeat) for test in range(12) for repeat in range(3)]
+    row = row_of(compared(before, after), "pass_rate")
+    assert (row.delta.n, row.delta.clusters, row.mcnemar_mid_p) == (36, 12, None)
+    single = [item for item in after if not item.repeat_index]
+    found = compared(before, single)
+    assert row_of(found, "m").delta.n == 12
+    assert any("A has 3 repeats and B 1" in note for note in found.notes)
+
+
+def test_metadata_can_name_the_clusters() -> None:
+    numbers = random.Random(6)
+    before, after = (
+        [case(test, {"m": numbers.random()}, metadata={"doc": test % 15, "one": []}) for test in range(30)]
+        for _ in range(2)
+    )
+    found = compared(before, after, ComparisonOptions(cluster="doc"))
+    assert {row.delta.clusters for row in found.rows} == {15}
+    with pytest.raises(UsageError, match="no test has the metadata `dco`"):
+        compared(before, after, ComparisonOptions(cluster="dco"))
+
+
+def test_a_metric_of_one_run_only_is_said_and_has_no_row() -> None:
+    before = [case(test, {"m": 1.0, "old": 1.0}) for test in range(5)]
+    after = [case(test, {"m": 1.0, "new": 0.5, "newer": 1.0}) for test in range(5)]
+    found = compared(before, after)
+
+    assert [row.metric for row in found.rows] == ["pass_rate", "score", "m"]
+    assert found.notes == ("only A has 1 metric: old", "only B has 2 metrics: new, newer")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ({"judge": "a"}, {"judge": "b"}, "not comparable: another judge in m"),
+        (
+            {"judge": "a", "prompt_version": "1"},
+            {"judge": "a", "prompt_version": "2"},
+            "not comparable: another prompt version in m",
+        ),
+        (
+            {"judge": "a", "evaluation_steps": ["x"]},
+            {"judge": "a", "evaluation_steps": ["y"]},
+            "not comparable: another criteria or steps in m",
+        ),
+        (
+            {"judge": "a", "criterion_key": "sha256:1"},
+            {"judge": "a", "criterion_key": "sha256:2"},
+            "not comparable: another judge's settings in m",
+        ),
+        ({"judge": "a", "criterion_key": "sha256:1"}, {"judge": "a", "criterion_key": "sha256:1"}, ""),
+        ({"judge": "a"}, {"judge": "a"}, ""),
+        ({}, {"judge": "a"}, ""),
+    ],
+)
+def test_another_judge_is_warned_of(old: dict[str, Any], new: dict[str, Any], said: str) -> None:
+    before = [case(test, {"m": 1.0}, details=old) for test in range(3)]
+    after = [case(test, {"m": 1.0}, details=new) for test in range(3)]
+
+    assert compared(before, after).warnings == ((said,) if said else ())
+
+
+def test_runs_of_another_prompt_version_are_warned_of() -> None:
+    cases = [case(0, {"m": 1.0})]
+    found = compare(
+        named("A", cases, prompt_version="1"), named("B", cases, prompt_version="2"), ComparisonOptions()
+    )
+    assert found.warnings == ("not comparable: the judges' prompts are of another version",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("sha256:1", "sha256:1", Verdict.IDENTICAL),
+        ("sha256:1", "sha256:2", Verdict.UNDECIDED),
+        (None, None, Verdict.UNDECIDED),
+    ],
+)
+def test_identical_is_only_what_rated_the_same_texts(
+    old: str | None, new: str | None, verdict: Verdict
+) -> None:
+    before = [case(test, {"m": 1.0}, details={"judge": "a", "rating_key": old}) for test in range(3)]
+    after = [case(test, {"m": 1.0}, details={"judge": "a", "rating_key": new}) for test in range(3)]
+
+    assert {row.verdict for row in compared(before, after).rows} == {verdict}
+
+
+OLD = (Column(0, "p", "small"), Column(1, "q", "small"), Column(2, "p", "large"))
+
+
+@pytest.mark.parametrize(
+    ("after", "chosen", "expected"),
+    [
+        (OLD, (), [(0, 0, "label"), (1, 1, "label"), (2, 2, "label")]),
+        (
+            (Column(0, "p", "large"), Column(1, "p", "other"), Column(2, "q", "other")),
+            (),
+            [(2, 0, "label"), (0, 1, "place"), (1, 2, "place")],
+        ),
+        ((Column(0, "p", "large"), Column(1, "p", "other")), (), [(2, 0, "label")]),
+        ((Column(0, "z", "x=y"),), ("large=x=y",), [(2, 0, "choice")]),
+        ((Column(0, "z", "y"),), ("q=1",), [(1, 0, "choice")]),
+        ((Column(0, "z", "y"),), ("p | small=z | y",), [(0, 0, "choice")]),
+    ],
+)
+def test_columns(
+    after: tuple[Column, ...], chosen: tuple[str, ...], expected: list[tuple[int, int, str]]
+) -> None:
+    match = match_columns(OLD, after, chosen)
+
+    assert [(pair.before.index, pair.after.index, pair.by) for pair in match.pairs] == expected
+    assert len(match.pairs) + len(match.only_before) == len(OLD)
+    assert len(match.pairs) + len(match.only_after) == len(after)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (["large"], "--column takes OLD=NEW: `large`"),
+        (["p=large"], "names no pair of columns"),
+        (["large=nobody"], "names no pair of columns"),
+        (["large=large", "3=2"], "names a column twice"),
+    ],
+)
+def test_columns_that_cannot_be_chosen(chosen: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        match_columns(OLD, OLD, chosen)
+    assert caught.value.hint
+
+
+def test_columns_paired_by_place_are_said_and_unmatched_ones_too() -> None:
+    other, further = Column(0, "p", "other"), Column(1, "p", "further")
+    before = [case(test, {"m": 1.0}) for test in range(3)]
+    after = [case(test, {"m": 1.0}, column=other) for test in range(3)]
+    found = compare(named("A", before), named("B", after, columns=(other,)), ComparisonOptions())
+    assert found.columns[0].by is MatchedBy.PLACE
+    assert found.notes == ("paired by place: p | m -> p | other",)
+    assert found.rows[0].column == "p | m -> p | other"
+    with pytest.raises(UsageError, match="no column in common"):
+        compare(named("A", before), named("B", after, columns=(other, further)), ComparisonOptions())
+
+
+def test_the_json_form_is_read_back_and_has_the_keys_of_its_contract() -> None:
+    found = compared(*waver(30, 0.5))
+    data = json.loads(json.dumps(comparison_to_json(found)))
+
+    assert comparison_from_json(data) == found
+    assert {"schema_version", "kind", "a", "b", "paired", "only_a", "only_b", "rows"} <= data.keys()
+    row = data["rows"][0]
+    assert {"metric", "column", "delta", "verdict", "flipped"} <= row.keys()
+    assert {"value", "interval", "n", "clusters", "se", "p", "p_adjusted", "mde", "needed_tests"} <= row[
+        "delta"
+    ].keys()
+    assert {"test", "from", "to", "assertion"} <= row["flipped"][0].keys()
+
+
+def test_a_comparison_of_another_version_is_no_crash() -> None:
+    assert "another version" in str(baseline_of({"kind": "compare", "rows": 3}))
+    assert baseline_of({"kind": "compare", "error": "the suites are unrelated"}) == "the suites are unrelated"
+
+
+def two_columns() -> RunComparison:
+    columns = (Column(0, "Answer politely: {{ question }}", "small"), Column(1, "p", "large"))
+    runs = []
+    for name, seed in (("A", 1), ("B", 2)):
+        numbers = random.Random(seed)
+        metric = "the-answer-is-right-and-names-its-sources"
+        cases = [
+            case(test, {metric: numbers.choice([0.0, 0.5, 1.0])}, column=column)
+            for test in range(20)
+            for column in columns
+        ]
+        runs.append(named(name, cases, columns=columns))
+    return compare(*runs, ComparisonOptions(adjust="bh"))
+
+
+PICTURES: dict[str, Callable[[], RunComparison]] = {
+    "regression": lambda: compared(*waver(60, 0.5)),
+    "columns": two_columns,
+    "undecided": lambda: compared(*waver(40, 0.0, seed=3)),
+}
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(name: str, width: int, check_expected: Callable[[str, str], None]) -> None:
+    stream = io.StringIO()
+    print_comparison(PICTURES[name](), console_of(stream, width), most_flips=5)
+    text = stream.getvalue()
+
+    assert all(len(line) <= width for line in text.splitlines())
+    check_expected(f"compare-{name}.{width}.txt", text)
+
+
+def test_markdown(check_expected: Callable[[str, str], None]) -> None:
+    check_expected("compare.md", comparison_markdown(PICTURES["regression"]()))
+
+
+def test_many_columns_and_flips_leave_a_short_page() -> None:
+    columns = tuple(Column(index, "p" * 100, f"model {index}") for index in range(80))
+    before, after = (
+        [
+            case(test, {"m": score}, column=column, reason="no " * 400)
+            for test in range(5)
+            for column in columns
+        ]
+        for score in (1.0, 0.0)
+    )
+    found = compare(
+        named("A", before, columns=columns), named("B", after, columns=columns), ComparisonOptions()
+    )
+    stream = io.StringIO()
+    print_comparison(found, console_of(stream, 100))
+
+    assert len(found.rows) == 240
+    assert len(comparison_markdown(found)) < 30_000
+    assert stream.getvalue().count("passed → failed") == 20
+    assert "and 180 more rows" in stream.getvalue()
+
+
+def test_what_models_write_is_neither_markup_nor_a_terminal_code() -> None:
+    hostile = "\x1b[31m<img src=x> `|` @all\n# big"
+    before = [case(test, {"m": 1.0}) for test in range(3)]
+    after = [case(test, {"m": 0.0}, reason=hostile) for test in range(3)]
+    found = compared(before, after)
+    stream = io.StringIO()
+    print_comparison(found, console_of(stream, 100))
+    page = comparison_markdown(found)
+
+    assert "\x1b" not in stream.getvalue() + page
+    line = next(line for line in page.splitlines() if "@all" in line)
+    assert line.startswith("- passed → failed: ``")
+    assert line.endswith("``")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.00"), (0.0687, "+0.07"), (-0.1125, "-0.11"), (0.0012, "+0.0012"), (-1e-12, "0.00")],
+)
+def test_differences_have_signs(value: float, text: str) -> None:
+    assert signed(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(7, "7"), (99, "99"), (100, "100"), (712, "720"), (70_101, "71,000")]
+)
+def test_estimated_counts_are_rounded_up(count: int, text: str) -> None:
+    assert rounded_up(count) == text

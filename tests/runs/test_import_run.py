@@ -1,0 +1,238 @@
+"""`geval import run`: results files that become stored runs, and what is said of those that cannot."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.loopback import LoopbackServer, chat_reply
+from support.product import Product
+
+from geval_cli.errors import ConfigError, UsageError
+from geval_cli.records import Role, Status
+from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.store.runs import RunStore
+
+_CASE = {
+    "id": "0.0.0",
+    "test_index": 0,
+    "repeat_index": 0,
+    "column": 0,
+    "description": None,
+    "prompt": {"id": "p", "label": "p", "rendered": "Say a"},
+    "provider": {"id": "echo", "label": "echo"},
+    "vars": {"x": "a"},
+    "output": "a",
+    "status": "passed",
+    "score": 1.0,
+}
+_RUN = {
+    "id": "20260101-000000-abcd",
+    "status": "running",
+    "started_at": "2026-01-01T00:00:00.000+00:00",
+    "finished_at": None,
+    "duration_ms": None,
+    "tool_version": "0",
+    "config_path": "c.yaml",
+    "config_digest": "0",
+    "config": {"providers": [{"id": "openai:m", "config": {"apiKey": "sk-abcdefgh1234"}}]},
+}
+_ROW = {
+    "testIdx": 1,
+    "promptIdx": 0,
+    "success": False,
+    "score": 0.5,
+    "prompt": {"raw": "Say b", "label": "say"},
+    "provider": {"id": "openai:m", "label": ""},
+    "vars": {"x": "b"},
+    "response": {"output": "b!"},
+    "namedScores": {"m": 0.5},
+    "latencyMs": 12,
+    "cost": 0.25,
+    "failureReason": 1,
+    "tokenUsage": {"prompt": 3, "completion": 4},
+    "gradingResult": {
+        "pass": False,
+        "score": 0.5,
+        "reason": "no",
+        "componentResults": [
+            {
+                "pass": False,
+                "score": 0.5,
+                "reason": "no",
+                "assertion": {"type": "llm-rubric", "metric": "m", "weight": 2},
+            }
+        ],
+    },
+    "testCase": {"description": "the second", "metadata": {"area": "x"}},
+}
+
+
+def _write(folder: Path, value: Any, name: str = "results.json") -> Path:
+    path = folder / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value, indent=1), encoding="utf-8")
+    return path
+
+
+def _ours(*cases: Any, **run: Any) -> dict[str, Any]:
+    return {"schema_version": 1, "run": {**_RUN, **run}, "summary": {}, "results": list(cases)}
+
+
+def _theirs(*rows: Any, version: Any = 3) -> dict[str, Any]:
+    results = {"version": version, "timestamp": "2026-01-01T00:00:00Z", "results": list(rows)}
+    return {
+        "evalId": "eval-8gk-2026-01-01T00:00:00",
+        "results": results,
+        "config": {"env": {"KEY": "sk-abcdefgh12"}},
+    }
+
+
+def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
+    failed_call = {
+        **_ROW,
+        "testIdx": 0,
+        "response": None,
+        "error": "HTTP 500",
+        "failureReason": 2,
+        "gradingResult": None,
+    }
+    found = read_results_file(_write(tmp_path, _theirs(_ROW, failed_call)))
+    error, case = found.results
+
+    assert (error.status, error.score, error.output) == (Status.ERROR, None, None)
+    assert error.error is not None
+    assert error.error.message == "HTTP 500"
+    assert (case.id, case.status, case.score, case.output) == ("1.0.0", Status.FAILED, 0.5, "b!")
+    assert (case.description, case.metadata, case.vars) == ("the second", {"area": "x"}, {"x": "b"})
+    assert case.usage[Role.GENERATION].cost_usd == 0.25
+    [part] = case.assertions
+    assert (part.type, part.metric, part.score, part.weight) == ("llm-rubric", "m", 0.5, 2)
+    assert found.run.id == "eval-8gk-2026-01-01T00-00-00"
+    assert found.run.columns[0].provider_label == "openai:m"
+    assert found.run.config == {"env": {"KEY": "***"}}
+
+
+def test_an_id_is_no_path_keys_are_masked_and_what_runs_no_more_was_interrupted(tmp_path: Path) -> None:
+    found = read_results_file(_write(tmp_path, _ours(_CASE, id="../../etc/latest")))
+
+    assert found.run.id == "etc-latest"
+    assert "sk-abcdefgh1234" not in str(found.run.config)
+    assert found.run.status == "interrupted"
+    assert read_results_file(_write(tmp_path, _ours(_CASE, id="latest"))).run.id != "latest"
+
+
+def test_a_run_is_stored_once_and_counted_anew(tmp_path: Path) -> None:
+    wrong = {**_ours(_CASE), "summary": {"total": 99, "passed": 99}}
+    imported = read_results_file(_write(tmp_path, wrong))
+    with RunStore.open_in_memory() as runs:
+        store_run(imported, runs)
+        [stored] = runs.runs()
+        assert stored.summary is not None
+        assert (stored.summary.total, stored.summary.passed) == (1, 1)
+        with pytest.raises(UsageError, match="is stored here already"):
+            store_run(imported, runs)
+
+
+_BROKEN: dict[str, tuple[Any, str]] = {
+    "no json": ("{", "results.json:1:2"),
+    "not a number": ('{"run": {}, "results": [], "x": NaN}', "results.json:1:33"),
+    "a list": ([], "it holds no JSON object"),
+    "a suite": ({"tests": []}, "it has no `run` and `results`"),
+    "results of the wrong type": ({"run": _RUN, "results": 3}, "it has no `run` and `results`"),
+    "a run of the wrong type": ({"run": [], "results": []}, "results.json:2:9"),
+    "a result of the wrong type": (_ours(_CASE, "x"), "result 2: "),
+    "a status that is none": (_ours({**_CASE, "status": "fine"}), "result 1: "),
+    "a score of the wrong type": (_ours({**_CASE, "score": "high"}), "result 1: "),
+    "an index that is none": (_ours({**_CASE, "test_index": -1}), "whole numbers from 0"),
+    "an index that is too large": (_ours({**_CASE, "column": 1 << 40}), "whole numbers from 0"),
+    "a case given twice": (_ours(_CASE, _CASE), "result 2: case 0.0.0 is result 1 already"),
+    "another version": (_theirs(_ROW, version=4), "only results of promptfoo's version 3"),
+    "rows of the wrong type": (_theirs({**_ROW, "score": []}), "result 1: Expected `float`, got `array`"),
+    "rows given twice": (_theirs(_ROW, _ROW), "result 2: case 1.0.0 is result 1 already"),
+    "nested too deep": ("[" * 100_000, "results.json:1:"),
+}
+
+
+@pytest.mark.parametrize("name", _BROKEN)
+def test_what_is_no_results_file_is_told_with_its_place(tmp_path: Path, name: str) -> None:
+    content, says = _BROKEN[name]
+
+    with pytest.raises(ConfigError) as caught:
+        read_results_file(_write(tmp_path, content))
+
+    assert all(problem.location is not None for problem in caught.value.problems)
+    told = [f"{problem.location} {problem.message}" for problem in caught.value.problems]
+    assert any(says in line for line in told), told
+
+
+def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
+    lines = [json.dumps(_CASE), "{", json.dumps({**_CASE, "test_index": "x"}), "", json.dumps(_CASE)]
+
+    with pytest.raises(ConfigError) as caught:
+        read_results_file(_write(tmp_path, "\n".join(lines), "r.jsonl"))
+
+    assert [problem.location.line for problem in caught.value.problems if problem.location] == [2, 3, 5]
+    for empty in ("", "\n\n"):
+        with pytest.raises(ConfigError) as caught:
+            read_results_file(_write(tmp_path, empty, "r.jsonl"))
+        assert "it is empty" in caught.value.problems[0].message
+    with pytest.raises(ConfigError):
+        read_results_file(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_run_goes_out_and_comes_in_again_and_can_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    rubric = {"type": "llm-rubric", "value": "kind", "metric": "kind", "provider": "openai:judge"}
+    config = {
+        "prompts": ["Say {{ x }}"],
+        "providers": ["openai:m"],
+        "tests": [{"vars": {"x": "a"}, "assert": [rubric]}],
+    }
+    with LoopbackServer(
+        respond=lambda *_: chat_reply('{"pass": true, "score": 0.6, "reason": "r"}')
+    ) as server:
+        product.run(config, server)
+        file = tmp_path / f"out.{ending}"
+        product.command(server, "export", "run", "latest", "-o", str(file), writes_results=False)
+        other = Product(tmp_path / "other", monkeypatch, capsys)
+        other.folder.mkdir()
+        imported = other.command(server, "import", "run", str(file), writes_results=False)
+        shown = other.command(server, "show", "latest")
+        server.requests.clear()
+        written = str(tmp_path / "config.yaml")
+        judged = other.command(server, "judge", "latest", written, "--threshold", "kind=0.9")
+
+        assert (imported.code, shown.code, judged.code) == (0, 0, 1)
+        assert "imported 1 result as run" in imported.stdout
+        assert server.requests == []
+        assert judged.verdict["status"] == "failed"
+        again = other.command(server, "import", "run", str(file), writes_results=False)
+        assert again.code == (2 if ending == "json" else 0)  # lines have no id of their own
+
+
+def test_outputs_of_promptfoo_can_be_judged_by_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    row = {**_ROW, "prompt": {"raw": "Say b", "label": "Say {{ x }}"}}
+    file = _write(tmp_path, _theirs(row), "theirs.json")
+    rubric = {"type": "llm-rubric", "value": "kind", "metric": "kind", "provider": "openai:judge"}
+    product.write(
+        {
+            "prompts": ["Say {{ x }}"],
+            "providers": ["openai:m"],
+            "tests": [{"vars": {"x": "b"}, "assert": [rubric]}],
+        }
+    )
+    with LoopbackServer(
+        respond=lambda *_: chat_reply('{"pass": true, "score": 0.6, "reason": "r"}')
+    ) as server:
+        judged = product.command(server, "judge", str(file), "config.yaml")
+
+        assert judged.code == 0, judged.stderr
+        assert len(server.requests) == 1
+        assert judged.verdict["score"] == 0.6
+        assert judged.results["results"][0]["output"] == "b!"

@@ -1,0 +1,116 @@
+"""Runs by name: stored ones, and files in every form that they may have."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.stored_runs import store_run, write_config
+
+from geval_cli.errors import UsageError
+from geval_cli.report.output import write_results_file
+from geval_cli.report.report import RunReport
+from geval_cli.runs.results_file import named_report, read_results_file
+from geval_cli.runs.stored import load_report
+from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs
+
+TESTS = [
+    {"vars": {"x": text}, "assert": [{"type": "contains", "value": "o"}]} for text in ("one", "two", "six")
+]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> str:
+    """Return the id of a run that is stored in `.geval`, and written as a.json and a.jsonl."""
+    run_id = store_run(write_config(tmp_path, "config.json", TESTS))
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        for name in ("a.json", "a.jsonl"):
+            write_results_file(tmp_path / name, load_report(runs, run_id))
+    return run_id
+
+
+def shown(report: RunReport) -> list[tuple[int, str, float | None]]:
+    return [(item.test_index, item.status.value, item.score) for item in report.results()]
+
+
+def as_another_tool_writes(text: str) -> bytes:
+    return json.dumps(json.loads(text), indent=4).encode()
+
+
+def in_one_line(text: str) -> bytes:
+    return json.dumps(json.loads(text)).encode()
+
+
+def with_a_mark(text: str) -> bytes:
+    return b"\xef\xbb\xbf" + text.encode()
+
+
+def of_windows(text: str) -> bytes:
+    return text.replace("\n", "\r\n").encode()
+
+
+@pytest.mark.parametrize("form", [str.encode, as_another_tool_writes, in_one_line, with_a_mark, of_windows])
+def test_a_file_in_any_form_is_the_run(tmp_path: Path, stored: str, form: Callable[[str], bytes]) -> None:
+    path = tmp_path / "other.json"
+    path.write_bytes(form((tmp_path / "a.json").read_text("utf-8")))
+    report = read_results_file(path)
+
+    assert report.run.id == stored
+    assert [column.provider_label for column in report.columns] == ["echo"]
+    assert shown(report) == [(0, "passed", 1.0), (1, "passed", 1.0), (2, "failed", 0.0)]
+    assert shown(report) == shown(report)
+
+
+def test_lines_without_a_run_have_columns(tmp_path: Path, stored: str) -> None:
+    report = read_results_file(tmp_path / "a.jsonl")
+
+    assert (report.run.id, stored != "") == ("", True)
+    assert [column.provider_label for column in report.columns] == ["echo"]
+    assert len(shown(report)) == 3
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, stored: str, ending: str) -> None:
+    text = (tmp_path / f"a.{ending}").read_text("utf-8")
+    path = tmp_path / f"cut.{ending}"
+    path.write_text(text[: len(text) - 10], encoding="utf-8")
+
+    assert stored
+    with pytest.raises(UsageError, match="holds no results of geval"):
+        list(read_results_file(path).results())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no results"),
+        (b"[1]", "holds no results"),
+        (b"{}", "holds no results"),
+        (b"\xff\xfe", "holds no results"),
+        (b"[" * 100_000, "holds no results"),
+        (None, "cannot read .*: no such file"),
+    ],
+)
+def test_what_is_no_results_file_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        read_results_file(path)
+
+
+def test_runs_before_the_latest_have_names(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "config.json", TESTS)
+    ids = [store_run(config) for _ in range(3)]
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        names = ("latest~2", "latest~1", "latest~0", "latest")
+        assert [named_report(name, runs).run.id for name in names] == [*ids, ids[-1]]
+        _refuse(runs, "latest~3", "there is no run `latest~3`")
+        for name in ("latest~", "latest~x", "latest~-1", "late", "latest~99999999999999999999"):
+            _refuse(runs, name, "there is no run")
+
+
+def _refuse(runs: RunStore, name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        runs.find(name)
