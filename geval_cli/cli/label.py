@@ -290,8 +290,11 @@ def _say_goodbye(session: _Session, console: Console) -> None:
     run = one_line(session.run_id, 60)
     console.print()
     console.print(Text(f" labelled {session.given:,} now, {done:,} of {total:,} in all"))
-    after = f"geval label {run} --review" if done == total else f"geval label {run} goes on where you stopped"
-    console.print(Text(f" {after}; geval agree --run {run} compares"), soft_wrap=True)
+    if done < total:
+        console.print(Text(f" geval label {run}  continues where you stopped"), soft_wrap=True)
+    if done:
+        console.print(Text(f" geval label {run} --review  shows where the judge differs"), soft_wrap=True)
+        console.print(Text(f" geval agree --run {run}  says how far it agrees"), soft_wrap=True)
 
 
 class _Rater:

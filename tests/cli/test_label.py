@@ -16,10 +16,12 @@ from support.geval_command import clean_environment, run_geval
 from support.sample_run import make_case, make_judged
 from support.stored_runs import HOSTILE, store_judged_run
 
+from geval_cli.cli.arguments import parse_option
 from geval_cli.cli.label import run_label
 from geval_cli.cli.options import LabelOptions
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
+from geval_cli.runs.options import Option
 from geval_cli.store.runs import RunStore
 from geval_cli.trust.agreement import agree
 from geval_cli.trust.draws import draw
@@ -359,11 +361,13 @@ class TestWithoutTerminal:
                 run_label("latest", options)
             assert "labels of `coherence` from 0 to 1 are kept" in caught.value.message
 
-    @pytest.mark.parametrize("text", ["5", "5,1", "a,b", "1,2,3", ""])
-    def test_a_scale_has_two_ends(self, judged: Path, text: str) -> None:
-        finished = run_geval("label", "--scale", text, cwd=judged)
-        assert finished.code == 2
-        assert "lowest and the highest label" in finished.stderr
+    @pytest.mark.parametrize("text", ["5", "5,1", "1,1", "a,b", "1,2,3", "1..5", "nan,5", ""])
+    def test_a_scale_has_two_ends(self, text: str) -> None:
+        option = Option("--scale", syntax="LOW,HIGH")
+        with pytest.raises(UsageError) as caught:
+            parse_option(option, None, text)
+        assert "lowest and the highest label" in caught.value.message
+        assert parse_option(option, None, "1, 5") == parse_option(option, None, "1-5") == (1.0, 5.0)
 
 
 class TestAfterwards:
