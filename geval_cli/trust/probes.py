@@ -239,7 +239,7 @@ def damage_finding(probe: Probe, metric: str, pairs: Sequence[Pair], *, is_certa
         verdict = Verdict.HOLDS
     elif high < LEAST_FALLEN:
         verdict = Verdict.FAILS if is_certain else Verdict.UNCLEAR
-        note = "" if is_certain else f"is the metric about this? --only {probe.name} demands it"
+        note = "" if is_certain else "is the metric about this? --only NAME demands it"
     else:
         note = _needed(estimate, LEAST_FALLEN, is_upper=False)
     return Finding(
