@@ -26,14 +26,15 @@ from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import agreement_document
 from geval_cli.trust.agreement_records import MetricAgreement
 from geval_cli.trust.documents import check_document_path, write_document
+from geval_cli.trust.labelling import kept_labels
 from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
 _NO_VALUE = "-"
 
 
-def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
-    """Hold the judge of a run, or of the file's own scores, against its labels.
+def run_agree(labels: Path | None, given: AgreeOptions) -> ExitCode:
+    """Hold the judge of a run, or of the file's own scores, against its labels; None for those kept for the run.
 
     Raises:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
@@ -43,8 +44,8 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
     if problems:
         raise ConfigError(problems)
     options = Options(given.good, given.threshold, given.cluster, given.annotators)
-    read = read_labels(labels)
-    if given.run is None and read.has_scores:
+    read = None if labels is None else read_labels(labels)
+    if given.run is None and read is not None and read.has_scores:
         found = agree(read, options=options, require=given.require)
     else:
         found = _of_run(read, given, options)
@@ -57,12 +58,13 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
     return _exit_code(found)
 
 
-def _of_run(labels: LabelFile, given: AgreeOptions, options: Options) -> Agreement:
+def _of_run(labels: LabelFile | None, given: AgreeOptions, options: Options) -> Agreement:
     with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
         report = load_report(runs, given.run or "latest")
+        read = kept_labels(runs.labels(), report.run.id) if labels is None else labels
         return agree(
-            labels, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
+            read, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
         )
 
 

@@ -15,7 +15,10 @@ from geval_cli.cli.options import (
     CompareOptions,
     EstimateOptions,
     GroupedCommand,
+    LabelOptions,
     McpOptions,
+    ProbeOptions,
+    RemoveOptions,
     ServeOptions,
     ShowOptions,
     TracesOptions,
@@ -343,26 +346,22 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 
 
 @app.command()
-@declared(RunOptions, "home")
-def rm(
-    given: RunOptions,
-    runs: options.RunNames = None,
-    older_than: options.RemovedAge = None,
-    keep: options.Keep = None,
-    yes: options.Yes = False,
-    as_json: options.AsJson = False,
-) -> None:
-    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+@declared(RemoveOptions)
+def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
+    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones.
+
+    What people said of their outputs stays, too, unless --labels is given.
+    """
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs
 
-    age_s = None if older_than is None else parse_age("--older-than", older_than)
-    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+    age_s = None if given.older_than is None else parse_age("--older-than", given.older_than)
+    remove_runs(runs or (), given, older_than_s=age_s)
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
 @declared(AgreeOptions)
-def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
     """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
     from geval_cli.trust.extra import require_statistics
 
@@ -374,7 +373,7 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
 @declared(CalibrateOptions)
-def calibrate(given: CalibrateOptions, labels: options.LabelsFile) -> None:
+def calibrate(given: CalibrateOptions, labels: options.GivenLabels) -> None:
     """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
     from geval_cli.trust.extra import require_statistics
 
@@ -386,11 +385,32 @@ def calibrate(given: CalibrateOptions, labels: options.LabelsFile) -> None:
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
 @declared(EstimateOptions)
-def estimate(given: EstimateOptions, labels: options.LabelsFile) -> None:
+def estimate(given: EstimateOptions, labels: options.GivenLabels) -> None:
     """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
     from geval_cli.cli.estimate import run_estimate
 
     _exit(run_estimate(labels, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(LabelOptions)
+def label(given: LabelOptions, run: options.RunName = "latest") -> None:
+    """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
+    from geval_cli.cli.label import run_label
+
+    run_label(run, given)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(ProbeOptions)
+def probe(given: ProbeOptions, config: options.Config) -> None:
+    """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval probe")
+    from geval_cli.cli.probe import run_probes
+
+    _exit(run_probes(config, given))
 
 
 @app.command(cls=GroupedCommand)

@@ -139,12 +139,15 @@ RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
 ]
-RemovedAge = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="Runs older than this: 12h, 30d or 8w.")
+GivenLabels = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[LABELS]",
+        help="People's labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+        show_default=False,
+    ),
 ]
-Keep = Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="All but the newest N runs.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-LabelsFile = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
@@ -302,6 +305,20 @@ class ShowOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoveOptions:
+    """Options of `geval rm`."""
+
+    older_than: Annotated[
+        str | None, Option("--older-than", "Runs older than this: 12h, 30d or 8w.", syntax="AGE")
+    ] = None
+    keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
+    removes_labels: Annotated[bool, Option("--labels", "Remove what people said of these runs, too.")] = False
+    is_sure: Annotated[bool, Option("-y --yes", "Do not ask.")] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON.")] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgreeOptions:
     """Options of `geval agree`."""
 
@@ -355,6 +372,107 @@ class AgreeOptions:
             "--require", 'Fail unless it holds, as "spearman >= 0.4"; repeatable.', Group.GATES, syntax="GATE"
         ),
     ] = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """Options of `geval label`."""
+
+    draw: Annotated[
+        int | None, Option("--draw", "Label so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = None
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "-M --metric",
+            "Label this metric; repeatable. [default: all that a model judged]",
+            Group.SELECTION,
+            syntax="METRIC",
+        ),
+    ] = ()
+    annotator: Annotated[
+        str | None, Option("--annotator", "Who labels. [default: your login]", syntax="NAME")
+    ] = None
+    scale: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "--scale",
+            "Lowest and highest label. [default: pass and fail]",
+            syntax="LOW,HIGH",
+            is_text=True,
+        ),
+    ] = None
+    shows_verdict: Annotated[
+        bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
+    ] = False
+    review: Annotated[
+        bool, Option("--review", "Judge and person side by side, disagreements first.", Group.RESULTS)
+    ] = False
+    export: Annotated[
+        Path | None,
+        Option(
+            "--export", "Write labels, or a sheet to fill in: .jsonl or .csv.", Group.RESULTS, syntax="FILE"
+        ),
+    ] = None
+    read: Annotated[
+        Path | None, Option("--import", "Keep the labels of a file.", Group.RESULTS, syntax="FILE")
+    ] = None
+    allow_unmatched: Annotated[
+        bool,
+        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.RESULTS),
+    ] = False
+    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Options of `geval probe`."""
+
+    items: Annotated[
+        int, Option("--items", "Probe so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = 20
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    only: Annotated[
+        tuple[str, ...],
+        Option("--only", "Only this probe; repeatable. [default: all]", Group.SELECTION, syntax="PROBE"),
+    ] = ()
+    labels: Annotated[
+        Path | None,
+        Option("--labels", "People's labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option("--run", "The run that was labelled. [default: the latest]", Group.SELECTION, syntax="RUN"),
+    ] = None
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
+        False
+    )
+    max_cost: Annotated[
+        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+    ] = None
+    env_file: EnvFileOption = None
     outputs: Annotated[
         tuple[Path, ...],
         Option(

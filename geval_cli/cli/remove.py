@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, field
 
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import UsageError
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
@@ -31,50 +32,86 @@ class _Left(Struct, frozen=True):
     why: str
 
 
-def remove_runs(
-    home: Path | None,
-    names: Sequence[str],
-    *,
-    older_than_s: float | None,
-    keep: int | None,
-    is_sure: bool,
-    as_json: bool,
-) -> None:
+class _Told(Struct):
+    """The outcome: ids of runs that are gone, and those that are left.
+
+    `orphans` are ids of runs that were gone before, of which only labels remain.
+    """
+
+    gone: list[str] = field(default_factory=list)
+    left: list[_Left] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    labels_kept: int = 0
+    labels_removed: int = 0
+
+
+def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: float | None) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
 
     Raises:
         UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
         StoreError: the database cannot be written.
     """
-    if bool(names) == (older_than_s is not None or keep is not None):
+    if bool(names) == (older_than_s is not None or given.keep is not None):
         hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
         what = (
             "runs are named by their ids or by --older-than and --keep, not by both" if names else "name runs"
         )
         raise UsageError(what, hint=hint)
-    with open_runs(home, os.environ) as runs:
+    told = _Told()
+    with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
-        outlines = _named(runs, names) if names else list(_old(runs, older_than_s, keep))
+        if given.removes_labels:
+            names = [name for name in names if not _is_orphan(runs, name, told)]
+        outlines = (
+            _named(runs, names) if names or told.orphans else list(_old(runs, older_than_s, given.keep))
+        )
         going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
         if names and going_on:
             raise _going_on(going_on[0], runs)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
-        left = [_Left(run.id, "it is going on") for run in going_on]
-        if not chosen:
-            _tell([], left, as_json=as_json)
-            return
-        if not as_json:
-            _list(chosen)
-        if not is_sure and not _confirmed(len(chosen), as_json=as_json):
-            _tell([], [_Left(item.run.id, "nothing was confirmed") for item in chosen], as_json=as_json)
-            return
-        gone = []
-        for item in chosen:
-            failure = _remove(runs, item.run.id)
-            gone += [item.run.id] if failure is None else []
-            left += [] if failure is None else [failure]
-        runs.shrink()
-    _tell(gone, left, as_json=as_json)
+        told.left = [_Left(run.id, "it is going on") for run in going_on]
+        if (chosen or told.orphans) and _may_remove(chosen, told, given):
+            for item in chosen:
+                _remove_one(runs, item.run.id, told, removes_labels=given.removes_labels)
+            told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
+            runs.shrink()
+    _tell(told, as_json=given.as_json)
+
+
+def _is_orphan(runs: RunStore, name: str, told: _Told) -> bool:
+    """Note a run that is gone and whose labels are still there; return whether `name` is one."""
+    try:
+        runs.find(name)
+    except UsageError:
+        found = runs.labels().runs(name) if name else []
+        if len(found) != 1:
+            raise
+        told.orphans.append(found[0])
+        return True
+    return False
+
+
+def _may_remove(chosen: Sequence[RunOutline], told: _Told, given: RemoveOptions) -> bool:
+    """List what would go and ask, unless the user is sure; what is not confirmed is left."""
+    if not given.as_json:
+        _list(chosen)
+    if given.is_sure or _confirmed(len(chosen), len(told.orphans), as_json=given.as_json):
+        return True
+    told.left = [_Left(item.run.id, "nothing was confirmed") for item in chosen]
+    return False
+
+
+def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: bool) -> None:
+    failure = _remove(runs, run_id)
+    if failure is not None:
+        told.left.append(failure)
+        return
+    told.gone.append(run_id)
+    if removes_labels:
+        told.labels_removed += runs.labels().remove(run_id)
+    else:
+        told.labels_kept += runs.labels().count(run_id)
 
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
@@ -108,6 +145,8 @@ def _going_on(run: RunRecord, runs: RunStore) -> UsageError:
 
 
 def _list(chosen: Sequence[RunOutline]) -> None:
+    if not chosen:
+        return
     console = make_console(sys.stdout, environ=os.environ)
     listed = [ListedRun(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
     print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd())
@@ -116,17 +155,18 @@ def _list(chosen: Sequence[RunOutline]) -> None:
     sys.stdout.flush()
 
 
-def _confirmed(count: int, *, as_json: bool) -> bool:
+def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     """Ask whether the runs shall go.
 
     Raises:
         UsageError: nobody can be asked.
     """
+    runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
         hint = "add --yes to remove them without being asked"
-        raise UsageError(f"{plural(count, 'run')} would be removed, and nobody can be asked", hint=hint)
+        raise UsageError(f"{runs} would be removed, and nobody can be asked", hint=hint)
     try:
-        return typer.confirm(f"Remove {plural(count, 'run')} with all results?", err=True)
+        return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input
         return False
 
@@ -139,11 +179,20 @@ def _remove(runs: RunStore, run_id: str) -> _Left | None:
         return _Left(run_id, error.message)
 
 
-def _tell(gone: Sequence[str], left: Sequence[_Left], *, as_json: bool) -> None:
+def _tell(told: _Told, *, as_json: bool) -> None:
     if as_json:
-        document = {"schema_version": SCHEMA_VERSION, "removed": gone, "left": left}
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "removed": told.gone,
+            "left": told.left,
+            "labels": {"removed": told.labels_removed, "kept": told.labels_kept},
+        }
         sys.stdout.write(json_text(document, indent=2) + "\n")
         return
-    for item in left:
+    for item in told.left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    sys.stdout.write(f"removed {plural(len(gone), 'run')}\n")
+    removed = f" and {plural(told.labels_removed, 'label')}" if told.labels_removed else ""
+    sys.stdout.write(f"removed {plural(len(told.gone), 'run')}{removed}\n")
+    if told.labels_kept:
+        how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
+        sys.stderr.write(f"note: {plural(told.labels_kept, 'label')} of people stay: {how}\n")

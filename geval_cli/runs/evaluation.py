@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -293,6 +293,24 @@ async def _run_jobs(
             await run_plan(queues, execute, parallel=parallel, events=events, stop=stop)
     finally:
         events.end()
+
+
+@asynccontextmanager
+async def open_bench(
+    prepared: PreparedRun, cache: ResponseCache, budget: Budget
+) -> AsyncIterator[tuple[JobContext, ProviderPool]]:
+    """Provide the models, judges and code of a prepared suite until the end of the block, without a run.
+
+    Answers go through the cache and the budget, as in a run. The pool knows the secrets of whatever was asked.
+    """
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(pool.aclose)
+        gateway = _gateway(prepared, cache, EventStream(), budget, began_s=cache.now())
+        stack.push_async_callback(gateway.aclose)
+        scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
+        stack.push_async_callback(scripts.aclose)
+        yield _bench(prepared, gateway, pool, scripts), pool
 
 
 def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:

@@ -60,6 +60,20 @@ RUNS = Schema(
             )
             """,
         ),
+        (
+            # No reference to the run: what people said is their work, and stays when the run is removed.
+            """
+            CREATE TABLE labels (
+                run_id TEXT NOT NULL,
+                case_id TEXT NOT NULL,
+                metric TEXT NOT NULL,
+                annotator TEXT NOT NULL,
+                output_sha256 TEXT NOT NULL,
+                label TEXT NOT NULL,
+                PRIMARY KEY (run_id, case_id, metric, annotator)
+            )
+            """,
+        ),
     ),
 )
 

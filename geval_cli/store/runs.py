@@ -35,6 +35,7 @@ from geval_cli.store.database import (
     readable_database,
     shrink,
 )
+from geval_cli.store.labels import RunLabels
 from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import ResultReader, record_text
 from geval_cli.store.run_locks import RunLocks
@@ -350,6 +351,10 @@ class RunStore:
         """Return a reader of pages of what is stored by now."""
         self._wait_for_writes()
         return RunPages(self._database.connect, self._read_error, self._settled)
+
+    def labels(self) -> RunLabels:
+        """Return what people said about outputs of these runs."""
+        return RunLabels(self._database, self._read_error)
 
     def close(self) -> None:
         """Commit what was added and release the file and what was claimed. Safe to call twice."""

@@ -12,14 +12,20 @@ if TYPE_CHECKING:
     from geval_cli.trust.agreement import Agreement, Options, agree
     from geval_cli.trust.calibration import Calibrated, CalibrateOptions, calibrate
     from geval_cli.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
+    from geval_cli.trust.probes import ProbeReport
+    from geval_cli.trust.probing import ProbeOptions, aprobe, probe
 else:
     _NEED_LIBRARIES = {
         "Agreement": "geval_cli.trust.agreement",
         "Options": "geval_cli.trust.agreement",
+        "ProbeOptions": "geval_cli.trust.probing",
+        "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
         "CalibrateOptions": "geval_cli.trust.calibration",
         "Calibrated": "geval_cli.trust.calibration",
+        "aprobe": "geval_cli.trust.probing",
         "calibrate": "geval_cli.trust.calibration",
+        "probe": "geval_cli.trust.probing",
     }
     _HOMES = {
         **_NEED_LIBRARIES,
@@ -44,8 +50,12 @@ __all__ = [
     "EstimateOptions",
     "Estimated",
     "Options",
+    "ProbeOptions",
+    "ProbeReport",
     "agree",
+    "aprobe",
     "calibrate",
     "draw_sheet",
     "estimate",
+    "probe",
 ]

@@ -37,11 +37,10 @@ from geval_cli.statistics.intervals import Estimate
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
 from geval_cli.trust.gates import Gate, GateOutcome
-from geval_cli.trust.labels import LabelFile, Scale
+from geval_cli.trust.labelling import kept_labels
+from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
-GOOD_AT = 0.75
-"""Mean labels from here on are good."""
 _ROUNDING = 1e-9
 _MOST_ANNOTATORS = 20
 """More people than this who label a few items each are a crowd; each one's own figures would say little."""
@@ -91,7 +90,7 @@ class Options(Struct, frozen=True):
 
 
 def agree(
-    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]] | None,
     run: str | RunReport | Iterable[CaseResult] | None = None,
     *,
     options: Options = Options(),  # noqa: B008 - frozen
@@ -102,7 +101,7 @@ def agree(
     """Return how well the judge of a run agrees with people.
 
     Args:
-        labels: a file of labels, or its rows.
+        labels: a file of labels, or its rows; None for those that are kept for the run, whose id is `run`.
         run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
             `score`.
         options: how it is computed.
@@ -117,25 +116,30 @@ def agree(
     if isinstance(run, str):
         with open_runs(home, os.environ) as runs:
             report = load_report(runs, run)
-            return agree(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
+            given = kept_labels(runs.labels(), report.run.id) if labels is None else labels
+            return agree(given, report, options=options, require=require, allow_unmatched=allow_unmatched)
+    if labels is None:
+        raise UsageError(
+            "labels are kept for stored runs only", hint="name the run by its id, or give labels"
+        )
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
-    given = read_given(labels)
+    file = read_given(labels)
     _check(options)
     gates = [Gate.parse(text) for text in require]
-    pairs, unmatched = pair_labels(given, results, run_id=run_id, allow_unmatched=allow_unmatched)
+    pairs, unmatched = pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
     clustered_by = assign_clusters(pairs, options.cluster)
     by_metric: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_metric.setdefault(pair.label.metric, []).append(pair)
     metrics = tuple(_metric(name, members, options) for name, members in by_metric.items())
     return Agreement(
-        labels=given.path,
+        labels=file.path,
         run=run_id or None,
         judges=tuple(dict.fromkeys(item.judge for item in metrics if item.judge)),
-        annotators=given.annotators,
+        annotators=file.annotators,
         matched=len(pairs),
         unmatched=unmatched,
-        unlabelled=given.unlabelled,
+        unlabelled=file.unlabelled,
         clustered_by=clustered_by,
         metrics=metrics,
         gates=tuple(outcome for gate in gates for outcome in gate.outcomes(metrics)),

@@ -5,7 +5,6 @@ are no random draw of the run's outputs the figure is wrong, so the command also
 """
 
 import os
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,6 +20,7 @@ from geval_cli.statistics.estimate import ErrorRates, Inference, Item, infer_mea
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
 from geval_cli.store.state import open_runs
 from geval_cli.trust.documents import Document, Section, Table, estimate_cells, gate_sections
+from geval_cli.trust.draws import DRAW_COLUMN, draw, draw_name
 from geval_cli.trust.gates import Gate, GateOutcome
 from geval_cli.trust.labels import LabelFile
 from geval_cli.trust.matching import JudgedItem, judged_items, match_labels, scores_of
@@ -30,7 +30,6 @@ Method = Literal["ppi", "rogan-gladen"]
 METHODS: tuple[Method, ...] = ("ppi", "rogan-gladen")
 STATISTICS = ("true_mean", "true_pass_rate")
 ADVISED = 30
-_DRAW = "draw"
 """The column by which a sheet says that its rows were drawn."""
 _DUST = 1e-9
 
@@ -136,7 +135,7 @@ def estimate(
         )
         marks = {(match.item.id, match.label.metric): match.label.human for match in found.matches}
         metrics = _chosen([match.label.metric for match in found.matches], options.only)
-        is_drawn = all(_DRAW in match.label.columns for match in found.matches)
+        is_drawn = all(DRAW_COLUMN in match.label.columns for match in found.matches)
         notes = tuple(_draw_notes(is_drawn=is_drawn, unlabelled=given.unlabelled))
         estimates = tuple(
             _by_inference(metric, _outputs(metric, results()), marks, options, notes) for metric in metrics
@@ -343,20 +342,18 @@ def draw_sheet(
     """
     if count < 1:
         raise UsageError(f"--draw takes a number from 1, found {count}", hint="for example --draw 100")
-    kept: list[tuple[CaseResult, JudgedItem]] = []
     metrics: dict[str, None] = {}
-    place, chosen = 0, random.Random(seed)
-    for result in results:
-        scores = [name for name, score in scores_of(result).items() if score is not None]
-        if not any(not only or name in only for name in scores):
-            continue
-        metrics.update(dict.fromkeys(scores))
-        place += 1
-        # Algorithm R: a random draw of what comes one by one, without holding all of it.
-        slot = place - 1 if len(kept) < count else chosen.randrange(place)
-        if slot < count:
-            item = next(judged_items([result]))
-            kept[slot : slot + 1] = [(result, item)]
+
+    def judged() -> Iterator[CaseResult]:
+        for result in results:
+            scores = [name for name, score in scores_of(result).items() if score is not None]
+            if any(not only or name in only for name in scores):
+                metrics.update(dict.fromkeys(scores))
+                yield result
+
+    # The same draw as that of `geval label --draw`.
+    drawn = draw(judged(), count, seed=seed, id_of=lambda result: result.id)
+    kept = [(result, next(judged_items([result]))) for result in drawn]
     if not kept:
         what = f" by {', '.join(only)}" if only else ""
         raise UsageError(f"no output of this run is judged{what}", hint="name another run with --run")
@@ -382,7 +379,7 @@ def _row(result: CaseResult, item: JudgedItem, metric: str, seed: int, run_id: s
         **({"description": item.description} if item.description else {}),
         "output_sha256": item.output_sha256,
         **({"run_id": run_id} if run_id else {}),
-        _DRAW: f"seed {seed}",
+        DRAW_COLUMN: draw_name(seed),
     }
 
 

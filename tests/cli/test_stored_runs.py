@@ -20,6 +20,7 @@ from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_judged_run, store_run, write_config, write_replies
 
 from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.remove import remove_runs
 from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
@@ -385,8 +386,9 @@ class TestShow:
 class TestRemove:
     @staticmethod
     def remove(folder: Path, *names: str, **options: Any) -> None:
-        given: dict[str, Any] = {"older_than_s": None, "keep": None, "is_sure": True, "as_json": True}
-        remove_runs(folder / ".geval", names, **{**given, **options})
+        older_than_s = options.pop("older_than_s", None)
+        given: dict[str, Any] = {"home": folder / ".geval", "is_sure": True, "as_json": True, **options}
+        remove_runs(names, RemoveOptions(**given), older_than_s=older_than_s)
 
     @staticmethod
     def left(folder: Path) -> list[str]:
@@ -400,7 +402,12 @@ class TestRemove:
         gone = stored(tmp_path, secret)
         stays = stored(tmp_path, "a")
         self.remove(tmp_path, gone, gone[:-1], "latest~1")
-        assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "removed": [gone], "left": []}
+        assert json.loads(capsys.readouterr().out) == {
+            "schema_version": 1,
+            "removed": [gone],
+            "left": [],
+            "labels": {"removed": 0, "kept": 0},
+        }
         assert self.left(tmp_path) == [stays]
         with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
             for table in ("results", "origins"):
