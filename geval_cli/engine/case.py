@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
 from geval_cli.assertions.metering import Meter, MeteredJudge
 from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.outcome import Verdict, verdict_of
 from geval_cli.assertions.programs.code_calls import test_shown
 from geval_cli.assertions.registry import (
     judge_assertion,
@@ -19,7 +20,6 @@ from geval_cli.assertions.registry import (
     score_threshold,
     wants_logprobs,
 )
-from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.engine.conversation_state import ConversationState
 from geval_cli.engine.evaluation import answer_schema, assertions_of
 from geval_cli.engine.own_verdict import own_verdict

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, RowMember
 from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.verdict import Verdict
+from geval_cli.assertions.outcome import Verdict
 from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
 from geval_cli.engine.evaluation import assertions_of
 from geval_cli.engine.plan import Job

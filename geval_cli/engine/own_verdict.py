@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from geval_cli.assertions.assert_set import AssertSet
 from geval_cli.assertions.base import Assertion, Subject, Tools
+from geval_cli.assertions.outcome import Verdict
 from geval_cli.assertions.programs.code import CodeAssertion
 from geval_cli.assertions.programs.code_calls import call_code, written_assertion
-from geval_cli.assertions.verdict import Verdict
 from geval_cli.errors import CodeFailedError, TemplateError
 from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, JsonValue, Status, Usage

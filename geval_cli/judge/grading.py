@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of
+from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
 from geval_cli.judge.dimensions import find_dimension
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
@@ -53,21 +53,11 @@ _METRICS_KEPT = 64
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
 
-_STEPS_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"steps": {"type": "array", "items": {"type": "string"}}},
-    "required": ["steps"],
-    "additionalProperties": False,
-}
+_STEPS_SCHEMA: Mapping[str, Any] = reply_schema({"steps": {"type": "array", "items": {"type": "string"}}})
 
 
 def _rating_schema_of(kind: str) -> Mapping[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"reason": {"type": "string"}, "score": {"type": kind}},
-        "required": ["reason", "score"],
-        "additionalProperties": False,
-    }
+    return reply_schema({"reason": {"type": "string"}, "score": {"type": kind}})
 
 
 _WHOLE_RATING_SCHEMA, _RATING_SCHEMA = _rating_schema_of("integer"), _rating_schema_of("number")
@@ -379,12 +369,7 @@ def _joint_criteria(metric: Metric) -> tuple[Criterion, ...]:
 
 @lru_cache(maxsize=_METRICS_KEPT)
 def _joint_schema(labels: tuple[str, ...]) -> Mapping[str, JsonValue]:
-    return {
-        "type": "object",
-        "properties": {label: {"type": "integer"} for label in labels},
-        "required": list(labels),
-        "additionalProperties": False,
-    }
+    return reply_schema({label: {"type": "integer"} for label in labels})
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:
