@@ -22,8 +22,7 @@ from geval_cli.report.output import check_output_path, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
-from geval_cli.report.summary import print_summary
-from geval_cli.report.terminal import print_report
+from geval_cli.report.terminal import print_report, print_summary
 from geval_cli.runs.history import read_history
 from geval_cli.runs.import_run import read_results_file, store_run
 from geval_cli.runs.results_file import open_report

@@ -21,8 +21,7 @@ from geval_cli.assertions.registry import (
     wants_logprobs,
 )
 from geval_cli.engine.conversation_state import ConversationState
-from geval_cli.engine.evaluation import answer_schema, assertions_of
-from geval_cli.engine.own_verdict import own_verdict
+from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
 from geval_cli.engine.plan import NO_PROVIDER, Job
 from geval_cli.engine.prefetch import PrefetchedAnswers, Prefetcher
 from geval_cli.engine.programs import with_made_parts
@@ -35,6 +34,7 @@ from geval_cli.engine.prompt import (
     seen_by_templates,
 )
 from geval_cli.engine.transforms import (
+    own_verdict,
     seen_by_assertion,
     transformed_output,
 )
