@@ -287,7 +287,13 @@ def room_of(path: Path) -> str:
 
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-BOUNDARIES = {"engine/case.py", "cli/main.py", "store/writer.py", "providers/wire/openai_client.py"}
+BOUNDARIES = {
+    "engine/case.py",
+    "engine/judge_output.py",
+    "cli/main.py",
+    "store/writer.py",
+    "providers/wire/openai_client.py",
+}
 """The modules that may catch every error.
 
 There it becomes a value, an exit code, a refused write or, where the user's own code raised it, a provider's error.

@@ -13,15 +13,13 @@ from geval_cli.assertions.base import (
     CheckContext,
     ModelGradedAssertion,
     RowMember,
-    Subject,
     Tools,
     ValueRules,
-    check_is_comparable,
 )
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import check_texts
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import parse_choice
@@ -30,6 +28,8 @@ from geval_cli.numbers import format_score, format_score_beside
 from geval_cli.records import AssertionResult, Purpose
 
 _COMPARING = ("select-best", "max-score")
+_LEAST_COMPARED = 2
+_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best": {"type": "integer"}})
 
 
 class MaxScoreRules(ValueRules):
@@ -62,15 +62,6 @@ class MaxScoreAssertion(Assertion):
         message = "max-score compares the scores of other assertions, and there are none"
         return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
 
-    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Refuse to judge: a single output has nothing to be compared with.
-
-        Raises:
-            UnjudgeableError: always.
-        """
-        [outcome] = await self.judge_row([RowMember(subject)], tools)
-        return outcome
-
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
         """Pass the output with the highest score, the first of several, in the order of `members`.
 
@@ -78,7 +69,7 @@ class MaxScoreAssertion(Assertion):
             UnjudgeableError: there are fewer than two outputs.
         """
         del tools
-        check_is_comparable(members)
+        _check_is_comparable(members)
         scores = [total_score(member.assertions, self.value) for member in members]
         highest = max(scores)
         reaches = self.value.threshold is None or passes(highest, self.value.threshold)
@@ -113,9 +104,6 @@ def _reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool)
     return f"the score is {own}; the highest of the row is {best}"
 
 
-_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best": {"type": "integer"}})
-
-
 class SelectBestAssertion(ModelGradedAssertion):
     """select-best: of all outputs of a test, a judge chooses the one that meets the criterion best."""
 
@@ -131,15 +119,6 @@ class SelectBestAssertion(ModelGradedAssertion):
         check_own_prompt(self, context, ("criteria", "outputs"), problems)
         return problems
 
-    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Refuse to judge: a single output has nothing to be compared with.
-
-        Raises:
-            UnjudgeableError: always.
-        """
-        [outcome] = await self.judge_row([RowMember(subject)], tools)
-        return outcome
-
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
         """Pass the output that the judge chose, in the order of `members`.
 
@@ -147,7 +126,7 @@ class SelectBestAssertion(ModelGradedAssertion):
             JudgeError, ProviderError: no choice could be had.
             UnjudgeableError: there are fewer than two outputs.
         """
-        check_is_comparable(members)
+        _check_is_comparable(members)
         subject = members[0].subject
         criterion = tools.templates.render(self.value, subject.test.variables)
         outputs = [member.subject.text for member in members]
@@ -170,3 +149,16 @@ class SelectBestAssertion(ModelGradedAssertion):
             for place in range(len(outputs))
         ]
         return [replace(outcome, latency_ms=judge.latency_ms) for outcome in outcomes]
+
+
+def _check_is_comparable(members: Sequence[RowMember]) -> None:
+    """Raise UnjudgeableError unless there are several outputs to compare.
+
+    Raises:
+        UnjudgeableError: fewer than two outputs could be had.
+    """
+    if len(members) < _LEAST_COMPARED:
+        raise UnjudgeableError(
+            "there are fewer than two outputs of this test to compare",
+            hint="see the errors of the other cases of the test",
+        )

@@ -9,6 +9,8 @@ from geval_cli.judge.scoring import passes
 from geval_cli.metrics import weighted_mean
 from geval_cli.records import AssertionResult, JsonValue, Status
 
+_OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
+
 
 class Verdict(Struct, frozen=True):
     """The verdict of several assertions: `score` is their weighted mean, None when one errored or none counted."""
@@ -97,9 +99,6 @@ class Outcome(Struct, frozen=True):
 def threshold_in_words(threshold: float) -> str:
     """Return the part of a reason that names the threshold."""
     return f"the threshold is {threshold:g}"
-
-
-_OPPOSITE = {Status.PASSED: Status.FAILED, Status.FAILED: Status.PASSED}
 
 
 def negated(outcome: Outcome) -> Outcome:

@@ -57,6 +57,10 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "round": round,
     "sqrt": math.sqrt,
 }
+_NOTICES_MAX = 100
+FLAKY_MAX = 100
+"""So many flaky tests are named; all are counted."""
+_VERDICTS = frozenset({Status.PASSED, Status.FAILED})
 
 
 def derive(metrics: Iterable[DerivedMetric], summary: RunSummary) -> dict[str, float | None]:
@@ -255,9 +259,6 @@ def metric_scores(
     }
 
 
-_NOTICES_MAX = 100
-
-
 class Notices(Struct):
     """Texts that the user should know, each once and at most 100."""
 
@@ -289,12 +290,6 @@ class Notices(Struct):
             self.say(
                 f"{event.provider_id} does not take {names}; its answers in the cache were given without"
             )
-
-
-FLAKY_MAX = 100
-"""So many flaky tests are named; all are counted."""
-
-_VERDICTS = frozenset({Status.PASSED, Status.FAILED})
 
 
 class _Repeats(Struct):

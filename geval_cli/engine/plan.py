@@ -15,6 +15,9 @@ from geval_cli.specs.promptfoo import FilteredProviderSpec, NamedPromptSpec
 from geval_cli.suite.suite import Suite, TestSource
 
 _PATTERN_TIMEOUT_S = 2.0
+_ANY = "*"
+NO_PROVIDER = ProviderSpec(id="none")
+"""Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
 
 
 class Selection(Struct, frozen=True):
@@ -148,9 +151,6 @@ def _text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-_ANY = "*"
-
-
 def answers_prompt(provider: ProviderSpec, prompt: PromptSpec) -> bool:
     """Return whether a provider gets a prompt at all; one that chooses nothing gets every prompt."""
     chosen = provider.prompts if isinstance(provider, FilteredProviderSpec) else None
@@ -182,10 +182,6 @@ def _is_chosen(names: Iterable[str], chosen: Iterable[str]) -> bool:
         for chosen_name in chosen
         for name in known
     )
-
-
-NO_PROVIDER = ProviderSpec(id="none")
-"""Stands where nothing is generated: the test's own output is judged as it is (GEVAL.md, section 1)."""
 
 
 class Job(Struct, frozen=True):

@@ -51,7 +51,7 @@ from geval_cli.report.sanitize import (
     sanitize,
     value_text,
 )
-from geval_cli.report.verdict_tables import DERIVED_HEADER, derived_rows, gate_value
+from geval_cli.report.verdict import DERIVED_HEADER, derived_rows, gate_value
 
 TEXT_MAX = 60_000
 """Characters; GitHub takes 65,536 in a comment, GitLab a million."""

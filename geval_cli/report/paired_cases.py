@@ -19,6 +19,8 @@ from geval_cli.statistics.paired import PairedDifferences, PairedTest
 from geval_cli.store.run_pages import StoredVerdict
 
 _Key = tuple[object, ...]
+_CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
+_JUDGED = frozenset({Status.PASSED, Status.FAILED})
 
 
 class Change(StrEnum):
@@ -116,10 +118,6 @@ def _by_content(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
     }
 
 
-_CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
-_JUDGED = frozenset({Status.PASSED, Status.FAILED})
-
-
 class Kind(StrEnum):
     """The kinds of values that are compared."""
 
@@ -148,6 +146,19 @@ class Judgement(Struct, frozen=True):
     criterion_key: str
     rating_key: str
 
+    def differences(self, later: "Judgement") -> list[str]:
+        """Return the parts of `later` that were judged in another way, in words."""
+        parts = {
+            "judge": self.judge != later.judge,
+            "prompt version": self.prompt_version != later.prompt_version,
+            "criteria or steps": self.criterion != later.criterion,
+        }
+        found = [part for part, differs in parts.items() if differs]
+        if self.criterion_key and later.criterion_key:
+            # The keys know all that decides a rating, and nothing else: they overrule what looks different.
+            return (found or ["judge's settings"]) if self.criterion_key != later.criterion_key else []
+        return found
+
 
 class ComparedCase(Struct, frozen=True):
     """The part of a case that is compared.
@@ -166,31 +177,41 @@ class ComparedCase(Struct, frozen=True):
     rating_keys: tuple[str, ...] | None
 
 
-class EarlierRun:
-    """The earlier run, whose cases can be looked up by the content of their tests.
+class CountedRun:
+    """What was seen of a run so far.
 
     Attributes:
-        report: the run as it was read.
         keys: its tests.
         metrics: the names of all scores.
         errored: how many cases could not be judged, of how many `cases`.
         repeats: how often each test was run.
     """
 
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
+    def __init__(self) -> None:
         self.keys = TestKeys()
         self.metrics: set[str] = set()
         self.cases = self.errored = self.repeats = 0
+
+    def count(self, result: CaseResult) -> TestKey:
+        """Take in the next case, and return the key of its test."""
+        self.metrics.update(result.named_scores)
+        self.cases += 1
+        self.errored += result.status is Status.ERROR
+        self.repeats = max(self.repeats, result.repeat_index + 1)
+        return self.keys.key(result.test_index, result.description, result.vars)
+
+
+class EarlierRun(CountedRun):
+    """The earlier run, whose cases can be looked up by the content of their tests; `report` is where it was read."""
+
+    def __init__(self, report: RunReport) -> None:
+        super().__init__()
+        self.report = report
         self._found: dict[tuple[TestKey, int, int], ComparedCase] = {}
         shared: dict[Judgement, Judgement] = {}
         for result in report.results():
-            key = self.keys.key(result.test_index, result.description, result.vars)
+            key = self.count(result)
             self._found[key, result.repeat_index, result.column] = compared_case(result, shared)
-            self.metrics.update(result.named_scores)
-            self.cases += 1
-            self.errored += result.status is Status.ERROR
-            self.repeats = max(self.repeats, result.repeat_index + 1)
 
     def partner(self, key: TestKey, repeat_index: int, column: int | None) -> ComparedCase | None:
         """Return the case of an equal test in this repeat and column."""

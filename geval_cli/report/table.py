@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.records import CaseResult, Column, Status
-from geval_cli.report.console import print_trimmed
+from geval_cli.report.console import indented, plain_table, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
@@ -18,7 +18,6 @@ from geval_cli.report.verdict import (
     is_split,
     signs_of,
 )
-from geval_cli.report.verdict_tables import indented, plain_table
 
 ROWS_MAX = 50
 _TITLE_MIN, _TITLE_MAX = 16, 40

@@ -10,14 +10,17 @@ from geval_cli.numbers import format_cost, format_score
 from geval_cli.records import Role, RunStatus, RunSummary, Status, Usage
 from geval_cli.report.columns import print_columns
 from geval_cli.report.comparison_text import print_baseline
-from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.failures import Failures, GroupBy, print_failures
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.table import TableRows, print_table
-from geval_cli.report.verdict import STYLES, signs_of
-from geval_cli.report.verdict_tables import indented, plain_table, print_derived, print_flaky, print_gates
+from geval_cli.report.verdict import STYLES, print_derived, print_flaky, print_gates, signs_of
+
+METRICS_MAX = 30
+_LABEL_WIDTH = len("pass rate  ")
+_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
 def print_report(
@@ -40,11 +43,6 @@ def print_report(
     print_failures(failures, report, console)
     print_baseline(report.summary.baseline, console)
     print_summary(report, console, written=written)
-
-
-METRICS_MAX = 30
-_LABEL_WIDTH = len("pass rate  ")
-_ROLE_NAMES = {Role.GENERATION: "model", Role.JUDGE: "judge"}
 
 
 def print_summary(report: RunReport, console: Console, *, written: Sequence[Path] = ()) -> None:

@@ -22,6 +22,19 @@ _BITS = 1 << 23  # a mebibyte; pages that are never written to take none
 _MASK = _BITS - 1
 _DIGITS = 32
 _FOUR_NUMBERS = struct.Struct("<4I")
+CACHE_FILE = "cache.db"
+DEFAULT_TTL_S = 14 * 24 * 3600.0
+# Most answers are short and stay readable with any SQLite tool; token probabilities shrink to a third.
+_DEFLATE_FROM_BYTES = 2048
+_KEYS_PER_QUERY = 500
+_INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer) VALUES (?, ?, ?)"
+_STATS = """
+    SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
+           coalesce(sum(created_at < ?), 0)
+    FROM choices
+"""
+_MOST_ANSWER_BYTES = 128 * 1024 * 1024
+"""No provider's answer is nearly as long."""
 
 
 class KeyFilter:
@@ -49,25 +62,6 @@ class KeyFilter:
 
 def _numbers(key: str) -> tuple[int, ...]:
     return _FOUR_NUMBERS.unpack(bytes.fromhex(key[:_DIGITS]))
-
-
-CACHE_FILE = "cache.db"
-DEFAULT_TTL_S = 14 * 24 * 3600.0
-
-# Most answers are short and stay readable with any SQLite tool; token probabilities shrink to a third.
-_DEFLATE_FROM_BYTES = 2048
-_KEYS_PER_QUERY = 500
-
-_INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer) VALUES (?, ?, ?)"
-_STATS = """
-    SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
-           coalesce(sum(created_at < ?), 0)
-    FROM choices
-"""
-
-
-_MOST_ANSWER_BYTES = 128 * 1024 * 1024
-"""No provider's answer is nearly as long."""
 
 
 class StoredChoice(Struct, frozen=True):

@@ -41,6 +41,7 @@ _OPENAI = (
     "violence",
     "violence/graphic",
 )
+DEFAULT_THRESHOLD = 1.0
 
 
 class ModerationAssertion(ModelGradedAssertion):
@@ -118,9 +119,6 @@ def _flagged(text: str) -> dict[str, float | None]:
             hint="name a moderation model, for example openai:moderation",
         )
     return found
-
-
-DEFAULT_THRESHOLD = 1.0
 
 
 class ClassifierAssertion(ModelGradedAssertion):

@@ -21,6 +21,16 @@ from geval_cli.specs.base import FactualityWeightsSpec
 _CLOSED_QA_SCHEMA: Mapping[str, Any] = reply_schema(
     {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["Y", "N"]}}
 )
+_FACTUALITY_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}}
+)
+_MEANINGS = {
+    "A": "the output says less than the reference, and nothing against it",
+    "B": "the output says more than the reference, and nothing against it",
+    "C": "the output and the reference say the same",
+    "D": "the output and the reference contradict each other",
+    "E": "the output and the reference differ in what does not matter for the facts",
+}
 
 
 class ClosedQaAssertion(ModelGradedAssertion):
@@ -63,18 +73,6 @@ class ClosedQaAssertion(ModelGradedAssertion):
         decision = await judge.ask(question, parse_yes_or_no)
         reason = decision.reason or f"the criterion is {'met' if decision.passed else 'not met'}: {criterion}"
         return replace(Outcome.of(decision.passed, reason), latency_ms=judge.latency_ms)
-
-
-_FACTUALITY_SCHEMA: Mapping[str, Any] = reply_schema(
-    {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}}
-)
-_MEANINGS = {
-    "A": "the output says less than the reference, and nothing against it",
-    "B": "the output says more than the reference, and nothing against it",
-    "C": "the output and the reference say the same",
-    "D": "the output and the reference contradict each other",
-    "E": "the output and the reference differ in what does not matter for the facts",
-}
 
 
 class FactualityAssertion(ModelGradedAssertion):

@@ -40,6 +40,24 @@ _ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
         }
     }
 )
+_SCHEMA: Mapping[str, Any] = reply_schema({"relevant": {"type": "array", "items": {"type": "integer"}}})
+_NOTHING = "insufficient information"
+_STATEMENTS_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"statements": {"type": "array", "items": {"type": "string"}}}
+)
+_VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
+    {
+        "verdicts": {
+            "type": "array",
+            "items": reply_schema(
+                {
+                    "reason": {"type": "string"},
+                    "verdict": {"type": "string", "enum": ["yes", "no"]},
+                }
+            ),
+        }
+    }
+)
 
 
 class ContextRecallAssertion(ContextAssertion):
@@ -79,10 +97,6 @@ class ContextRecallAssertion(ContextAssertion):
             score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
         )
         return replace(outcome, latency_ms=judge.latency_ms)
-
-
-_SCHEMA: Mapping[str, Any] = reply_schema({"relevant": {"type": "array", "items": {"type": "integer"}}})
-_NOTHING = "insufficient information"
 
 
 class ContextRelevanceAssertion(ContextAssertion):
@@ -134,24 +148,6 @@ def _quoted(passages: tuple[str, ...], text: str) -> int:
     if not quoted:
         raise JudgeParseError("the judge quotes nothing of the context", raw_text=text)
     return quoted
-
-
-_STATEMENTS_SCHEMA: Mapping[str, Any] = reply_schema(
-    {"statements": {"type": "array", "items": {"type": "string"}}}
-)
-_VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
-    {
-        "verdicts": {
-            "type": "array",
-            "items": reply_schema(
-                {
-                    "reason": {"type": "string"},
-                    "verdict": {"type": "string", "enum": ["yes", "no"]},
-                }
-            ),
-        }
-    }
-)
 
 
 class ContextFaithfulnessAssertion(ContextAssertion):

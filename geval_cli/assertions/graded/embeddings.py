@@ -33,6 +33,9 @@ from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.specs.promptfoo import JudgesSpec
 
 Vector = tuple[float, ...]
+_DEFAULT_THRESHOLD = 0.75
+_EUCLIDEAN = "similar:euclidean"
+_QUESTIONS = 3
 
 
 async def embed(
@@ -91,9 +94,6 @@ def _vector(text: str) -> Vector:
     return tuple(float(item) for item in found)
 
 
-_DEFAULT_THRESHOLD = 0.75
-
-_EUCLIDEAN = "similar:euclidean"
 _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
 
 
@@ -180,9 +180,6 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
     score = min(max(found, 0.0), 1.0)
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
-
-
-_QUESTIONS = 3
 
 
 class AnswerRelevanceAssertion(ModelGradedAssertion):

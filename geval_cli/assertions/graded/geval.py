@@ -20,7 +20,8 @@ from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity, TemplateError
-from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
+from geval_cli.judge.dimensions import criterion_facts
+from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params

@@ -23,6 +23,11 @@ from geval_cli.judge.metric import (
 from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, Samples, Scoring, TestOptionsSpec
 from geval_cli.templating import Templates
 
+_NEAR = 0.2  # of a step: far enough from a rating, and still about the threshold that was meant
+_DIGITS = 4
+_DUST = 1e-9
+_PICKS_BY_SCORE = "max-score"
+
 
 class ScoringChoice(Struct, frozen=True):
     """The estimator settings of one level: assertion, test options, command line or defaultTest options."""
@@ -121,12 +126,6 @@ def _rubric_prompt(written: str | RubricPromptSpec | None) -> RubricPrompt | Non
     if isinstance(written, str):
         return RubricPrompt(evaluate=written)
     return RubricPrompt(written.steps, written.evaluate)
-
-
-_NEAR = 0.2  # of a step: far enough from a rating, and still about the threshold that was meant
-_DIGITS = 4
-_DUST = 1e-9
-_PICKS_BY_SCORE = "max-score"
 
 
 def scoring_levels(spec: GEvalFields, test: TestCase, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:

@@ -23,6 +23,11 @@ from geval_cli.records import JsonValue
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EvaluationParsing, WrittenSchema
 
+_LONGEST = 100_000  # characters of one object
+_MOST_READ = (
+    300_000  # characters in all: each opening brace that nothing closes is read to the end of the text
+)
+
 
 class SchemaEvaluationAssertion(Assertion):
     """evaluation-schema: the schema that a test has for an answer in the mode `schema`; located at the schema."""
@@ -68,12 +73,6 @@ def _hint(text: str, parsing: EvaluationParsing) -> str:
     except ValueError:
         return ""
     return f" (there is JSON in it, in a {found.found_in}; `evaluation_parsing: tolerant` reads that)"
-
-
-_LONGEST = 100_000  # characters of one object
-_MOST_READ = (
-    300_000  # characters in all: each opening brace that nothing closes is read to the end of the text
-)
 
 
 def loose_objects(text: str) -> Iterator[JsonValue]:

@@ -17,6 +17,7 @@ _OPENING = compile_later(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
 _MOST_TRIES = (
     1000  # each takes time in proportion to the text; an answer with more broken brackets holds no JSON
 )
+Schema = dict[str, Any] | bool
 
 
 class FoundJson(Struct, frozen=True):
@@ -124,9 +125,6 @@ def _in_prose(text: str) -> Iterator[_Candidate]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
-
-
-Schema = dict[str, Any] | bool
 
 
 def parse_schema(written: WrittenSchema) -> Schema:

@@ -48,6 +48,9 @@ _VOID = frozenset(
 )
 _AROUND = frozenset({"html", "head", "body"})
 _XML_DECLARATION = re.compile(r"<\?xml", re.IGNORECASE)
+_OPENING = re.compile(rb"<[A-Za-z_:\x80-\xff][^\s<>/]*")
+_DEEPEST = 200  # elements within one another
+_MOST_TAGS = 100_000  # that are read in search of XML: from each broken element on, the text is read anew
 
 
 class _Page(HTMLParser):
@@ -111,11 +114,6 @@ def _why_no_html(text: str, page: _Page) -> str:
     if page.stray_text:
         return f'the output has text outside of any element: "{page.stray_text[:60]}"'
     return "" if page.has_known_element else "the output has no HTML element"
-
-
-_OPENING = re.compile(rb"<[A-Za-z_:\x80-\xff][^\s<>/]*")
-_DEEPEST = 200  # elements within one another
-_MOST_TAGS = 100_000  # that are read in search of XML: from each broken element on, the text is read anew
 
 
 class _RefusedError(Exception):

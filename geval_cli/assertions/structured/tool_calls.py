@@ -23,6 +23,11 @@ DEFAULT_THRESHOLD = 1.0
 _FENCES = ("```", "~~~")
 _FLAT_CALLS = frozenset({"tool_use", "function_call"})
 _MOST_FAILURES = 1000  # each takes time in proportion to the text
+_FUNCTIONS_KEY = {
+    "is-valid-openai-tools-call": ("tools",),
+    "is-valid-openai-function-call": ("functions",),
+    "is-valid-function-call": ("functions", "tools"),
+}
 
 
 class ToolCallF1Assertion(Assertion):
@@ -152,13 +157,6 @@ def _blocks(text: str) -> Iterator[JsonValue]:
 def _end_of_line(text: str, place: int) -> int:
     found = text.find("\n", place)
     return len(text) if found < 0 else found
-
-
-_FUNCTIONS_KEY = {
-    "is-valid-openai-tools-call": ("tools",),
-    "is-valid-openai-function-call": ("functions",),
-    "is-valid-function-call": ("functions", "tools"),
-}
 
 
 class ToolCallAssertion(Assertion):

@@ -27,6 +27,24 @@ from geval_cli.specs.dialect import DialectRules
 from geval_cli.templating import Templates
 
 Item = str | int | float | bool
+_WORD = "A-Za-z0-9_"
+_IN_CLASS = {"d": "0-9", "w": _WORD}
+_ALONE = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": f"[{_WORD}]",
+    "W": f"[^{_WORD}]",
+    "b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
+    "B": f"(?:(?<=[{_WORD}])(?=[{_WORD}])|(?<![{_WORD}])(?![{_WORD}]))",
+}
+_SAME = frozenset("DWsSfnrtvb0123456789")
+_HEXADECIMAL = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
+_CONTROL = re.compile(r"c[A-Za-z]")
+_NAMED = re.compile(r"k<([A-Za-z_]\w*)>")
+_COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
+_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_FOREIGN_GROUP = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$]|[ims]+(?:-[ims]*)?:|-[ims]+:)")
+_PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
 
 
 class TextListAssertion(Assertion):
@@ -121,26 +139,6 @@ def is_same_json(one: JsonValue, other: JsonValue) -> bool:
 def _outcome(passed: bool, expected: str) -> Outcome:
     does = "equals" if passed else "is not equal to"
     return Outcome.of(passed, f'the output {does} "{shortened(expected)}"')
-
-
-_WORD = "A-Za-z0-9_"
-_IN_CLASS = {"d": "0-9", "w": _WORD}
-_ALONE = {
-    "d": "[0-9]",
-    "D": "[^0-9]",
-    "w": f"[{_WORD}]",
-    "W": f"[^{_WORD}]",
-    "b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
-    "B": f"(?:(?<=[{_WORD}])(?=[{_WORD}])|(?<![{_WORD}])(?![{_WORD}]))",
-}
-_SAME = frozenset("DWsSfnrtvb0123456789")
-_HEXADECIMAL = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
-_CONTROL = re.compile(r"c[A-Za-z]")
-_NAMED = re.compile(r"k<([A-Za-z_]\w*)>")
-_COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
-_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
-_FOREIGN_GROUP = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$]|[ims]+(?:-[ims]*)?:|-[ims]+:)")
-_PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
 
 
 def is_javascript_pattern(pattern: str) -> bool:

@@ -19,6 +19,12 @@ from geval_cli.errors import Problem
 from geval_cli.numbers import format_score_beside
 from geval_cli.specs.base import Score
 
+_DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
+_LARGEST_NGRAM = 4
+_ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
+_ONE_AT_A_TIME = Lock()
+"""Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
+
 
 class LevenshteinAssertion(Assertion):
     """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
@@ -46,13 +52,6 @@ class LevenshteinAssertion(Assertion):
         relation = "at most" if passed else "more than"
         reason = f"the edit distance is {distance}, {relation} {self.threshold:g}"
         return Outcome.of(passed, reason, distance=distance, limit=self.threshold)
-
-
-_DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
-_LARGEST_NGRAM = 4
-_ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
-_ONE_AT_A_TIME = Lock()
-"""Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
 
 
 class TextMetricAssertion(Assertion):
