@@ -205,6 +205,7 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
+    # Either is the outcome before `not-`, which `_result` applies.
     known = _earlier(spec, [subject], tools)
     outcome = known[0] if known else await spec.judge(subject, tools)
     return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)

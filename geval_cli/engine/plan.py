@@ -46,7 +46,7 @@ class Selection(Struct, frozen=True):
     @property
     def takes_all(self) -> bool:
         """Return whether nothing is left out."""
-        return self == Selection(seed=self.seed)
+        return self == Selection(seed=self.seed)  # a seed alone draws nothing
 
     def apply(self, suite: Suite) -> Suite:
         """Return the suite with what is selected of it. Tests keep their numbers."""
@@ -131,6 +131,7 @@ def fingerprint(test: TestCase) -> str:
 
 
 def _fingerprint(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
+    # Sorted by name: the order of variables in a file decides nothing.
     what: JsonValue = [description, variables] if description or variables else index
     return json.dumps(what, sort_keys=True, ensure_ascii=False, default=str)
 

@@ -210,6 +210,7 @@ async def own_verdict(
         context["threshold"] = subject.test.threshold
     arguments: dict[str, JsonValue] = {"namedScores": named_scores(results), "context": context}
     found = await call_code(written, arguments, tools, default_function=SCORING_FUNCTION)
+    # `pass` is a keyword in Python, where a dataclass cannot have a field of this name.
     passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
     score = found.get("score") if isinstance(found, Mapping) else None
     if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):

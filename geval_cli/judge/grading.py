@@ -298,7 +298,7 @@ class _Judging(Struct, frozen=True):
         )
         try:
             response = await calls.ask(request)
-        except (ProviderError, JudgeError) as error:
+        except (ProviderError, JudgeError) as error:  # the rating is paid for, and stands without it
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
