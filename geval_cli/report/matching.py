@@ -74,6 +74,12 @@ class ColumnPair(Struct, frozen=True):
     after: Column
     by: MatchedBy
 
+    @property
+    def label(self) -> str:
+        """Return the label that both have, or `old -> new`."""
+        old, new = column_label(self.before), column_label(self.after)
+        return new if old == new else f"{old} -> {new}"
+
 
 class ColumnMatch(Struct, frozen=True):
     """The columns of two runs in pairs, in the order of the later run, and those without a partner."""

@@ -178,7 +178,7 @@ class ComparedCase(Struct, frozen=True):
 
 
 class CountedRun:
-    """What was seen of a run so far.
+    """The tests, metrics and counts of a run, as far as its cases came.
 
     Attributes:
         keys: its tests.

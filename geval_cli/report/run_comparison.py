@@ -12,7 +12,6 @@ from geval_cli.metrics import with_members
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, JsonValue, RunRecord, Status
 from geval_cli.report.matching import (
     ColumnMatch,
-    ColumnPair,
     MatchedBy,
     column_label,
     match_columns,
@@ -286,7 +285,7 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
 
 def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> tuple[ComparedRow, ...]:
     """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
-    labels = {pair.after.index: _pair_label(pair) for pair in match.pairs}
+    labels = {pair.after.index: pair.label for pair in match.pairs}
     order = {kind: place for place, kind in enumerate(Kind)}
     found = sorted(
         ((key, row, test) for key, row in comparing.rows.items() if (test := row.sample.test()) is not None),
@@ -333,11 +332,6 @@ def _row(
     # What broke comes first: that is what people look for.
     flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
     return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
-
-
-def _pair_label(pair: ColumnPair) -> str:
-    old, new = column_label(pair.before), column_label(pair.after)
-    return new if old == new else f"{old} -> {new}"
 
 
 def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
