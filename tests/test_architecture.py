@@ -291,6 +291,7 @@ def room_of(path: Path) -> str:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 BOUNDARIES = {
     "engine/case.py",
+    "engine/judge_output.py",
     "cli/main.py",
     "store/writer.py",
     "providers/wire/openai_client.py",

@@ -15,7 +15,7 @@ from pydantic import AliasChoices, Field, PrivateAttr
 
 from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.errors import Location, Problem, TemplateError
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
@@ -37,8 +37,6 @@ from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
-
-_LEAST_COMPARED = 2
 
 Amount = Annotated[float, Field(ge=0)]
 
@@ -117,6 +115,9 @@ class Assertion(Spec):
         Raises:
             GevalError: it could not be judged.
         """
+        if self.compares_outputs:  # one output has nothing to be compared with; `judge_row` says so
+            [outcome] = await self.judge_row([RowMember(subject)], tools)
+            return outcome
         raise NotImplementedError
 
     async def judge_row(self, members: "Sequence[RowMember]", tools: "Tools") -> Sequence[Outcome]:
@@ -413,16 +414,3 @@ class RowMember(Struct, frozen=True):
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
-
-
-def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """Raise UnjudgeableError unless there are several outputs to compare.
-
-    Raises:
-        UnjudgeableError: fewer than two outputs could be had.
-    """
-    if len(members) < _LEAST_COMPARED:
-        raise UnjudgeableError(
-            "there are fewer than two outputs of this test to compare",
-            hint="see the errors of the other cases of the test",
-        )

@@ -13,11 +13,10 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, ExitCode
 from geval_cli.numbers import fixed
 from geval_cli.records import Status
-from geval_cli.report.console import make_console, print_hanging, print_trimmed
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.intervals import Estimate

@@ -18,12 +18,11 @@ from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import CaseResult
-from geval_cli.report.console import make_console, print_hanging, print_trimmed
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
-from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.runs.results_file import is_results_file, open_report
 from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder

@@ -12,11 +12,10 @@ from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.numbers import fixed, format_cost
 from geval_cli.records import SCHEMA_VERSION, to_json
-from geval_cli.report.console import make_console, print_hanging, print_trimmed
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest

@@ -287,8 +287,7 @@ def _run_one(
 def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
     """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
-    from geval_cli.report.summary import print_summary
-    from geval_cli.report.terminal import print_report
+    from geval_cli.report.terminal import print_report, print_summary
 
     console = make_console(sys.stdout, environ=os.environ)
     try:

@@ -15,15 +15,15 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import PROBLEMS, Failures, GroupBy, print_cases, print_failures
+from geval_cli.report.failures import Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_path, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
-from geval_cli.report.summary import print_summary
-from geval_cli.report.terminal import print_report
+from geval_cli.report.terminal import print_report, print_summary
+from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import read_history
 from geval_cli.runs.import_run import read_results_file, store_run
 from geval_cli.runs.results_file import open_report

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
+from geval_cli.engine.aggregate import check_formulas
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
-from geval_cli.engine.derived import check_formulas
-from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
+from geval_cli.engine.evaluation_modes import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables

@@ -33,10 +33,9 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.source.problems import did_you_mean
-from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.intervals import ClusteredMean, RunningMean, mean_share, pass_at_k, pass_hat_k
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedDifferences, PairedTest, holm
 from geval_cli.statistics.quantiles import Quantiles
-from geval_cli.statistics.repeats import mean_share, pass_at_k, pass_hat_k
 from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)

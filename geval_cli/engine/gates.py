@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.assertions.metric_names import metric_name
-from geval_cli.engine.evaluation import evaluation_of
+from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
 from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.graded.geval_checks import check_metric
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import ScoringChoice, metric_from_spec
-from geval_cli.assertions.graded.geval_thresholds import check_threshold_on_rating
+from geval_cli.assertions.graded.geval_metric import (
+    ScoringChoice,
+    check_threshold_on_rating,
+    metric_from_spec,
+)
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
-from geval_cli.engine.case import error_info
+from geval_cli.engine.judge_output import error_info
 from geval_cli.errors import GevalError, UsageError
 from geval_cli.gateway.budget import Budget
 from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result

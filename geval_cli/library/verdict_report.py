@@ -11,7 +11,7 @@ from geval_cli.records import (
     CaseResult,
     Status,
 )
-from geval_cli.report.assertion_view import AssertionView
+from geval_cli.report.case_view import AssertionView
 from geval_cli.report.console import make_console
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
 from geval_cli.report.verdict import signs_of

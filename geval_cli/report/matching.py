@@ -13,9 +13,14 @@ from msgspec import Struct, field
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Column, JsonValue
+from geval_cli.report.numbers import plural
 
 TestKey = tuple[bytes, int]
 """The content of a test, and which of the tests of equal content it is."""
+
+LEAST_SHARE = 0.5
+
+"""Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
 
 
 class TestKeys(Struct):
@@ -68,6 +73,12 @@ class ColumnPair(Struct, frozen=True):
     before: Column
     after: Column
     by: MatchedBy
+
+    @property
+    def label(self) -> str:
+        """Return the label that both have, or `old -> new`."""
+        old, new = column_label(self.before), column_label(self.after)
+        return new if old == new else f"{old} -> {new}"
 
 
 class ColumnMatch(Struct, frozen=True):
@@ -144,3 +155,22 @@ def _named(name: str, columns: Sequence[Column]) -> list[Column]:
         [item for item in columns if str(item.index + 1) == name],
     )
     return next((found for found in ways if found), [])
+
+
+def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
+    """Check that the tests of two runs are by and large the same.
+
+    Raises:
+        UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
+    """
+    smaller, paired = min(len(a), len(b)), len(a & b)
+    if not smaller:
+        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
+    if paired < LEAST_SHARE * smaller:
+        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
+        raise UsageError(message, hint=hint)
+
+
+def _verb(count: int) -> str:
+    return "matches" if count == 1 else "match"

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from geval_cli.numbers import format_cost
 from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
-from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict_tables import indented, plain_table
 
 _NAME_WIDTH = 60
 _DIGITS = 2  # of a price: the tokens are estimated, too

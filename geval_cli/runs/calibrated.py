@@ -10,7 +10,7 @@ from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.rating_keys import STEPS, criterion_key
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Problem, Severity

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Tools
-from geval_cli.engine.case import judge_given
+from geval_cli.engine.judge_output import judge_given
 from geval_cli.records import AssertionResult
 from geval_cli.runs.judging import Judges, safe_assertion
 from geval_cli.runs.preparation import resolved

@@ -9,10 +9,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Tools
-from geval_cli.engine.aggregate import Notices, Tally
+from geval_cli.engine.aggregate import Notices, Tally, derive
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.comparison_groups import ComparisonGroups
-from geval_cli.engine.derived import derive
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, StoreError

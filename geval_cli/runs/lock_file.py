@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from geval_cli.assertions.base import Assertion, JudgeDefaults, Subject, Tools
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Location, Problem

@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.engine.plan import Job, Plan
-from geval_cli.engine.selection import Selection
+from geval_cli.engine.plan import Job, Plan, Selection
 from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import TraceDetail

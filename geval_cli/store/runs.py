@@ -187,7 +187,7 @@ class RunStore:
         """
         if not self._locks.holds(run.id):
             self._locks.acquire(run.id)
-        row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, _dump(run))
+        row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, record_text(run))
         begun = [self._write(_INSERT_RUN, row)]
         if origin is not None:
             covered = json.dumps(dict(origin.covered), separators=(",", ":"))
@@ -218,7 +218,7 @@ class RunStore:
         Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
         """
         place = (run_id, result.test_index, result.repeat_index, result.column)
-        return self._write(_INSERT_RESULT, (*place, result.id, result.status, _dump(result)))
+        return self._write(_INSERT_RESULT, (*place, result.id, result.status, record_text(result)))
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
         """Store how `run` ended. Returns when it is committed.
@@ -226,7 +226,7 @@ class RunStore:
         Raises:
             StoreError: it cannot be written.
         """
-        self._write(_FINISH_RUN, (run.status, _dump(run), _dump(summary), run.id)).result()
+        self._write(_FINISH_RUN, (run.status, record_text(run), record_text(summary), run.id)).result()
         self._locks.release(run.id)
 
     def remove(self, run_id: str) -> bool:
@@ -416,7 +416,3 @@ class RunStore:
             path=str(path),
             hint="read it with the version that wrote it, or choose another place with --home",
         )
-
-
-def _dump(record: RunRecord | RunSummary | CaseResult) -> str:
-    return record_text(record)

@@ -11,9 +11,8 @@ from geval_cli.numbers import fixed
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.report.json_file import json_text
-from geval_cli.report.markdown_parts import code_span, markdown_table
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import sanitize
+from geval_cli.report.sanitize import code_span, markdown_table, sanitize
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.gates import GateOutcome
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from geval_cli.errors import Problem
 from geval_cli.numbers import fixed
 from geval_cli.report.json_file import json_text
-from geval_cli.report.markdown_parts import code_span, markdown_table
 from geval_cli.report.numbers import plural
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import sanitize
+from geval_cli.report.sanitize import code_span, markdown_table, sanitize
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict
 
 _HEADER = (

@@ -19,8 +19,9 @@ from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.case import JobContext, PendingResult, begin_job
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.errors import BudgetError, UsageError
 from geval_cli.gateway.budget import Budget

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
-from geval_cli.report.summary import print_summary
+from geval_cli.report.terminal import print_summary
 
 
 def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:

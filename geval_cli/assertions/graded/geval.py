@@ -1,4 +1,4 @@
-"""g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
+"""g-eval, evaluation-llm: render the templates for a test and hand metric, case and judge to the judge room."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -8,25 +8,20 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, metric_from_spec
-from geval_cli.assertions.graded.geval_thresholds import (
+from geval_cli.assertions.graded.geval_metric import (
+    MetricDefaults,
     check_early_stop,
     check_threshold_on_rating,
+    metric_from_spec,
     scoring_levels,
     why_all_samples,
 )
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import (
-    CRITERION_FACTS,
-    criterion_facts,
-    grade,
-    judged_texts,
-    steps_needed,
-    steps_requests,
-)
+from geval_cli.errors import Problem, Severity, TemplateError
+from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
+from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
@@ -308,3 +303,46 @@ def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
     if in_vars:
         return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
     return "give the test these fields, or leave them out of evaluation_params"
+
+
+class LlmEvaluation(GEvalAssertion):
+    """evaluation-llm: the criteria that a prompt in the mode `llm` has for every answer; located at the criteria."""
+
+    def applies_to(self, test: TestCase, templates: Templates) -> bool:
+        """Return True when the criteria say anything, once the test's variables are in them."""
+        try:
+            return bool(templates.render(str(self.criteria), test.variables).strip())
+        except TemplateError:
+            return True  # somebody must be told
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criteria in one test; empty ones have none."""
+        return super().check(context) if self.applies_to(context.test, context.templates) else []
+
+    def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
+        """Yield the requests for the judge's steps, which hold nothing of an output."""
+        if self.applies_to(subject.test, tools.templates):
+            yield from super().prefetch(subject, tools)
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Have the judge rate the output, given prompt and input; without criteria no judge is called.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        if not self.applies_to(subject.test, tools.templates):
+            return Outcome.not_evaluated("the prompt has no `evaluation_criteria`")
+        return await super().judge(subject, tools)
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees, the prompt among them."""
+        return _with_prompt(super().case(subject, tools), subject)
+
+
+def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:
+    """Return the case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
+    if subject.system is not None:
+        return replace(case, prompt=subject.system)
+    if case.input or case.vars.get("input"):
+        return replace(case, prompt=case.rendered_prompt)
+    return case

@@ -21,7 +21,7 @@ from referencing.jsonschema import specification_with
 
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import is_found
-from geval_cli.assertions.structured.written_schema import Schema, parse_schema
+from geval_cli.assertions.structured.json_text import Schema, parse_schema
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import KeyPath, SourcePath

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.assertions.registry import EVALUATION_TYPES, check_schema
-from geval_cli.assertions.structured.written_schema import parse_schema, unless_empty
+from geval_cli.assertions.structured.json_text import parse_schema, unless_empty
 from geval_cli.errors import Problem, Severity
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import PromptSpec

@@ -1,5 +1,7 @@
-"""similar: how near the output is to a text in meaning, by the embeddings of both."""
+"""similar, answer-relevance: how near two texts are in meaning, by the embeddings of both."""
 
+import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -15,20 +17,83 @@ from geval_cli.assertions.base import (
     TestCase,
     Tools,
 )
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.assertions.graded.vectors import cosine, distance, dot, embed
-from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
+from geval_cli.assertions.outcome import Outcome, shortened, threshold_in_words
 from geval_cli.assertions.values import check_texts, rendered_texts
-from geval_cli.errors import Problem, Severity
+from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
+from geval_cli.judge.calls import all_of
+from geval_cli.judge.prompt import Block, user_message
+from geval_cli.judge.replies.verdicts import parse_plain
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score_beside
 from geval_cli.providers.judge_kinds import EMBEDDING
-from geval_cli.records import Status
+from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.specs.promptfoo import JudgesSpec
 
-DEFAULT_THRESHOLD = 0.75
-
+Vector = tuple[float, ...]
+_DEFAULT_THRESHOLD = 0.75
 _EUCLIDEAN = "similar:euclidean"
+_QUESTIONS = 3
+
+
+async def embed(
+    texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
+) -> tuple[list[Vector], float]:
+    """Return the vectors of `texts`, and the latency of the slowest in milliseconds; equal texts are requested once.
+
+    Raises:
+        ProviderError: the model could not answer.
+        JudgeParseError: it answered with something else.
+        UnjudgeableError: a text is empty, which has no meaning to compare.
+    """
+    if any(not text.strip() for text in texts):
+        raise UnjudgeableError(
+            "an empty text has no embedding", hint="check the output and `value` for emptiness first"
+        )
+    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, EMBEDDING))
+    # An embedding is the same in every repeat, so that the repeat is no part of the request.
+    requests = [
+        ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
+    ]
+    responses = await all_of(model.complete(request) for request in requests)
+    vectors = [_vector(response.choices[0].text) for response in responses]
+    if len({len(vector) for vector in vectors}) > 1:
+        raise JudgeParseError("the embeddings differ in length", raw_text=responses[0].choices[0].text)
+    return vectors, max(response.latency_ms for response in responses)
+
+
+def cosine(first: Vector, second: Vector) -> float:
+    """Return the cosine of the angle between two vectors, -1 to 1; 0 when one of them is all zeros."""
+    norms = math.hypot(*first) * math.hypot(*second)
+    return dot(first, second) / norms if norms else 0.0
+
+
+def dot(first: Vector, second: Vector) -> float:
+    """Return the scalar product."""
+    return math.fsum(one * other for one, other in zip(first, second, strict=True))
+
+
+def distance(first: Vector, second: Vector) -> float:
+    """Return the Euclidean distance."""
+    return math.dist(first, second)
+
+
+def _vector(text: str) -> Vector:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(item, int | float) for item in found):
+        raise JudgeParseError(
+            "the embedding model answered with something else than a vector",
+            raw_text=text,
+            hint="name an embedding model, for example openai:embedding:text-embedding-3-small",
+        )
+    return tuple(float(item) for item in found)
+
+
 _MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
 
 
@@ -104,7 +169,7 @@ def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Prob
 
 def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     is_default = spec.threshold is None
-    threshold = DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
+    threshold = _DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
     shown = shortened(text, 60)
     if spec.base_type == _EUCLIDEAN:
         far = format_score_beside(found, threshold)
@@ -115,3 +180,41 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
     score = min(max(found, 0.0), 1.0)
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
+
+
+class AnswerRelevanceAssertion(ModelGradedAssertion):
+    """answer-relevance: how close questions that the output would answer are to the one that was asked."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
+    default_threshold = DEFAULT_THRESHOLD
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_own_prompt(self, context, ("answer",), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Return the mean cosine between the question and three that a judge makes up for the answer.
+
+        Raises:
+            JudgeError, ProviderError: no questions, or no embeddings, could be had.
+            UnjudgeableError: there is no question to compare with.
+        """
+        question = Question(
+            "asked_question",
+            (Block("Answer", subject.text),),
+            {"answer": subject.text},
+            purpose=Purpose.QUESTIONS,
+        )
+        judge = JudgeClient(self, subject, tools)
+        made_up = await judge.ask_several(question, _QUESTIONS, parse_plain)
+        (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
+        near = [cosine(asked, vector) for vector in vectors]
+        score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        reason = f"the relevance is {format_score_beside(score, threshold)}; {threshold_in_words(threshold)}"
+        outcome = Outcome.graded(
+            score, reason, threshold, is_default=self.threshold is None, questions=list(made_up)
+        )
+        return replace(outcome, latency_ms=judge.latency_ms + embedding_ms)

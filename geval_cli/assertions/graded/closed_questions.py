@@ -1,4 +1,4 @@
-"""factuality: how the facts of the output relate to those of a reference answer, in five cases."""
+"""model-graded-closedqa, factuality: a judge picks one of a few given verdicts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +11,19 @@ from geval_cli.assertions.graded.judge_client import JudgeClient, Question, chec
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import as_text, check_texts
 from geval_cli.errors import Problem
+from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
-from geval_cli.judge.replies.verdicts import parse_category
+from geval_cli.judge.replies.verdicts import parse_category, parse_yes_or_no
 from geval_cli.judge.scoring import passes
 from geval_cli.records import Status
 from geval_cli.specs.base import FactualityWeightsSpec
 
-_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}},
-    "required": ["reason", "category"],
-    "additionalProperties": False,
-}
+_CLOSED_QA_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["Y", "N"]}}
+)
+_FACTUALITY_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}}
+)
 _MEANINGS = {
     "A": "the output says less than the reference, and nothing against it",
     "B": "the output says more than the reference, and nothing against it",
@@ -30,6 +31,48 @@ _MEANINGS = {
     "D": "the output and the reference contradict each other",
     "E": "the output and the reference differ in what does not matter for the facts",
 }
+
+
+class ClosedQaAssertion(ModelGradedAssertion):
+    """model-graded-closedqa: whether the output meets one criterion, yes or no."""
+
+    value_form = "text"
+
+    value: str = Field(description="The criterion; a template. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criterion and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("input", "criteria", "completion", "output"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 for yes and 0 for no.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        criterion = tools.templates.render(self.value, subject.test.variables)
+        question = Question(
+            "closed_question",
+            (
+                Block("Task", subject.rendered_prompt),
+                Block("Submission", subject.text),
+                Block("Criterion", criterion),
+            ),
+            {
+                "input": subject.rendered_prompt,
+                "criteria": criterion,
+                "completion": subject.text,
+                "output": subject.text,
+            },
+            _CLOSED_QA_SCHEMA,
+        )
+        judge = JudgeClient(self, subject, tools)
+        decision = await judge.ask(question, parse_yes_or_no)
+        reason = decision.reason or f"the criterion is {'met' if decision.passed else 'not met'}: {criterion}"
+        return replace(Outcome.of(decision.passed, reason), latency_ms=judge.latency_ms)
 
 
 class FactualityAssertion(ModelGradedAssertion):
@@ -47,7 +90,7 @@ class FactualityAssertion(ModelGradedAssertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Return the score is what the case is worth; it passes above 0 or, with a threshold, from that on.
+        """Score what the relation is worth; it passes above 0 or, with a threshold, from that on.
 
         Raises:
             JudgeError, ProviderError: no verdict could be had.
@@ -66,7 +109,7 @@ class FactualityAssertion(ModelGradedAssertion):
                 "completion": subject.text,
                 "output": subject.text,
             },
-            _SCHEMA,
+            _FACTUALITY_SCHEMA,
         )
         judge = JudgeClient(self, subject, tools)
         category, reason = await judge.ask(question, parse_category)

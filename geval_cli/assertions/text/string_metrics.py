@@ -1,4 +1,4 @@
-"""rouge-n, bleu, gleu, meteor: how much of the output's wording is that of a reference; of several the best counts.
+"""levenshtein, rouge-n, bleu, gleu, meteor: how near the wording is to a reference; of several the best counts.
 
 The counting is that of nltk and rouge-score. What they leave open (tokens, an n-gram that does not occur) is decided
 here, so that scores can be compared with those of other tools.
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.values import check_texts, rendered_texts
+from geval_cli.assertions.values import as_text, check_texts, rendered_texts
 from geval_cli.errors import Problem
 from geval_cli.numbers import format_score_beside
 from geval_cli.specs.base import Score
@@ -24,6 +24,34 @@ _LARGEST_NGRAM = 4
 _ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
 _ONE_AT_A_TIME = Lock()
 """Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
+
+
+class LevenshteinAssertion(Assertion):
+    """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
+
+    value_form = "text"
+    threshold_is_score = False
+    libraries = ("rapidfuzz",)
+    extra = "text-metrics"
+
+    value: str | int | float = Field(description="The text to compare with; a template.")
+    threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the template in `value`."""
+        problems: list[Problem] = []
+        context.render(as_text(self.value), self.place.value("value"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
+        expected = tools.templates.render(as_text(self.value), subject.test.variables)
+        levenshtein = import_module("rapidfuzz.distance.Levenshtein")
+        distance = await asyncio.to_thread(levenshtein.distance, subject.text, expected)
+        passed = distance <= self.threshold
+        relation = "at most" if passed else "more than"
+        reason = f"the edit distance is {distance}, {relation} {self.threshold:g}"
+        return Outcome.of(passed, reason, distance=distance, limit=self.threshold)
 
 
 class TextMetricAssertion(Assertion):
