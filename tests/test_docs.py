@@ -80,7 +80,7 @@ def test_every_command_is_named_on_a_page() -> None:
 
 def test_an_option_that_no_page_names_is_found() -> None:
     missing = options_not_named(TEXT.replace("--fail-under", "--fail-over"))
-    assert missing == {"geval run": [["--fail-under"]]}
+    assert missing == {name: [["--fail-under"]] for name in ("geval run", "geval judge")}
 
 
 def keys_of_the_page() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,7 +11,9 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import Status
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.agreement_records import MetricAgreement
+
+if TYPE_CHECKING:  # it needs numpy, and estimates do not
+    from geval_cli.trust.agreement_records import MetricAgreement
 
 _GATE = compile_later(
     r"\s*(?P<name>[^<>=]+?)\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>[-+]?\d+(?:\.\d+)?)\s*(?P<percent>%?)\s*",
@@ -21,11 +24,11 @@ _CORRELATIONS = ("pearson", "spearman", "kendall")
 _EXAMPLE = "write it as `spearman >= 0.4` or `coherence.kappa >= 0.6`"
 
 
-def _of_people(name: str) -> Callable[[MetricAgreement], Estimate | None]:
+def _of_people(name: str) -> "Callable[[MetricAgreement], Estimate | None]":
     return lambda item: None if item.people is None else getattr(item.people, name)
 
 
-_OTHERS: Mapping[str, Callable[[MetricAgreement], Estimate | None]] = {
+_OTHERS: "Mapping[str, Callable[[MetricAgreement], Estimate | None]]" = {
     "kappa": lambda item: item.verdicts.kappa,
     "shift": lambda item: item.bias.shift,
     "length": lambda item: item.bias.length,
@@ -81,7 +84,7 @@ class Gate(Struct, frozen=True):
         limit = float(found["limit"]) / (100 if found["percent"] else 1)
         return cls(text.strip(), metric or None, level, statistic, found["sign"], limit)
 
-    def outcomes(self, metrics: Sequence[MetricAgreement]) -> Iterator[GateOutcome]:
+    def outcomes(self, metrics: "Sequence[MetricAgreement]") -> Iterator[GateOutcome]:
         """Yield the outcome for each metric that the gate is about.
 
         Raises:
@@ -120,7 +123,7 @@ class Gate(Struct, frozen=True):
         note = f"it is {estimate.value:.2f}, 95 % interval {low:.2f} to {high:.2f}"
         return GateOutcome(self.text, metric, Status.PASSED if held else Status.FAILED, bound, note)
 
-    def _estimate(self, item: MetricAgreement) -> Estimate | None:
+    def _estimate(self, item: "MetricAgreement") -> Estimate | None:
         if self.statistic in _OTHERS:
             return _OTHERS[self.statistic](item)
         level = getattr(item, _LEVELS[self.level])

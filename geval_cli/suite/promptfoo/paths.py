@@ -1,4 +1,4 @@
-"""What only promptfoo's configs do with files: name programs anywhere, and load data wherever a text names it."""
+"""Files as only promptfoo's configs use them: programs named anywhere, and data loaded wherever a text names it."""
 
 from collections.abc import Mapping
 from pathlib import Path
