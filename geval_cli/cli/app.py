@@ -13,6 +13,7 @@ from geval_cli.cli.options import (
     AgreeOptions,
     CompareOptions,
     GroupedCommand,
+    RemoveOptions,
     ServeOptions,
     ShowOptions,
     declared,
@@ -330,21 +331,21 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 
 
 @app.command()
-@declared(RunOptions, "home")
+@declared(RemoveOptions)
 def rm(
-    given: RunOptions,
+    given: RemoveOptions,
     runs: options.RunNames = None,
     older_than: options.RemovedAge = None,
     keep: options.Keep = None,
     yes: options.Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+    """Remove stored runs with all their results, and the cached answers that nothing else has used."""
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs
 
     age_s = None if older_than is None else parse_age("--older-than", older_than)
-    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+    remove_runs(given, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)

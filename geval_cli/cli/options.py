@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from geval_cli.errors import ProblemFormat
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
+    CacheFolderOption,
     EnvFileOption,
     GraderOption,
     Group,
@@ -301,6 +302,17 @@ class CompareOptions:
             syntax="METHOD",
         ),
     ] = "holm"
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveOptions:
+    """Options of `geval rm` beside those that say which runs."""
+
+    keeps_answers: Annotated[
+        bool, Option("--keep-answers", "Leave all cached answers where they are.", Group.CACHE)
+    ] = False
+    cache_folder: CacheFolderOption = None
     home: HomeOption = None
 
 

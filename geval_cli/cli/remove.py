@@ -1,5 +1,6 @@
 """`geval rm`: remove stored runs, after saying which."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,8 +10,9 @@ from pathlib import Path
 import typer
 from msgspec import Struct
 
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import UsageError
+from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
@@ -18,7 +20,7 @@ from geval_cli.report.numbers import plural
 from geval_cli.report.run_list import ListedRun, print_runs
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
-from geval_cli.store.state import open_runs
+from geval_cli.store.state import open_cache, open_runs
 
 _LISTED = 20
 _MOST_RUNS = 1_000_000
@@ -32,7 +34,7 @@ class _Left(Struct, frozen=True):
 
 
 def remove_runs(
-    home: Path | None,
+    given: RemoveOptions,
     names: Sequence[str],
     *,
     older_than_s: float | None,
@@ -41,6 +43,8 @@ def remove_runs(
     as_json: bool,
 ) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
+
+    Cached answers that a removed run bought, and that nobody else has used, go with it unless they are to be kept.
 
     Raises:
         UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
@@ -52,7 +56,7 @@ def remove_runs(
             "runs are named by their ids or by --older-than and --keep, not by both" if names else "name runs"
         )
         raise UsageError(what, hint=hint)
-    with open_runs(home, os.environ) as runs:
+    with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
         outlines = _named(runs, names) if names else list(_old(runs, older_than_s, keep))
         going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
@@ -61,12 +65,13 @@ def remove_runs(
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
         left = [_Left(run.id, "it is going on") for run in going_on]
         if not chosen:
-            _tell([], left, as_json=as_json)
+            _tell([], left, None, as_json=as_json)
             return
         if not as_json:
             _list(chosen)
         if not is_sure and not _confirmed(len(chosen), as_json=as_json):
-            _tell([], [_Left(item.run.id, "nothing was confirmed") for item in chosen], as_json=as_json)
+            unconfirmed = [_Left(item.run.id, "nothing was confirmed") for item in chosen]
+            _tell([], unconfirmed, None, as_json=as_json)
             return
         gone = []
         for item in chosen:
@@ -74,7 +79,8 @@ def remove_runs(
             gone += [item.run.id] if failure is None else []
             left += [] if failure is None else [failure]
         runs.shrink()
-    _tell(gone, left, as_json=as_json)
+        removed = _remove_answers(given, gone, shrinks=not runs.is_any_going_on)
+    _tell(gone, left, removed, as_json=as_json)
 
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
@@ -139,11 +145,32 @@ def _remove(runs: RunStore, run_id: str) -> _Left | None:
         return _Left(run_id, error.message)
 
 
-def _tell(gone: Sequence[str], left: Sequence[_Left], *, as_json: bool) -> None:
+def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bool) -> int | None:
+    """Remove the cached answers that only these runs have used; return their number, None when none were looked for."""
+    if given.keeps_answers or not run_ids:
+        return None
+    try:
+        with open_cache(given.home, os.environ, given.cache_folder) as cache:
+            return asyncio.run(cache.remove_runs(run_ids, shrinks=shrinks))
+    except UsageError:  # there is no cache
+        return 0
+    except StoreError as error:  # the runs are gone, whatever becomes of the answers
+        print_warnings([f"{error.message}; their cached answers stay ({error.hint})"])
+        return None
+
+
+def _tell(gone: Sequence[str], left: Sequence[_Left], answers: int | None, *, as_json: bool) -> None:
     if as_json:
-        document = {"schema_version": SCHEMA_VERSION, "removed": gone, "left": left}
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "rm",
+            "removed": gone,
+            "left": left,
+            "answers_removed": answers,
+        }
         sys.stdout.write(json_text(document, indent=2) + "\n")
         return
     for item in left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    sys.stdout.write(f"removed {plural(len(gone), 'run')}\n")
+    more = f" and {plural(answers, 'cached answer')} that nothing else used" if answers else ""
+    sys.stdout.write(f"removed {plural(len(gone), 'run')}{more}\n")

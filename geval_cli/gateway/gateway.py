@@ -34,13 +34,14 @@ class CallPolicy(Struct, frozen=True):
         budget: bounds their cost and number; none may leave when it is used up.
         is_tracing: a `RequestEnded` tells of each.
         is_offline: none may leave at all; only the cache answers, and is not written to.
-        is_for_one_run: all calls belong to one run, so an answer that it has bought or read once counts once.
+        run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
+            when they belong to none.
     """
 
     budget: Budget = field(default_factory=Budget)
     is_tracing: bool = False
     is_offline: bool = False
-    is_for_one_run: bool = False
+    run_id: str | None = None
 
 
 def build_stack(
@@ -128,13 +129,13 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
         self._answers = Answers(
-            cache,
+            None if cache is None else cache.used_by(policy.run_id),
             since=reads_since,
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
-            is_for_one_run=policy.is_for_one_run,
+            is_for_one_run=policy.run_id is not None,
         )
-        self._single_flight = SingleFlight(is_for_one_run=policy.is_for_one_run)
+        self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         layers = build_stack(
             single_flight=self._single_flight,
             answers=self._answers,

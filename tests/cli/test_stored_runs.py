@@ -20,6 +20,7 @@ from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_judged_run, store_run, write_config, write_replies
 
 from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.remove import remove_runs
 from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
@@ -386,7 +387,12 @@ class TestRemove:
     @staticmethod
     def remove(folder: Path, *names: str, **options: Any) -> None:
         given: dict[str, Any] = {"older_than_s": None, "keep": None, "is_sure": True, "as_json": True}
-        remove_runs(folder / ".geval", names, **{**given, **options})
+        answers = RemoveOptions(
+            home=folder / ".geval",
+            keeps_answers=options.pop("keeps_answers", False),
+            cache_folder=options.pop("cache_folder", None),
+        )
+        remove_runs(answers, names, **{**given, **options})
 
     @staticmethod
     def left(folder: Path) -> list[str]:
@@ -400,7 +406,13 @@ class TestRemove:
         gone = stored(tmp_path, secret)
         stays = stored(tmp_path, "a")
         self.remove(tmp_path, gone, gone[:-1], "latest~1")
-        assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "removed": [gone], "left": []}
+        assert json.loads(capsys.readouterr().out) == {
+            "schema_version": 1,
+            "kind": "rm",
+            "removed": [gone],
+            "left": [],
+            "answers_removed": 0,
+        }
         assert self.left(tmp_path) == [stays]
         with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
             for table in ("results", "origins"):
@@ -498,14 +510,70 @@ class TestRemove:
         self.remove(tmp_path, "latest", is_sure=False, as_json=False)
         assert len(self.left(tmp_path)) == count
 
-    def test_cached_answers_stay(self, tmp_path: Path) -> None:
+    @staticmethod
+    def answers(folder: Path) -> int:
+        with closing(sqlite3.connect(folder / "cache.db")) as connection:
+            count: int = connection.execute("SELECT count(*) FROM choices").fetchone()[0]
+        return count
+
+    def test_answers_that_only_the_removed_run_used_go_with_it(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def bought(by: str) -> int:
+            before = self.answers(tmp_path / ".geval")
+            store_judged_run(tmp_path, good=by.split())
+            return self.answers(tmp_path / ".geval") - before
+
+        store_judged_run(tmp_path, good=["one"])
+        shared = self.answers(tmp_path / ".geval")
+        assert bought("one") == 0
+        (tmp_path / "model.json").unlink()
+        own = bought("one two three")
+        assert own > 0
+        capsys.readouterr()
+        self.remove(tmp_path, "latest", as_json=False)
+        assert f"removed 1 run and {own} cached answer" in capsys.readouterr().out
+        assert self.answers(tmp_path / ".geval") == shared
+        self.remove(tmp_path, keep=0)
+        assert json.loads(capsys.readouterr().out)["answers_removed"] == 0
+        assert self.answers(tmp_path / ".geval") == shared
+
+    def test_no_answer_of_a_removed_run_can_be_read_from_the_files(self, tmp_path: Path) -> None:
         store_judged_run(tmp_path)
-        cache = tmp_path / ".geval" / "cache.db"
-        with closing(sqlite3.connect(cache)) as connection:
-            before = connection.execute("SELECT count(*) FROM choices").fetchone()
+        files = tmp_path / ".geval"
+        assert b"a fine answer about one" in (files / "cache.db").read_bytes()
         self.remove(tmp_path, "latest")
-        with closing(sqlite3.connect(cache)) as connection:
-            assert connection.execute("SELECT count(*) FROM choices").fetchone() == before
+        assert b"a fine answer" not in b"".join(path.read_bytes() for path in files.glob("*.db*"))
+
+    def test_answers_are_kept_where_that_is_asked_for(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        store_judged_run(tmp_path)
+        before = self.answers(tmp_path / ".geval")
+        self.remove(tmp_path, "latest", keeps_answers=True)
+        assert json.loads(capsys.readouterr().out)["answers_removed"] is None
+        assert self.answers(tmp_path / ".geval") == before
+
+    def test_answers_in_another_folder_go_when_it_is_named(self, tmp_path: Path) -> None:
+        store_judged_run(tmp_path)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / ".geval" / "cache.db").rename(elsewhere / "cache.db")
+        self.remove(tmp_path, "latest", cache_folder=elsewhere)
+        assert self.answers(elsewhere) == 0
+
+    def test_runs_go_also_when_their_answers_cannot(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        store_judged_run(tmp_path)
+        with closing(sqlite3.connect(tmp_path / ".geval" / "cache.db")) as connection:
+            connection.execute("INSERT INTO migrations VALUES (99, 'later')")
+            connection.commit()
+        self.remove(tmp_path, "latest")
+        told = capsys.readouterr()
+        assert json.loads(told.out)["answers_removed"] is None
+        assert "was written by a newer geval; their cached answers stay" in told.err
+        assert self.left(tmp_path) == []
 
     def test_a_store_that_is_only_read_is_left_alone(self, tmp_path: Path) -> None:
         run_id = stored(tmp_path, "a")
