@@ -155,7 +155,7 @@ def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bo
     except UsageError:  # there is no cache
         return 0
     except StoreError as error:  # the runs are gone, whatever becomes of the answers
-        print_warnings([f"{error.message}; their cached answers stay ({error.hint})"])
+        print_warnings([f"{error.message}; cached answers stay ({error.hint})"])
         return None
 
 
