@@ -18,10 +18,10 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict_tables import indented, plain_table
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.correlation import Estimate
-from geval_cli.store.state import open_runs
+from geval_cli.store.runs import LATEST
 from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
 from geval_cli.trust.agreement_records import MetricAgreement
@@ -57,9 +57,8 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
 
 
 def _of_run(labels: LabelFile, given: AgreeOptions, options: Options) -> Agreement:
-    with open_runs(given.home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        report = load_report(runs, given.run or "latest")
+    with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
         return agree(
             labels, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
         )

@@ -56,8 +56,8 @@ class ImportedRun(Struct, frozen=True):
     dialect: str = ""
 
 
-def read_results_file(path: Path) -> ImportedRun:
-    """Return the run that a results file holds.
+def read_importable(path: Path) -> ImportedRun:
+    """Return the run that a results file holds, every result checked, so that it can be stored.
 
     Raises:
         ConfigError: with every problem of the file, placed at its line and column.

@@ -18,7 +18,7 @@ from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics import agreement as statistics
 from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling
@@ -34,7 +34,6 @@ from geval_cli.statistics.correlation import (
     summary_level,
     system_level,
 )
-from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
 from geval_cli.trust.gates import Gate, GateOutcome
 from geval_cli.trust.labels import Label, LabelFile, Scale, labels_from_rows, read_labels
@@ -103,8 +102,8 @@ def agree(
 
     Args:
         labels: a file of labels, or its rows.
-        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
-            `score`.
+        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the labels
+            have a `score`.
         options: how it is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.
@@ -115,8 +114,7 @@ def agree(
         UsageError: no scores, or an unknown run, cluster, kind of annotators or gate.
     """
     if isinstance(run, str):
-        with open_runs(home, os.environ) as runs:
-            report = load_report(runs, run)
+        with open_report(run, home, os.environ) as (report, _):
             return agree(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
     given = labels if isinstance(labels, LabelFile) else _read(labels)

@@ -10,7 +10,7 @@ from support.product import Product
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import Role, Status
-from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.store.runs import RunStore
 
 _CASE = {
@@ -96,7 +96,7 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
         "failureReason": 2,
         "gradingResult": None,
     }
-    found = read_results_file(_write(tmp_path, _theirs(_ROW, failed_call)))
+    found = read_importable(_write(tmp_path, _theirs(_ROW, failed_call)))
     error, case = found.results
 
     assert (error.status, error.score, error.output) == (Status.ERROR, None, None)
@@ -113,17 +113,17 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
 
 
 def test_an_id_is_no_path_keys_are_masked_and_what_runs_no_more_was_interrupted(tmp_path: Path) -> None:
-    found = read_results_file(_write(tmp_path, _ours(_CASE, id="../../etc/latest")))
+    found = read_importable(_write(tmp_path, _ours(_CASE, id="../../etc/latest")))
 
     assert found.run.id == "etc-latest"
     assert "sk-abcdefgh1234" not in str(found.run.config)
     assert found.run.status == "interrupted"
-    assert read_results_file(_write(tmp_path, _ours(_CASE, id="latest"))).run.id != "latest"
+    assert read_importable(_write(tmp_path, _ours(_CASE, id="latest"))).run.id != "latest"
 
 
 def test_a_run_is_stored_once_and_counted_anew(tmp_path: Path) -> None:
     wrong = {**_ours(_CASE), "summary": {"total": 99, "passed": 99}}
-    imported = read_results_file(_write(tmp_path, wrong))
+    imported = read_importable(_write(tmp_path, wrong))
     with RunStore.open_in_memory() as runs:
         store_run(imported, runs)
         [stored] = runs.runs()
@@ -158,7 +158,7 @@ def test_what_is_no_results_file_is_told_with_its_place(tmp_path: Path, name: st
     content, says = _BROKEN[name]
 
     with pytest.raises(ConfigError) as caught:
-        read_results_file(_write(tmp_path, content))
+        read_importable(_write(tmp_path, content))
 
     assert all(problem.location is not None for problem in caught.value.problems)
     told = [f"{problem.location} {problem.message}" for problem in caught.value.problems]
@@ -169,15 +169,15 @@ def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
     lines = [json.dumps(_CASE), "{", json.dumps({**_CASE, "test_index": "x"}), "", json.dumps(_CASE)]
 
     with pytest.raises(ConfigError) as caught:
-        read_results_file(_write(tmp_path, "\n".join(lines), "r.jsonl"))
+        read_importable(_write(tmp_path, "\n".join(lines), "r.jsonl"))
 
     assert [problem.location.line for problem in caught.value.problems if problem.location] == [2, 3, 5]
     for empty in ("", "\n\n"):
         with pytest.raises(ConfigError) as caught:
-            read_results_file(_write(tmp_path, empty, "r.jsonl"))
+            read_importable(_write(tmp_path, empty, "r.jsonl"))
         assert "it is empty" in caught.value.problems[0].message
     with pytest.raises(ConfigError):
-        read_results_file(tmp_path / "absent.json")
+        read_importable(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])
