@@ -18,6 +18,7 @@ from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.run_list import ListedRun, print_runs
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs
@@ -85,6 +86,9 @@ def remove_runs(
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
     """Return the runs that are named, each once; all names are looked up before anything is removed."""
+    for name in filter(is_results_file, names):
+        hint = "remove it as any other file; `geval list` shows the runs that are stored here"
+        raise UsageError(f"{name} is a results file and no stored run", hint=hint)
     pages = runs.pages()
     found = {stored.run.id: stored for stored in map(runs.find, names)}
     return [

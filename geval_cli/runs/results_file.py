@@ -129,7 +129,8 @@ def read_results_file(path: Path) -> RunReport:
     """
     if _is_promptfoo(path):
         imported = read_importable(path)
-        return RunReport(imported.run, RunSummary(), lambda: iter(imported.results), is_stored=False)
+        counted = summarized(imported.run, lambda: iter(imported.results))
+        return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
     run, summary = _head_of(path)
     if not run.columns:
         run = replace(run, columns=_columns_in(path))

@@ -102,8 +102,8 @@ def agree(
 
     Args:
         labels: a file of labels, or its rows.
-        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the labels
-            have a `score`.
+        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the
+            labels have a `score`.
         options: how it is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.

@@ -486,6 +486,7 @@ class TestRemove:
             ((), {}, "name runs"),
             (("latest",), {"keep": 3}, "not by both"),
             (("latest", "20200101"), {}, "there is no run `20200101`"),
+            (("latest", "results.json"), {}, "is a results file and no stored run"),
         ],
     )
     def test_what_does_not_say_which_runs_removes_none(

@@ -1,6 +1,7 @@
 """`geval import run`: results files that become stored runs, and what is said of those that cannot."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from support.product import Product
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import Role, Status
+from geval_cli.report.output import write_results_file
 from geval_cli.runs.import_run import read_importable, store_run
+from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 
 _CASE = {
@@ -110,6 +113,85 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
     assert found.run.id == "eval-8gk-2026-01-01T00-00-00"
     assert found.run.columns[0].provider_label == "openai:m"
     assert found.run.config == {"env": {"KEY": "***"}}
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> list[str]:
+    """The names of one run in a store, where it is the one before the latest, and in files."""
+    files = [_write(tmp_path, _theirs(_ROW), name) for name in ("theirs.json", "latest.json")]
+    imported = read_importable(files[0])
+    with closing(RunStore.open(tmp_path / "state")) as runs:
+        store_run(imported, runs)
+        store_run(read_importable(_write(tmp_path, _ours(_CASE))), runs)
+        report = load_report(runs, imported.run.id)
+        for ending in ("json", "jsonl"):
+            write_results_file(tmp_path / f"ours.{ending}", report)
+    ours = [str(tmp_path / f"ours.{ending}") for ending in ("json", "jsonl")]
+    return ["latest~1", imported.run.id, imported.run.id[:10], *map(str, files), *ours]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("show", "RUN", "--json"), 0),
+        (("export", "run", "RUN", "-o", "again.json"), 0),
+        (("judge", "RUN", "config.yaml", "-o", "again.json"), 1),
+        (("compare", "RUN", "latest~1", "-o", "again.json"), 0),
+        (("agree", "labels.jsonl", "--run", "RUN", "-o", "again.json"), 0),
+        (("run", "config.yaml", "--baseline", "RUN", "-o", "again.json"), 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_every_command_takes_every_name_of_a_run(
+    words: tuple[str, ...],
+    code: int,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    product.write(
+        {
+            "prompts": [{"label": "say", "raw": "Say {{ x }}"}],
+            "providers": [{"id": "echo", "label": "openai:m"}],
+            "tests": [
+                {
+                    "description": "the second",
+                    "vars": {"x": "b"},
+                    "assert": [{"type": "equals", "value": "c", "metric": "m"}],
+                }
+            ],
+        }
+    )
+    label = {"id": "1.0.0", "metric": "m", "label": 0.5, "scale": [0, 1]}
+    _write(tmp_path, json.dumps(label), "labels.jsonl")
+    found = []
+    with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
+        for name in names:
+            given = [name if word == "RUN" else word for word in words]
+            ended = product.command(server, *given, writes_results=False)
+            assert ended.code == code, (name, ended.stderr)
+            text = (
+                ended.stdout if "--json" in words else (tmp_path / "again.json").read_text(encoding="utf-8")
+            )
+            found.append(_essence(json.loads(text)))
+            if words[0] in {"judge", "run"}:
+                product.command(server, "rm", "latest", "--yes", writes_results=False)
+    assert all(item == found[0] for item in found), found
+    assert found[0]
+
+
+def _essence(document: Any) -> Any:
+    """What does not say by which name a run was found, or when."""
+    if "rows" in document:
+        return [[row["metric"], row["verdict"], row["delta"]["value"]] for row in document["rows"]]
+    if "metrics" in document:
+        return [[item["metric"], item["n"]] for item in document["metrics"]]
+    baseline = document["summary"].get("baseline")
+    outcomes = [[case["output"], case["status"], case["score"]] for case in document["results"]]
+    counts = [document["summary"][name] for name in ("total", "passed", "failed")]
+    return [counts, outcomes, None if baseline is None else _essence(baseline)]
 
 
 def test_an_id_is_no_path_keys_are_masked_and_what_runs_no_more_was_interrupted(tmp_path: Path) -> None:
