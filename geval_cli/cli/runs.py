@@ -88,7 +88,11 @@ def print_runs(
             hint = "`geval list` shows the runs that are stored here"
             raise UsageError(f"no run of {config} is stored here", hint=hint)
         if as_json:
-            document = {"schema_version": SCHEMA_VERSION, **runs_json(history.runs, history.total)}
+            document = {
+                "schema_version": SCHEMA_VERSION,
+                "kind": "list",
+                **runs_json(history.runs, history.total),
+            }
             sys.stdout.write(json_text(document, indent=2) + "\n")
             return
         console = make_console(sys.stdout, environ=os.environ)

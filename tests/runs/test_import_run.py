@@ -1,6 +1,7 @@
 """`geval import run`: results files that become stored runs, and what is said of those that cannot."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,38 @@ def test_every_command_takes_every_name_of_a_run(
                 product.command(server, "rm", "latest", "--yes", writes_results=False)
     assert all(item == found[0] for item in found), found
     assert found[0]
+
+
+def test_every_json_document_says_what_it_is(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    test = {"vars": {"x": "b"}, "description": "the second"}
+    product.write({"prompts": ["Say {{ x }}"], "providers": ["echo"], "tests": [test]})
+    label = {"id": "1.0.0", "metric": "m", "label": 0.5, "scale": [0, 1]}
+    _write(tmp_path, json.dumps(label), "labels.jsonl")
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    documents = {
+        "run": ["show", names[0], "--json"],
+        "list": ["list", "--json"],
+        "compare": ["compare", names[0], names[1], "--json"],
+        "agree": ["agree", "labels.jsonl", "--run", names[0], "--json"],
+        "problems": ["validate", "config.yaml", "--format", "json"],
+        "plan": ["run", "config.yaml", "--plan", "-o", "plan.json"],
+        "rm": ["rm", "latest", "--yes", "--json"],
+    }
+    assert re.findall(r"^\| `(\w+)` \|", page.partition("## JSON")[2], re.MULTILINE) == [
+        *("run", "plan", "list", "compare", "agree", "rm", "problems")
+    ]
+    monkeypatch.setenv("GEVAL_HOME", str(tmp_path / "state"))
+    with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
+        for kind, words in documents.items():
+            ended = product.command(server, *words, writes_results=False, names_home=kind != "problems")
+            written = tmp_path / words[-1]
+            text = written.read_text(encoding="utf-8") if words[-2] == "-o" else ended.stdout
+            assert text, ended.stderr
+            document = json.loads(text)
+            assert (document["schema_version"], document["kind"]) == (1, kind), ended.stderr
 
 
 def _essence(document: Any) -> Any:
