@@ -406,6 +406,25 @@ def test_gates_decide_again(product: Product, server: LoopbackServer) -> None:
     assert again.code == 1
 
 
+def test_it_is_held_against_a_baseline_and_has_tags_of_its_own(
+    product: Product, server: LoopbackServer
+) -> None:
+    gate = "polite.delta >= 0 vs baseline"
+    source = product.run(config(gates=[gate]), server, "--baseline", "none").results["run"]["id"]
+
+    refused = product.command(server, "judge", source)
+    again = product.command(server, "judge", source, "--baseline", source, "--tag", "judge=old")
+    left_out = product.command(server, "judge", source, "--baseline", "none")
+
+    assert (refused.code, refused.results) == (2, {})
+    assert "needs a baseline, and there is none" in refused.stderr
+    gates = {item["gate"]: item["status"] for item in again.results["summary"]["gates"]}
+    assert gates[gate] == "passed"
+    assert again.results["summary"]["baseline"]["a"]["id"] == source
+    assert again.results["run"]["tags"] == {"judge": "old"}
+    assert left_out.results["summary"].get("baseline") is None
+
+
 def test_a_stranger_s_config_stays_a_stranger_s(
     product: Product, server: LoopbackServer, models: Models
 ) -> None:
