@@ -204,7 +204,10 @@ async def _lack_of_room(state: State) -> StoreError | None:
 
 def _stop_paying(budget: Budget, failure: StoreError) -> None:
     message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
-    budget.end(message, hint=f"{failure.hint}; then `geval run CONFIG --resume` does the rest")
+    budget.end(
+        message,
+        hint=f"{failure.hint}; then `geval run CONFIG --resume`, or `geval judge` again, does the rest",
+    )
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
