@@ -119,6 +119,9 @@ class ComparedRow(Struct, frozen=True):
     mcnemar_mid_p: float | None = None
 
 
+_NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
+
+
 class ComparedColumns(Struct, frozen=True):
     """Two columns that were compared, and how they found each other."""
 
@@ -205,7 +208,7 @@ def compare(
         ),
         rows=_rows(comparing, match, options),
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
-        notes=tuple(_notes(comparing, match, sides)),
+        notes=(*_notes(comparing, match, sides), *([] if comparing.rows else [_NOTHING_COMPARED])),
     )
 
 

@@ -16,7 +16,8 @@ from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
-from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RunRecord
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord
+from geval_cli.report.matching import same_labels
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.suite import TestSource
@@ -227,7 +228,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         UsageError: there is none.
         StoreError: the store cannot be read.
     """
-    columns = _columns(plan.columns, source.run.columns)
+    columns = {mine.index: theirs.index for theirs, mine in same_labels(source.run.columns, plan.columns)}
     known, repeats = [], 1
     is_same = bool(source.parts) and dict(source.parts) == dict(plan.suite.parts)
     index: defaultdict[bytes, deque[int]] = defaultdict(deque)
@@ -274,19 +275,6 @@ class _StepsOfRun(Struct):
     def agreed(self) -> LockedSteps:
         """Return the steps of the criteria that have one version of them."""
         return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
-
-
-def _columns(ours: Sequence[Column], theirs: Sequence[Column]) -> dict[int, int]:
-    """Return their column by ours: the n-th with the same labels."""
-    waiting: defaultdict[tuple[str, str], deque[int]] = defaultdict(deque)
-    for column in theirs:
-        waiting[column.prompt_label, column.provider_label].append(column.index)
-    found = {}
-    for column in ours:
-        same = waiting[column.prompt_label, column.provider_label]
-        if same:
-            found[column.index] = same.popleft()
-    return found
 
 
 def _matched_tests(
