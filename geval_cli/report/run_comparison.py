@@ -192,6 +192,7 @@ def compare(
         raise UsageError(
             f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
         )
+    rows = _rows(comparing, match, options)
     return RunComparison(
         schema_version=SCHEMA_VERSION,
         kind="compare",
@@ -206,9 +207,9 @@ def compare(
             ComparedColumns(column_label(pair.before), column_label(pair.after), pair.by)
             for pair in match.pairs
         ),
-        rows=_rows(comparing, match, options),
+        rows=rows,
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
-        notes=(*_notes(comparing, match, sides), *([] if comparing.rows else [_NOTHING_COMPARED])),
+        notes=(*_notes(comparing, match, sides), *([] if rows else [_NOTHING_COMPARED])),
     )
 
 

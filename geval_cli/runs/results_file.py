@@ -24,7 +24,7 @@ from geval_cli.records import (
     RunSummary,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.runs.import_run import read_importable
+from geval_cli.runs.import_run import newer_version, read_importable
 from geval_cli.runs.stored import load_report, summarized
 from geval_cli.store.record_text import read_case_result
 from geval_cli.store.runs import RunStore
@@ -167,6 +167,9 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         with _opened(path) as file:
             head = _skip_head(file)
         data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+        newer = newer_version(data)
+        if newer is not None:
+            raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
         return run_record_from_json(data["run"]), run_summary_from_json(data["summary"])
     except OSError as error:
         raise _cannot_read(path, error) from error

@@ -255,6 +255,10 @@ _BROKEN: dict[str, tuple[Any, str]] = {
     "a suite": ({"tests": []}, "it has no `run` and `results`"),
     "results of the wrong type": ({"run": _RUN, "results": 3}, "it has no `run` and `results`"),
     "a run of the wrong type": ({"run": [], "results": []}, "results.json:2:9"),
+    "a run that lacks something": (
+        {"run": {"id": "x"}, "results": []},
+        "the run cannot be read: Object missing",
+    ),
     "a result of the wrong type": (_ours(_CASE, "x"), "result 2: "),
     "a status that is none": (_ours({**_CASE, "status": "fine"}), "result 1: "),
     "a score of the wrong type": (_ours({**_CASE, "score": "high"}), "result 1: "),
