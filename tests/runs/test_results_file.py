@@ -112,8 +112,12 @@ def test_a_file_of_a_newer_version_is_refused_by_all_readers(
     assert stored
     with pytest.raises(UsageError, match="newer geval: `schema_version` is 2, and 1 is read"):
         read_results_file(path)
-    with pytest.raises(ConfigError, match="newer geval"):
+    with pytest.raises(ConfigError) as refused:
         read_importable(path)
+    [problem] = refused.value.problems
+    assert "newer geval" in problem.message
+    assert problem.location is not None
+    assert problem.location.line == (2 if is_ours else 1)
 
 
 def test_runs_before_the_latest_have_names(tmp_path: Path) -> None:
