@@ -119,7 +119,7 @@ async def run_evaluation(
 
 
 class _Books(Struct):
-    """Whatever is added up while a run goes on, and stored with it."""
+    """The sums of a run that goes on, which are stored with it."""
 
     recording: Recording
     budget: Budget
