@@ -255,6 +255,20 @@ def test_only_some_metrics_are_judged(product: Product, server: LoopbackServer, 
     assert set(again.results["summary"]["metrics"]) == {"clear", "word", "both"}
 
 
+def test_a_threshold_holds_also_within_a_set_that_is_chosen_as_a_whole(
+    product: Product, server: LoopbackServer
+) -> None:
+    product.run(config("word 0"), server)
+
+    again = product.command(server, "judge", "latest", "--only", "both", "--threshold", "clear=0.9")
+    left_out = product.command(server, "judge", "latest", "--only", "word", "--threshold", "clear=0.9")
+
+    assert verdicts(again, "clear") == [("failed", 0.6)] * 2
+    assert set(again.results["summary"]["metrics"]) == {"clear", "both"}
+    assert left_out.code == 2
+    assert "--only leaves the metric `clear` out" in left_out.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
