@@ -229,7 +229,7 @@ def _with_keys(
 def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
     if spec.is_negated:
         outcome = negated(outcome)
-    return AssertionResult(
+    result = AssertionResult(
         type=spec.type,
         metric=metric_name(spec, subject.test, tools.templates),
         status=outcome.status,
@@ -243,6 +243,7 @@ def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -
         detail=outcome.detail,
         assertions=outcome.assertions,
     )
+    return tools.calibrations.mark(result)
 
 
 def prefetch_requests(

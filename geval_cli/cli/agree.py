@@ -20,11 +20,12 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.agreement import AltTest
-from geval_cli.statistics.correlation import Estimate
+from geval_cli.statistics.intervals import Estimate
 from geval_cli.store.runs import LATEST
 from geval_cli.trust.agreement import Agreement, Options, agree
-from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
+from geval_cli.trust.agreement_files import agreement_document
 from geval_cli.trust.agreement_records import MetricAgreement
+from geval_cli.trust.documents import check_document_path, write_document
 from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
@@ -38,7 +39,7 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
         UsageError: there is no such run, cluster, gate or file format.
     """
-    problems = [problem for path in given.outputs if (problem := check_agreement_path(path)) is not None]
+    problems = [problem for path in given.outputs if (problem := check_document_path(path, "agreement"))]
     if problems:
         raise ConfigError(problems)
     options = Options(given.good, given.threshold, given.cluster, given.annotators)
@@ -48,7 +49,7 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
     else:
         found = _of_run(read, given, options)
     for path in given.outputs:
-        write_agreement(path, found)
+        write_document(path, agreement_document(found))
     if given.as_json:
         sys.stdout.write(json_text(found.to_json(), indent=2) + "\n")
     else:

@@ -11,7 +11,9 @@ import typer
 from geval_cli.cli import options
 from geval_cli.cli.options import (
     AgreeOptions,
+    CalibrateOptions,
     CompareOptions,
+    EstimateOptions,
     GroupedCommand,
     RemoveOptions,
     ServeOptions,
@@ -358,6 +360,27 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
     from geval_cli.cli.agree import run_agree
 
     _exit(run_agree(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(CalibrateOptions)
+def calibrate(given: CalibrateOptions, labels: options.LabelsFile) -> None:
+    """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval calibrate")
+    from geval_cli.cli.calibrate import run_calibrate
+
+    _exit(run_calibrate(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(EstimateOptions)
+def estimate(given: EstimateOptions, labels: options.LabelsFile) -> None:
+    """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
+    from geval_cli.cli.estimate import run_estimate
+
+    _exit(run_estimate(labels, given))
 
 
 @app.command(cls=GroupedCommand)

@@ -183,6 +183,54 @@ class ServeOptions:
     opens_browser: bool = False
 
 
+LabelledRunOption = Annotated[
+    str | None,
+    Option(
+        "--run",
+        "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+        Group.CONFIG,
+        syntax="RUN",
+    ),
+]
+AllowUnmatchedOption = Annotated[
+    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+]
+GoodOption = Annotated[
+    float,
+    Option(
+        "--good",
+        "Mean labels from here on, brought to 0..1, are good.",
+        Group.JUDGING,
+        minimum=0,
+        maximum=1,
+    ),
+]
+ThresholdOption = Annotated[
+    float | None,
+    Option(
+        "--threshold",
+        "Scores from here on pass today. [default: the run's own, else as --good]",
+        Group.JUDGING,
+        minimum=0,
+        maximum=1,
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    Option(
+        "--cluster",
+        "Group outputs by this column or metadata. [default: doc, else the test]",
+        Group.JUDGING,
+        syntax="KEY",
+    ),
+]
+LabelledMetricsOption = Annotated[
+    tuple[str, ...],
+    Option("--only", "Take this metric only; repeatable.", Group.JUDGING, syntax="METRIC"),
+]
+JsonOption = Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Options of `geval show`."""
@@ -313,6 +361,101 @@ class RemoveOptions:
         bool, Option("--keep-answers", "Leave all cached answers where they are.", Group.CACHE)
     ] = False
     cache_folder: CacheFolderOption = None
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Options of `geval calibrate`."""
+
+    run: LabelledRunOption = None
+    allow_unmatched: AllowUnmatchedOption = False
+    good: GoodOption = 0.75
+    present: ThresholdOption = None
+    costs: Annotated[
+        str | None,
+        Option(
+            "--cost",
+            "Cost of a false pass : of a false fail, as 3:1. [default: highest MCC]",
+            Group.JUDGING,
+            syntax="A:B",
+        ),
+    ] = None
+    prevalence: Annotated[
+        float | None,
+        Option(
+            "--prevalence",
+            "Share of good outputs where the judge will be used. [default: as labelled]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+    cluster: ClusterOption = None
+    only: LabelledMetricsOption = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "NAME.cal.json for configs; a report as .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: JsonOption = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """Options of `geval estimate`."""
+
+    run: Annotated[
+        str, Option("--run", "The run whose true figures are wanted.", Group.CONFIG, syntax="RUN")
+    ] = "latest"
+    allow_unmatched: AllowUnmatchedOption = False
+    draw: Annotated[
+        int | None,
+        Option(
+            "--draw",
+            "Write LABELS: this many outputs, drawn at random, for people to label.",
+            Group.CONFIG,
+            minimum=1,
+            syntax="N",
+        ),
+    ] = None
+    seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
+    method: Annotated[
+        str,
+        Option(
+            "--method",
+            "ppi, or rogan-gladen for labels with scores of other outputs.",
+            Group.JUDGING,
+            syntax="NAME",
+        ),
+    ] = "ppi"
+    good: GoodOption = 0.75
+    threshold: ThresholdOption = None
+    only: LabelledMetricsOption = ()
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require",
+            'Fail unless it holds, as "coherence.true_pass_rate >= 80%"; repeatable.',
+            Group.GATES,
+            syntax="GATE",
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: JsonOption = False
     home: HomeOption = None
 
 

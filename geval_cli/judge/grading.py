@@ -138,7 +138,24 @@ async def write_steps(
     return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
 
 
-def criterion_facts(metric: Metric) -> JsonValue:
+CRITERION_FACTS = (
+    "dimension",
+    "criteria",
+    "evaluation_steps",
+    "evaluation_params",
+    "rubric",
+    "score_range",
+    "score_step",
+    "strict_mode",
+    "scoring",
+    "samples",
+    "rubric_prompt",
+    "name",
+)
+"""The names of what `criterion_facts` returns."""
+
+
+def criterion_facts(metric: Metric) -> list[JsonValue]:
     """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
     own = metric.rubric_prompt
     is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)

@@ -75,7 +75,14 @@ class AssertionView(Struct, frozen=True):
                 yield sanitize(name), value if isinstance(value, str) else value_text(value)
 
     def score_text(self) -> str:
-        """`0.40 < 0.50 (default)`; empty when nothing was scored."""
+        """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
+        compared, chance = self._compared(), self.assertion.detail.get("p_pass")
+        if not compared or not _is_number(chance):
+            return compared
+        mark = ", borderline" if self.assertion.detail.get("borderline") is True else ""
+        return f"{compared}  P(pass) {format_score(chance)}{mark}"
+
+    def _compared(self) -> str:
         item = self.assertion
         if item.score is None:
             return ""

@@ -109,7 +109,8 @@ async def run_evaluation(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         run = await _with_dirt(run, dirty)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
+        notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
@@ -371,6 +372,7 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,
+        calibrations=prepared.suite.calibrations,
     )
     stored = None if prepared.stored is None else prepared.stored.find
     return JobContext(generate, tools, stored=stored)

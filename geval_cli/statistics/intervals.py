@@ -16,6 +16,15 @@ _EXACT_UP_TO = 200
 _HALVINGS = 60
 
 
+class Estimate(Struct, frozen=True):
+    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    clusters: int = 0
+
+
 def wilson_interval(passed: float, judged: float) -> Interval | None:
     """Wilson's score interval for the share `passed` of `judged`, within 0..1; None when nothing was judged.
 

@@ -93,7 +93,16 @@ def read_portable_suite(
     if problems:
         raise ConfigError(sort_problems(problems))
     content = _content(document.value, opened, tests)
-    return PortableSuite(content, tuple(sort_problems([*files.kept, *_secrets(content, document.place)])))
+    kept = [*files.kept, *_calibration_warning(content, document.place)]
+    return PortableSuite(content, tuple(sort_problems([*kept, *_secrets(content, document.place)])))
+
+
+def _calibration_warning(content: Mapping[str, JsonValue], place: SourcePath) -> list[Problem]:
+    if "calibration" not in content:
+        return []
+    message = f"`{content['calibration']}` stays a file of its own, which must go along with the suite"
+    hint = "thresholds out of it are numbers now"
+    return [Problem(message, place.value("calibration"), hint, severity=Severity.WARNING)]
 
 
 def _content(
@@ -114,6 +123,7 @@ def _content(
         "defaultTest": None if default is None else serialize(default),
         "tests": tests,
         "options": serialize(suite.options),
+        "calibration": raw.get("calibration"),
     }
     spelled = {"default_test": "defaultTest"}
     given = {spelled.get(key, key) for key in raw}

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.judge.dimensions import DIMENSIONS
@@ -20,6 +21,7 @@ from geval_cli.specs.base import (
     ProviderSpec,
     RubricPromptSpec,
     RunOptionsSpec,
+    Score,
     Spec,
     TestOptionsSpec,
     spellings,
@@ -159,6 +161,8 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
         forms["dimensions"] = _list_of(rated, at_least=2)
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
+    if issubclass(model, ModelGradedAssertion):
+        forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}
     schema = _spec_schema(model, forms)
     schema["description"] = inspect.cleandoc(model.__doc__ or "")
     return schema

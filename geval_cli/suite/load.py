@@ -27,6 +27,7 @@ from geval_cli.source.source_map import Document, SourcePath
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.calibration import as_reference, read_calibrations
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
 from geval_cli.suite.prompts import NO_PROMPT, read_prompts
@@ -173,6 +174,10 @@ def read_suite(
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
+    calibrations = read_calibrations(fields.values.get("calibration"), fields.child("calibration"), reading)
+    reading = replace(reading, calibrations=calibrations)
+    if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
+        filled = {**filled, "calibration": as_reference(filled["calibration"])}
     tests = _tests(fields, reading, overrides)
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
@@ -201,6 +206,7 @@ def read_suite(
         env=reading.env.values,
         access=reading.files.access,
         baseline=_baseline(rest, fields),
+        calibrations=calibrations,
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 

@@ -110,6 +110,10 @@ class SuiteSpec(Spec):
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
     )
+    calibration: str | None = Field(
+        None,
+        description="A file of `geval calibrate`: results get P(pass), and `threshold: calibrated` has its number.",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
     )

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace as copy
 from pydantic import ValidationError
 
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
@@ -61,7 +63,7 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 class LoadContext(Struct, frozen=True):
     """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
-    Without `scripts`, what a program would make is refused.
+    Without `scripts`, what a program would make is refused. Without `calibrations`, the dialect knows none.
     """
 
     files: SourceFiles
@@ -69,6 +71,7 @@ class LoadContext(Struct, frozen=True):
     problems: list[Problem] = field(default_factory=list)
     rules: DialectRules = DEFAULT_RULES
     scripts: ScriptCaller | None = None
+    calibrations: Calibrations | None = None
 
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
@@ -79,7 +82,7 @@ class LoadContext(Struct, frozen=True):
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
-        return LoadContext(self.files, self.env, problems, self.rules, self.scripts)
+        return copy(self, problems=problems)
 
     def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read.

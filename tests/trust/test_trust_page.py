@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.geval_command import clean_environment, run_geval
 
+from geval_cli.trust.estimation import STATISTICS as TRUE_FIGURES
 from geval_cli.trust.gates import STATISTICS
 from geval_cli.trust.label_rows import VAR_COLUMN
 from geval_cli.trust.labels import KEYS, read_labels
@@ -25,7 +26,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+OF_AGREEMENT = [words for words in COMMANDS if words[1] == "agree"]
+
+
+def test_the_walk_through_the_example_suite_prints_what_the_page_shows(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLE.parent, tmp_path / "trust", ignore=shutil.ignore_patterns(".geval"))
+    printed = []
+    for words in [words for words in COMMANDS if words not in OF_AGREEMENT]:
+        finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
+        assert finished.code == (1 if words[1] == "run" else 0), finished.stderr
+        printed.append(finished.stdout)
+    shown = [text for kind, text in BLOCKS if kind == "text" and text.startswith("helpful")]
+    assert len(shown) == 2
+    assert [text.strip() in "".join(printed) for text in shown] == [True, True]
+    config = next(text for kind, text in BLOCKS if kind == "yaml")
+    whole = (folder / "calibrated.yaml").read_text(encoding="utf-8")
+    assert [line for line in config.splitlines()[1:] if line not in whole.splitlines()] == []
+    finished = run_geval("run", "calibrated.yaml", cwd=folder, env=clean_environment(COLUMNS="80"))
+    assert finished.code == 0
+    assert "0.50 < 0.625  P(pass) 0.11" in finished.stdout
+
+
+@pytest.mark.parametrize("words", OF_AGREEMENT, ids=" ".join)
 def test_every_command_runs_on_the_example(words: list[str], folder: Path) -> None:
     finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
     assert (finished.code, finished.stderr) == (0, "")
@@ -49,7 +71,7 @@ def test_every_key_and_every_figure_is_on_the_page() -> None:
     table = PAGE[PAGE.index("| key |") : PAGE.index("A label belongs")]
     assert [key for key in KEYS if f"`{key}`" not in table] == []
     assert f"`{VAR_COLUMN}NAME`" in table
-    assert [name for name in STATISTICS if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*STATISTICS, *TRUE_FIGURES) if f"`{name}`" not in PAGE] == []
 
 
 def test_the_python_on_the_page_prints_what_it_says(

@@ -1,6 +1,6 @@
 """g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -19,13 +19,29 @@ from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
+from geval_cli.judge.grading import (
+    CRITERION_FACTS,
+    criterion_facts,
+    grade,
+    judged_texts,
+    steps_needed,
+    steps_requests,
+)
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.templating import Templates
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "criteria": ("dimension", "criteria", "name"),
+    "evaluation_params": ("evaluation_params",),
+    "rubric": ("rubric",),
+    "score_range": ("score_range", "score_step", "strict_mode"),
+    "scoring": ("scoring", "samples"),
+    "rubric_prompt": ("rubric_prompt",),
+}
 
 
 class GEvalAssertion(GEvalFields):
@@ -74,7 +90,15 @@ class GEvalAssertion(GEvalFields):
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
         facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
-        return facts if rules is None else [facts, rules.combine, rules.min_judges]
+        return facts if rules is None else [*facts, ["jury", rules.combine, rules.min_judges]]
+
+    def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
+        """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
+        facts, others = dict(zip(CRITERION_FACTS, written, strict=False)), written[len(CRITERION_FACTS) :]
+        found: dict[str, JsonValue] = {
+            name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()
+        }
+        return {**found, "scoring": [*found["scoring"], *others]}
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""
