@@ -16,10 +16,12 @@ from geval_cli.records import Status
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.intervals import Estimate
+from geval_cli.store.runs import LATEST
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import agreement_document
@@ -57,11 +59,15 @@ def run_agree(labels: Path | None, given: AgreeOptions) -> ExitCode:
     return _exit_code(found)
 
 
-def _of_run(labels: LabelFile | None, given: AgreeOptions, options: Options) -> Agreement:
+def _kept(report: RunReport, given: AgreeOptions) -> LabelFile:
     with open_runs(given.home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        report = load_report(runs, given.run or "latest")
-        read = kept_labels(runs.labels(), report.run.id) if labels is None else labels
+        return kept_labels(runs.labels(), report.run.id)
+
+
+def _of_run(labels: LabelFile | None, given: AgreeOptions, options: Options) -> Agreement:
+    with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        read = _kept(report, given) if labels is None else labels
         return agree(
             read, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
         )

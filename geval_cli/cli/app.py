@@ -348,9 +348,9 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 @app.command()
 @declared(RemoveOptions)
 def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
-    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones.
+    """Remove stored runs with all their results, and the cached answers that nothing else has used.
 
-    What people said of their outputs stays, too, unless --labels is given.
+    What people said of their outputs stays, unless --labels is given.
     """
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs

@@ -15,9 +15,8 @@ from geval_cli.report.console import indented, make_console, plain_table, print_
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.calibration import Calibration
-from geval_cli.store.state import open_runs
 from geval_cli.trust.calibration import Calibrated, CalibrateOptions, Candidate, MetricCalibration, calibrate
 from geval_cli.trust.calibration_files import candidate_row, check_calibration_path, write_calibration
 from geval_cli.trust.labels import read_labels
@@ -45,9 +44,8 @@ def run_calibrate(labels: Path, given: GivenOptions) -> ExitCode:
     if given.run is None and read.has_scores:
         found = calibrate(read, options=options)
     else:
-        with open_runs(given.home, os.environ) as runs:
-            print_warnings(runs.warnings)
-            report = load_report(runs, given.run or "latest")
+        with open_report(given.run or "latest", given.home, os.environ) as (report, warnings):
+            print_warnings(warnings)
             found = calibrate(read, report, options=options, allow_unmatched=given.allow_unmatched)
     for path in given.outputs:
         write_calibration(path, found)

@@ -17,9 +17,8 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.store.state import open_runs
 from geval_cli.trust.documents import check_document_path, write_document
 from geval_cli.trust.estimation import (
     Estimated,
@@ -45,16 +44,16 @@ def run_estimate(labels: Path, given: GivenOptions) -> ExitCode:
     problems = [problem for path in given.outputs if (problem := check_document_path(path, "an estimate"))]
     if problems:
         raise ConfigError(problems)
-    with open_runs(given.home, os.environ) as runs:
-        print_warnings(runs.warnings)
+    with open_report(given.run, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
         if given.draw is not None:
             check_sheet_path(labels)
-            return _draw(labels, load_report(runs, given.run), given.draw, given)
+            return _draw(labels, report, given.draw, given)
         read = read_labels(labels)
         method: Method = given.method  # type: ignore[assignment]  # checked by `estimate`
         found = estimate(
             read,
-            load_report(runs, given.run),
+            report,
             options=EstimateOptions(given.good, given.threshold, method, given.only),
             require=given.require,
             allow_unmatched=given.allow_unmatched,

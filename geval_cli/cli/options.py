@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from geval_cli.errors import ProblemFormat
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
+    CacheFolderOption,
     EnvFileOption,
     GraderOption,
     Group,
@@ -313,8 +314,12 @@ class RemoveOptions:
     ] = None
     keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
     removes_labels: Annotated[bool, Option("--labels", "Remove what people said of these runs, too.")] = False
+    keeps_answers: Annotated[bool, Option("--keep-answers", "Leave all cached answers where they are.")] = (
+        False
+    )
     is_sure: Annotated[bool, Option("-y --yes", "Do not ask.")] = False
     as_json: Annotated[bool, Option("--json", "Print JSON.")] = False
+    cache_folder: CacheFolderOption = None
     home: HomeOption = None
 
 

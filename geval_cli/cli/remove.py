@@ -1,5 +1,6 @@
 """`geval rm`: remove stored runs, after saying which."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,16 @@ from msgspec import Struct, field
 
 from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import UsageError
+from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.run_list import ListedRun, print_runs
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
-from geval_cli.store.state import open_runs
+from geval_cli.store.state import open_cache, open_runs
 
 _LISTED = 20
 _MOST_RUNS = 1_000_000
@@ -35,7 +37,8 @@ class _Left(Struct, frozen=True):
 class _Told(Struct):
     """The outcome: ids of runs that are gone, and those that are left.
 
-    `orphans` are ids of runs that were gone before, of which only labels remain.
+    `orphans` are ids of runs that were gone before, of which only labels remain. `answers` is the number of
+    cached answers that are gone; None where none were looked for.
     """
 
     gone: list[str] = field(default_factory=list)
@@ -43,10 +46,13 @@ class _Told(Struct):
     orphans: list[str] = field(default_factory=list)
     labels_kept: int = 0
     labels_removed: int = 0
+    answers: int | None = None
 
 
 def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: float | None) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
+
+    Cached answers that a removed run bought, and that nobody else has used, go with it unless they are to be kept.
 
     Raises:
         UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
@@ -76,6 +82,7 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
                 _remove_one(runs, item.run.id, told, removes_labels=given.removes_labels)
             told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
             runs.shrink()
+            told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
     _tell(told, as_json=given.as_json)
 
 
@@ -116,6 +123,9 @@ def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: boo
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
     """Return the runs that are named, each once; all names are looked up before anything is removed."""
+    for name in filter(is_results_file, names):
+        hint = "remove it as any other file; `geval list` shows the runs that are stored here"
+        raise UsageError(f"{name} is a results file and no stored run", hint=hint)
     pages = runs.pages()
     found = {stored.run.id: stored for stored in map(runs.find, names)}
     return [
@@ -179,20 +189,37 @@ def _remove(runs: RunStore, run_id: str) -> _Left | None:
         return _Left(run_id, error.message)
 
 
+def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bool) -> int | None:
+    """Remove the cached answers that only these runs have used; return their number, None when none were looked for."""
+    if given.keeps_answers or not run_ids:
+        return None
+    try:
+        with open_cache(given.home, os.environ, given.cache_folder) as cache:
+            return asyncio.run(cache.remove_runs(run_ids, shrinks=shrinks))
+    except UsageError:  # there is no cache
+        return 0
+    except StoreError as error:  # the runs are gone, whatever becomes of the answers
+        print_warnings([f"{error.message}; cached answers stay ({error.hint})"])
+        return None
+
+
 def _tell(told: _Told, *, as_json: bool) -> None:
     if as_json:
         document = {
             "schema_version": SCHEMA_VERSION,
+            "kind": "rm",
             "removed": told.gone,
             "left": told.left,
+            "answers_removed": told.answers,
             "labels": {"removed": told.labels_removed, "kept": told.labels_kept},
         }
         sys.stdout.write(json_text(document, indent=2) + "\n")
         return
     for item in told.left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    removed = f" and {plural(told.labels_removed, 'label')}" if told.labels_removed else ""
-    sys.stdout.write(f"removed {plural(len(told.gone), 'run')}{removed}\n")
+    removed = f", {plural(told.labels_removed, 'label')}" if told.labels_removed else ""
+    answers = f" and {plural(told.answers, 'cached answer')} that nothing else used" if told.answers else ""
+    sys.stdout.write(f"removed {plural(len(told.gone), 'run')}{removed}{answers}\n")
     if told.labels_kept:
         how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
         sys.stderr.write(f"note: {plural(told.labels_kept, 'label')} of people stay: {how}\n")

@@ -273,7 +273,7 @@ class _Figures(Struct):
     latencies: Quantiles = field(default_factory=Quantiles)
     usage: dict[str, Usage] = field(default_factory=lambda: {role.value: Usage() for role in Role})
     tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """How many tests had so many repeats that passed, of so many that were judged."""
+    """Numbers of tests by how many of their repeats passed, of how many that were judged."""
 
     def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
         self.counts[result.status] += 1

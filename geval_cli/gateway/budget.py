@@ -14,7 +14,7 @@ from geval_cli.records import ModelResponse, Role
 
 _ROUNDING = 1e-9
 
-_HINT = "what is finished is kept; `geval run CONFIG --resume` with a larger budget does the rest"
+_HINT = "what is finished is kept; a larger budget does the rest: `geval run CONFIG --resume`, or `geval judge` again"
 
 
 class Budget(Struct):

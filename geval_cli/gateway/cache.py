@@ -67,7 +67,7 @@ _SELF_CONTAINED = frozenset({"echo", "scripted"})
 
 
 class ChoiceStore(Protocol):
-    """A place that keeps choices between runs; `store.cache.ResponseCache` is one."""
+    """A place that keeps choices between runs; `store.cache.CacheOfRun` is one."""
 
     async def get_many(
         self, keys: Sequence[str], *, since: float | None = None

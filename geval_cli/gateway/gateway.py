@@ -56,7 +56,8 @@ class CallPolicy(Struct, frozen=True):
         trace_detail: how much each of these events tells.
         is_heard: whether anybody still listens to them; a collector of traces may be given up.
         is_offline: none may leave at all; only the cache answers, and is not written to.
-        is_for_one_run: all calls belong to one run, so an answer that it has bought or read once counts once.
+        run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
+            when they belong to none.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -64,7 +65,7 @@ class CallPolicy(Struct, frozen=True):
     trace_detail: TraceDetail = TraceDetail.NONE
     is_heard: Callable[[], bool] = lambda: True
     is_offline: bool = False
-    is_for_one_run: bool = False
+    run_id: str | None = None
 
 
 def build_stack(
@@ -154,13 +155,13 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
         self._answers = Answers(
-            cache,
+            None if cache is None else cache.used_by(policy.run_id),
             since=reads_since,
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
-            is_for_one_run=policy.is_for_one_run,
+            is_for_one_run=policy.run_id is not None,
         )
-        self._single_flight = SingleFlight(is_for_one_run=policy.is_for_one_run)
+        self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         layers = build_stack(
             single_flight=self._single_flight,
             answers=self._answers,

@@ -5,7 +5,8 @@ are left over when as many are left in both runs.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -108,18 +109,26 @@ def match_columns(
         raise UsageError("--column names a column twice", hint="each column has one partner")
     old = [item for item in before if item not in [pair.before for pair in pairs]]
     new = [item for item in after if item not in [pair.after for pair in pairs]]
-    by_label = {(item.prompt_label, item.provider_label): item for item in reversed(old)}
-    for item in list(new):
-        partner = by_label.pop((item.prompt_label, item.provider_label), None)
-        if partner is not None:
-            pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
-            old.remove(partner)
-            new.remove(item)
+    for partner, item in list(same_labels(old, new)):
+        pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
+        old.remove(partner)
+        new.remove(item)
     if len(old) == len(new):
         pairs += [ColumnPair(*both, MatchedBy.PLACE) for both in zip(old, new, strict=True)]
         old, new = [], []
     pairs.sort(key=lambda pair: pair.after.index)
     return ColumnMatch(tuple(pairs), tuple(old), tuple(new))
+
+
+def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
+    """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
+    waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
+    for column in before:
+        waiting[column.prompt_label, column.provider_label].append(column)
+    for column in after:
+        same = waiting[column.prompt_label, column.provider_label]
+        if same:
+            yield same.popleft(), column
 
 
 def column_label(column: Column) -> str:

@@ -91,7 +91,8 @@ def plan_document(plan: RunPlan) -> JsonValue:
     """Return the JSON of a plan."""
     rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
     total = _counts_document(plan.total)
-    return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
+    head = {"schema_version": SCHEMA_VERSION, "kind": "plan"}
+    return {**head, "total": total, "cases": plan.cases, "rows": rows}
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:

@@ -116,6 +116,9 @@ class ComparedRow(Struct, frozen=True):
     mcnemar_mid_p: float | None = None
 
 
+_NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
+
+
 class ComparedColumns(Struct, frozen=True):
     """Two columns that were compared, and how they found each other."""
 
@@ -186,6 +189,7 @@ def compare(
         raise UsageError(
             f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
         )
+    rows = _rows(comparing, match, options)
     return RunComparison(
         schema_version=SCHEMA_VERSION,
         kind="compare",
@@ -200,9 +204,9 @@ def compare(
             ComparedColumns(column_label(pair.before), column_label(pair.after), pair.by)
             for pair in match.pairs
         ),
-        rows=_rows(comparing, match, options),
+        rows=rows,
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
-        notes=tuple(_notes(comparing, match, sides)),
+        notes=(*_notes(comparing, match, sides), *([] if rows else [_NOTHING_COMPARED])),
     )
 
 

@@ -117,6 +117,12 @@ def _gates_headline(summary: RunSummary) -> Text:
     return Text("PASSED  ", style="bold green")
 
 
+def _way_to_the_rest(report: RunReport) -> str:
+    if report.run.judged_from is not None:  # such a run cannot be resumed
+        return f"; judge run {report.run.judged_from} again for the rest: the cache has what was answered"
+    return f"; `geval run {report.run.config_path} --resume` does the rest"
+
+
 def _remark(report: RunReport) -> str:
     summary = report.summary
     finished = summary.passed + summary.failed + summary.errored + summary.not_evaluated
@@ -128,11 +134,7 @@ def _remark(report: RunReport) -> str:
     )
     match report.run.status:
         case RunStatus.INTERRUPTED | RunStatus.ABORTED:
-            rest = (
-                f"; `geval run {report.run.config_path} --resume` does the rest"
-                if planned > finished and report.is_stored
-                else ""
-            )
+            rest = _way_to_the_rest(report) if planned > finished and report.is_stored else ""
             return f"the run was stopped before its end: {kept}{rest}"
         case RunStatus.RUNNING:
             return "the run is still going on, or its process died before the end"

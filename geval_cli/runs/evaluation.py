@@ -82,7 +82,8 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
+    policy = _call_policy(prepared, books.budget, run.id)
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -117,7 +118,7 @@ async def run_evaluation(
 
 
 class _Books(Struct):
-    """Whatever is added up while a run goes on, and stored with it."""
+    """The sums of a run that goes on, which are stored with it."""
 
     recording: Recording
     budget: Budget
@@ -202,7 +203,10 @@ async def _lack_of_room(state: State) -> StoreError | None:
 
 def _stop_paying(budget: Budget, failure: StoreError) -> None:
     message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
-    budget.end(message, hint=f"{failure.hint}; then `geval run CONFIG --resume` does the rest")
+    budget.end(
+        message,
+        hint=f"{failure.hint}; then `geval run CONFIG --resume`, or `geval judge` again, does the rest",
+    )
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
@@ -255,7 +259,7 @@ async def _run_jobs(
     events: EventStream,
     stop: StopSignal,
     resumed: ResumedRun | None,
-    budget: Budget,
+    policy: CallPolicy,
 ) -> None:
     queues = prepared.queues
     if resumed is not None:
@@ -267,7 +271,7 @@ async def _run_jobs(
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
-            gateway = _gateway(prepared, cache, events, budget, began_s=began)
+            gateway = _gateway(prepared, cache, events, policy, began_s=began)
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
@@ -305,7 +309,8 @@ async def open_bench(
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(pool.aclose)
-        gateway = _gateway(prepared, cache, EventStream(), budget, began_s=cache.now())
+        policy = _call_policy(prepared, budget, run_id=None)
+        gateway = _gateway(prepared, cache, EventStream(), policy, began_s=cache.now())
         stack.push_async_callback(gateway.aclose)
         scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
         stack.push_async_callback(scripts.aclose)
@@ -329,23 +334,27 @@ def _request_limit(prepared: PreparedRun) -> int:
 
 
 def _gateway(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, budget: Budget, *, began_s: float
+    prepared: PreparedRun, cache: ResponseCache, events: EventStream, policy: CallPolicy, *, began_s: float
 ) -> Gateway:
     """Return the gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
-    request = prepared.request
     return Gateway(
         cache=cache,
         reads_since=None if reads_cache(prepared) else began_s,
         on_event=events.emit,
         max_concurrency=_request_limit(prepared),
-        policy=CallPolicy(
-            budget,
-            is_tracing=request.traces_requests,
-            trace_detail=request.trace_detail,
-            is_heard=(lambda: True) if request.is_logged else request.has_collector,
-            is_offline=request.is_offline,
-            is_for_one_run=True,
-        ),
+        policy=policy,
+    )
+
+
+def _call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> CallPolicy:
+    request = prepared.request
+    return CallPolicy(
+        budget,
+        is_tracing=request.traces_requests,
+        trace_detail=request.trace_detail,
+        is_heard=(lambda: True) if request.is_logged else request.has_collector,
+        is_offline=request.is_offline,
+        run_id=run_id,
     )
 
 

@@ -132,7 +132,7 @@ class ClusteredMean(Struct):
 
     @property
     def clusters(self) -> int:
-        """How many clusters there are so far."""
+        """Return the number of clusters so far."""
         return self._closed + (1 if self._open_count else 0)
 
     def interval(self) -> Interval | None:

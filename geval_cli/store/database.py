@@ -28,6 +28,9 @@ BUSY_TIMEOUT_S = 15.0
 ROOM_BYTES = 256 * 1024
 """So much must fit into a file and its log before a run begins that costs money: the results of some dozen cases."""
 
+SHRUNK_MAX_BYTES = 512 * 1024 * 1024
+"""A larger file takes longer to shrink than a run that begins meanwhile waits."""
+
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}

@@ -102,6 +102,10 @@ CACHE = Schema(
             """,
             "CREATE INDEX choices_by_age ON choices (created_at)",
         ),
+        (
+            # The run that bought the answer, as long as nobody else has used it; NULL: several did, or no run did.
+            "ALTER TABLE choices ADD COLUMN only_run TEXT",
+        ),
     ),
 )
 

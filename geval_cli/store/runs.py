@@ -28,6 +28,7 @@ from geval_cli.records import (
     to_json,
 )
 from geval_cli.store.database import (
+    SHRUNK_MAX_BYTES,
     Access,
     Database,
     memory_database,
@@ -47,7 +48,6 @@ LATEST = "latest"
 
 _LATEST = compile_later(r"latest(?:~(\d{1,9}))?")
 _PREFIXED_MAX = 4
-_SHRUNK_MAX_BYTES = 512 * 1024 * 1024  # a larger file takes longer than a run that begins meanwhile waits
 _NEAREST, _IDS_COMPARED, _ID_MAX = 2, 1000, 100
 
 # What is no JSON, or not the JSON that this version writes.
@@ -168,6 +168,11 @@ class RunStore:
         """Return whether the file was deleted while it was open: nobody could read what is written now."""
         return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
+    @property
+    def is_any_going_on(self) -> bool:
+        """Return whether a process works on any run of this home folder."""
+        return self._locks.is_any_going_on()
+
     def make_room(self) -> None:
         """Check that results can be stored; a store in memory always has room.
 
@@ -232,7 +237,7 @@ class RunStore:
     def remove(self, run_id: str) -> bool:
         """Remove a run with all of its results. Returns when it is committed; False when it was gone already.
 
-        Cached answers stay: nothing says which runs they were given to.
+        Cached answers are not touched: `ResponseCache.remove_runs` removes them.
 
         Raises:
             UsageError: a process works on it.
@@ -255,7 +260,7 @@ class RunStore:
     def shrink(self) -> None:
         """Give the room of removed runs back to the disk, unless a run is going on, which would have to wait for it."""
         path = self._database.path
-        if self._locks.is_any_going_on() or not path.is_file() or path.stat().st_size > _SHRUNK_MAX_BYTES:
+        if self.is_any_going_on or not path.is_file() or path.stat().st_size > SHRUNK_MAX_BYTES:
             return
         with contextlib.closing(self._database.connect()) as connection:
             shrink(connection)

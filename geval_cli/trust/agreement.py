@@ -18,7 +18,7 @@ from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics import agreement as statistics
 from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling
@@ -101,9 +101,9 @@ def agree(
     """Return how well the judge of a run agrees with people.
 
     Args:
-        labels: a file of labels, or its rows; None for those that are kept for the run, whose id is `run`.
-        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
-            `score`.
+        labels: a file of labels, or its rows; None for those that are kept for the run, which `run` names.
+        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the
+            labels have a `score`.
         options: how it is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.
@@ -114,9 +114,8 @@ def agree(
         UsageError: no scores, or an unknown run, cluster, kind of annotators or gate.
     """
     if isinstance(run, str):
-        with open_runs(home, os.environ) as runs:
-            report = load_report(runs, run)
-            given = kept_labels(runs.labels(), report.run.id) if labels is None else labels
+        with open_report(run, home, os.environ) as (report, _):
+            given = _kept(report, home) if labels is None else labels
             return agree(given, report, options=options, require=require, allow_unmatched=allow_unmatched)
     if labels is None:
         raise UsageError(
@@ -144,6 +143,11 @@ def agree(
         metrics=metrics,
         gates=tuple(outcome for gate in gates for outcome in gate.outcomes(metrics)),
     )
+
+
+def _kept(report: RunReport, home: Path | None) -> LabelFile:
+    with open_runs(home, os.environ) as runs:
+        return kept_labels(runs.labels(), report.run.id)
 
 
 def _check(options: Options) -> None:

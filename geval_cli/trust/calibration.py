@@ -17,7 +17,7 @@ from geval_cli.assertions.calibrated import other_parts
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.agreement import Confusion, confusion, threshold_candidates
 from geval_cli.statistics.calibration import Calibration, Logistic
@@ -33,7 +33,6 @@ from geval_cli.statistics.calibration_fit import (
     fit,
     labels_for_bands,
 )
-from geval_cli.store.state import open_runs
 from geval_cli.suite.calibration import CALIBRATION_VERSION
 from geval_cli.trust.labels import LabelFile
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
@@ -155,8 +154,7 @@ def calibrate(
         UsageError: no scores, or an unknown run, cluster or metric.
     """
     if isinstance(run, str):
-        with open_runs(home, os.environ) as runs:
-            report = load_report(runs, run)
+        with open_report(run, home, os.environ) as (report, _):
             return calibrate(labels, report, options=options, allow_unmatched=allow_unmatched)
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
     given = read_given(labels)

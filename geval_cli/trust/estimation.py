@@ -14,11 +14,10 @@ from msgspec import Struct, to_builtins
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.estimate import ErrorRates, Inference, Item, infer_mean, infer_rate, rogan_gladen
 from geval_cli.statistics.intervals import ClusteredMean, Estimate
-from geval_cli.store.state import open_runs
 from geval_cli.trust.documents import Document, Section, Table, estimate_cells, gate_sections
 from geval_cli.trust.draws import DRAW_COLUMN, draw, draw_name
 from geval_cli.trust.gates import Gate, GateOutcome
@@ -121,8 +120,7 @@ def estimate(
         UsageError: an unknown run, metric or gate, or the wrong labels for the method.
     """
     if isinstance(run, str):
-        with open_runs(home, os.environ) as runs:
-            report = load_report(runs, run)
+        with open_report(run, home, os.environ) as (report, _):
             return estimate(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
     results = run.results if isinstance(run, RunReport) else lambda: iter(run)
     run_id = run.run.id if isinstance(run, RunReport) else ""

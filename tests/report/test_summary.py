@@ -64,6 +64,15 @@ def test_interrupted() -> None:
     assert "--resume` does the rest" in said
 
 
+def test_a_run_that_judged_another_is_not_to_be_resumed() -> None:
+    run = replace(RUN, status=RunStatus.INTERRUPTED, judged_from="20260101-000000-abcd")
+    text = printed(RunSummary(7, passed=7), run=run, planned=18)
+
+    said = " ".join(last_lines(text)[1:])
+    assert "; judge run 20260101-000000-abcd again for the rest" in said
+    assert "--resume" not in said
+
+
 def test_interrupted_without_knowing_how_much_was_planned() -> None:
     text = printed(RunSummary(7, passed=7), status=RunStatus.INTERRUPTED)
 

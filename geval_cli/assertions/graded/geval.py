@@ -16,7 +16,7 @@ from geval_cli.assertions.graded.geval_metric import (
     scoring_levels,
     why_all_samples,
 )
-from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem, Severity, TemplateError
@@ -108,7 +108,7 @@ class GEvalAssertion(GEvalFields):
         named = judge_provider(self, subject.test, tools.defaults)
         needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
         votes = rated.detail.get("judges") or [rated.detail]
-        for judge, vote in zip(_members(named), votes, strict=False):
+        for judge, vote in zip(members_of(named), votes, strict=False):
             model = tools.judge_for(judge)
             parts = vote.get("parts") or [vote]
             for (criteria, labels), part in zip(needed, parts, strict=False):
@@ -131,18 +131,13 @@ class GEvalAssertion(GEvalFields):
         return rated.against(threshold, is_default=is_default)
 
 
-def _members(named: ProviderSpec) -> tuple[ProviderSpec, ...]:
-    """Return the judges of a jury, or the one judge."""
-    return named.members if isinstance(named, JurySpec) else (named,)
-
-
 def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
     named = judge_provider(spec, test, tools.defaults)
     metric = metric_of(spec, test, tools)
-    for judge in _members(named):
+    for judge in members_of(named):
         model = tools.judge_for(judge)
         for request in steps_requests(metric, case, model, memory=tools.judge_memory):
             yield model, request
