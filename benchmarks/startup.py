@@ -1,5 +1,6 @@
 """How long the command and the library take before they do anything, beside an empty Python process."""
 
+import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,16 @@ LIBRARY_PROGRAMS = {
 }
 
 
+PLUGIN_BOUND_S = 0.005
+EMPTY_SESSION = """\
+import sys, time
+import pytest
+started = time.process_time()
+code = pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:], "test_nothing.py"])
+print("took", time.process_time() - started)
+"""
+
+
 FIRST_REQUEST_BOUND_S = 0.7
 MODEL_CONFIG = """\
 prompts: ["{{ x }}"]
@@ -44,6 +55,7 @@ def run() -> None:
     print(f"{'python -c pass':<40} {empty * 1000:7.0f} ms")
     run_commands(empty)
     run_library(empty)
+    run_plugin()
     run_first_request(empty)
 
 
@@ -72,6 +84,30 @@ def run_library(empty: float) -> None:
         added = median_s([sys.executable, "-c", program]) - empty
         verdict = "" if "import" not in name else f"  ({verdict_on(added, LIBRARY_BOUND_S)})"
         print(f"{name:<40} {added * 1000:+7.0f} ms{verdict}")
+
+
+def run_plugin() -> None:
+    """What the pytest plugin adds to a session that does not use it, in CPU time: the least of each kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_nothing.py").write_text("def test_it(): pass\n", encoding="utf-8")
+        with_plugin, without = (
+            least_cpu_s(folder, *words) for words in (["-p", "geval_cli.pytest_plugin"], [])
+        )
+    added = with_plugin - without
+    print(
+        f"{'pytest plugin, not used (CPU)':<40} {added * 1000:+7.1f} ms  ({verdict_on(added, PLUGIN_BOUND_S)})"
+    )
+
+
+def least_cpu_s(folder: str, *words: str) -> float:
+    """The CPU time of a session of one empty test, without the plugins that happen to be installed."""
+    command = [sys.executable, "-c", EMPTY_SESSION, *words]
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    printed = [
+        subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(RUNS)
+    ]
+    return min(float(text.rpartition("took")[2]) for text in printed)
 
 
 def run_commands(empty: float) -> None:

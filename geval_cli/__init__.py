@@ -9,24 +9,35 @@ from geval_cli.version import __version__
 
 TYPE_CHECKING = False  # as in `typing`, the import of which is a quarter of what is before the first Ctrl-C
 if TYPE_CHECKING:
-    from geval_cli.errors import ApiError, GevalError, JudgeError, MissingParamsError, UsageError
+    from geval_cli.errors import ApiError, ConfigError, GevalError, JudgeError, MissingParamsError, UsageError
+    from geval_cli.library.check import CheckResult, acheck, check
     from geval_cli.library.metric import GEval, aevaluate_batch, evaluate_batch
     from geval_cli.library.records import Result, TestCase
+    from geval_cli.library.run import RunResult, arun, run
     from geval_cli.library.schema import SchemaEvaluation, SchemaResult
+    from geval_cli.library.suite import Suite
 else:
     _HOMES = {
         "ApiError": "geval_cli.errors",
+        "CheckResult": "geval_cli.library.check",
+        "ConfigError": "geval_cli.errors",
         "GEval": "geval_cli.library.metric",
         "GevalError": "geval_cli.errors",
         "JudgeError": "geval_cli.errors",
         "MissingParamsError": "geval_cli.errors",
         "Result": "geval_cli.library.records",
+        "RunResult": "geval_cli.library.run",
         "SchemaEvaluation": "geval_cli.library.schema",
         "SchemaResult": "geval_cli.library.schema",
+        "Suite": "geval_cli.library.suite",
         "TestCase": "geval_cli.library.records",
         "UsageError": "geval_cli.errors",
+        "acheck": "geval_cli.library.check",
         "aevaluate_batch": "geval_cli.library.metric",
+        "arun": "geval_cli.library.run",
+        "check": "geval_cli.library.check",
         "evaluate_batch": "geval_cli.library.metric",
+        "run": "geval_cli.library.run",
     }
 
     def __getattr__(name: str) -> object:
@@ -37,18 +48,26 @@ else:
 
 __all__ = [
     "ApiError",
+    "CheckResult",
+    "ConfigError",
     "GEval",
     "GevalError",
     "JudgeError",
     "MissingParamsError",
     "Result",
+    "RunResult",
     "SchemaEvaluation",
     "SchemaResult",
+    "Suite",
     "TestCase",
     "UsageError",
     "__version__",
+    "acheck",
     "aevaluate_batch",
+    "arun",
+    "check",
     "evaluate_batch",
+    "run",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from geval_cli.records import CaseResult, ErrorInfo, Role, RunRecord, RunSummary, Usage
+from geval_cli.records import CaseResult, ErrorInfo, Message, Purpose, Role, RunRecord, RunSummary, Usage
 
 
 class RunStarted(Struct, frozen=True):
@@ -30,6 +30,31 @@ class ModelCalled(Struct, frozen=True):
     duration_ms: float = 0.0
 
 
+class CaseStarted(Struct, frozen=True):
+    """Work on a case begins; emitted only on demand. `started_at` is seconds since 1970."""
+
+    case: str
+    started_at: float
+
+
+class RequestDetail(Struct, frozen=True):
+    """Facts about a request that traces show and the log of requests does not.
+
+    Attributes:
+        case: the case for which it was sent first; None outside of a case.
+        model: as the request names it.
+        response_model: as the answer names it.
+        messages, texts: what was asked and answered; empty unless they are wanted.
+    """
+
+    case: str | None
+    model: str
+    purpose: Purpose
+    response_model: str | None = None
+    messages: tuple[Message, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
 class RequestEnded(Struct, frozen=True):
     """A request was sent and answered, or failed; emitted only on demand. Holds no prompt and no key.
 
@@ -41,6 +66,7 @@ class RequestEnded(Struct, frozen=True):
         status: of the HTTP answer, where an error says it.
         request_id: by which the vendor finds it.
         finish_reasons: one for each answer that came.
+        detail: more about it, where traces are written.
     """
 
     call: int
@@ -55,6 +81,7 @@ class RequestEnded(Struct, frozen=True):
     request_id: str | None = None
     usage: Usage = Usage()
     finish_reasons: tuple[str | None, ...] = ()
+    detail: RequestDetail | None = None
 
 
 class Noticed(Struct, frozen=True):
@@ -76,4 +103,4 @@ class RunFinished(Struct, frozen=True):
     summary: RunSummary
 
 
-RunEvent = RunStarted | ModelCalled | RequestEnded | Noticed | CaseFinished | RunFinished
+RunEvent = RunStarted | CaseStarted | ModelCalled | RequestEnded | Noticed | CaseFinished | RunFinished

@@ -18,7 +18,7 @@ from support.specs import assertion, case, suite
 
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, Subject, Tools
 from geval_cli.assertions.graded.geval import metric_of
-from geval_cli.assertions.programs.code_calls import code_text
+from geval_cli.assertions.programs.code import code_text
 from geval_cli.assertions.registry import judge_assertion, metric_name
 from geval_cli.engine.case import JobContext, run_job
 from geval_cli.engine.check import check_plan

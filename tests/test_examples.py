@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,24 @@ def test_the_starter_config_is_written_once_and_is_valid(tmp_path: Path) -> None
         2,
         "error: gevalconfig.yaml exists already, and is left as it is",
     )
+
+
+def test_the_pytest_example_passes_without_a_key_and_without_the_network(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES.parent / "pytest", tmp_path / "pytest")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "geval_cli.pytest_plugin",
+        ".",
+        "support.geval.yaml",
+    ]
+    env = clean_environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    finished = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert (finished.returncode, "6 passed" in finished.stdout) == (0, True), finished.stdout
+    suite = folder / "support.geval.yaml"
+    schema = json.loads((EXAMPLES / "gevalconfig.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(read_yaml(suite.read_text(encoding="utf-8"), suite.name).value)
+    assert run_geval("run", "support.geval.yaml", cwd=folder).code == 0

@@ -3,8 +3,7 @@
 from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import Assertion, Subject, Tools
-from geval_cli.assertions.outcome import Outcome
-from geval_cli.assertions.verdict import verdict_of
+from geval_cli.assertions.outcome import Outcome, verdict_of
 from geval_cli.numbers import format_score_beside
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import Score

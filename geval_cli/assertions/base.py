@@ -8,13 +8,14 @@ assertions, and assertions are given tests: so they are defined together.
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import Struct, field
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, PrivateAttr
 
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import GevalError, Location, Problem, TemplateError, UnjudgeableError
+from geval_cli.errors import GevalError, Location, Problem, TemplateError
 from geval_cli.judge.memory import JudgeMemory, SharedByTests, SharedMetrics
 from geval_cli.judge.metric import DEFAULT_THRESHOLD, Judge
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, ModelResponse
@@ -36,8 +37,6 @@ from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
 from geval_cli.specs.promptfoo import PromptfooTestOptions
 from geval_cli.templating import Templates, template_problem
 from geval_cli.templating.js_text import js_json
-
-_LEAST_COMPARED = 2
 
 Amount = Annotated[float, Field(ge=0)]
 
@@ -131,6 +130,11 @@ class Assertion(Spec):
         Raises:
             GevalError: it could not be judged.
         """
+        if self.compares_outputs:  # one output has nothing to be compared with; `judge_row` says so
+            [outcome] = await self.judge_row([RowMember(subject)], tools)
+            if isinstance(outcome, GevalError):
+                raise outcome
+            return outcome
         raise NotImplementedError
 
     async def judge_row(
@@ -177,6 +181,19 @@ class ModelGradedAssertion(Assertion):
         description="Replaces the judge's prompt: a template, file://, or {steps, evaluate}.",
     )
 
+    _is_calibrated: bool = PrivateAttr(False)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Return whether the threshold is that of a calibration file."""
+        return self._is_calibrated
+
+    def with_calibrated_threshold(self, threshold: float) -> Self:
+        """Return the assertion with the threshold that a calibration file has for it."""
+        found = self.model_copy(update={"threshold": threshold})
+        found._is_calibrated = True
+        return found
+
     def criterion_source(self, test: "TestCase", tools: "Tools") -> object:
         """Return the object that `criterion` is made from: the same one for all tests that share the criterion."""
         return self
@@ -187,6 +204,10 @@ class ModelGradedAssertion(Assertion):
         own = next((level.rubric_prompt for level in levels if level.rubric_prompt is not None), None)
         written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
         return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
+
+    def criterion_parts(self, written: "JsonValue") -> "Mapping[str, JsonValue]":
+        """Return the parts of what `criterion` returned, by the names that users know."""
+        return {"criteria": written}
 
     def judged_texts(self, subject: "Subject", tools: "Tools") -> "JsonValue":
         """Return everything of a test and its output that a judge may be shown."""
@@ -351,6 +372,13 @@ async def judge_none(specs: Sequence[Assertion], subject: Subject) -> Sequence[A
     raise NotImplementedError(f"{len(specs)} assertions cannot be judged here")
 
 
+class CriterionKey(Struct, frozen=True):
+    """The hash of what a judge rates by, and a short hash of each of its parts, by which a difference is named."""
+
+    key: str
+    parts: Mapping[str, str]
+
+
 class Tools(Struct, frozen=True):
     """Tools of an assertion: templates, a judge for any provider spec, and a way to have other assertions judged.
 
@@ -360,6 +388,7 @@ class Tools(Struct, frozen=True):
         access: what may be read, run and reached for the config.
         metrics: what g-evals were made into for other tests.
         criteria: the keys of criteria that other tests have, too.
+        calibrations: what scores mean by people's labels.
         earlier: results of the same output, or outputs, in an earlier run, whose ratings hold where they are asked for
             again.
     """
@@ -372,8 +401,9 @@ class Tools(Struct, frozen=True):
     scripts: Scripts | None = None
     access: Access = TRUSTED
     metrics: SharedMetrics = field(default_factory=SharedMetrics)
-    criteria: SharedByTests[str] = field(default_factory=SharedByTests[str])
+    criteria: SharedByTests[CriterionKey] = field(default_factory=SharedByTests[CriterionKey])
     earlier: tuple[AssertionResult, ...] = ()
+    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}))
 
     @property
     def rules(self) -> DialectRules:
@@ -421,16 +451,3 @@ class RowMember(Struct, frozen=True):
 
     subject: Subject
     assertions: tuple[AssertionResult, ...] = ()
-
-
-def check_is_comparable(members: Sequence[RowMember]) -> None:
-    """Raise UnjudgeableError unless there are several outputs to compare.
-
-    Raises:
-        UnjudgeableError: fewer than two outputs could be had.
-    """
-    if len(members) < _LEAST_COMPARED:
-        raise UnjudgeableError(
-            "there are fewer than two outputs of this test to compare",
-            hint="see the errors of the other cases of the test",
-        )

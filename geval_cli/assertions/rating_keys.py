@@ -8,7 +8,8 @@ what a rating means, and not what it is.
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from geval_cli.assertions.base import ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import CriterionKey, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.calibrated import BORDERLINE, P_PASS
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.outcome import Outcome, negated
 from geval_cli.json_codec import encode_json
@@ -19,10 +20,17 @@ from geval_cli.records import AssertionResult, JsonValue, Status
 from geval_cli.source.secrets import mask_config
 
 CRITERION_KEY, RATING_KEY, JUDGED_FROM = "criterion_key", "rating_key", "judged_from"
+CRITERION_PARTS = "criterion_parts"
+
+STEPS = "evaluation_steps"
+"""The part of a criterion that a judge may have written, and that is not known before."""
+
+_PART_DIGITS = 8
 
 _VERSION = 1
 """Raised when the meaning of the hashes changes, so that ratings of before are not taken for equal ones."""
 
+_OF_THIS_RUN = (CRITERION_KEY, CRITERION_PARTS, RATING_KEY, P_PASS, BORDERLINE)
 _SCORED = (Status.PASSED, Status.FAILED)
 
 
@@ -32,8 +40,8 @@ def rating_keys(
     tools: Tools,
     detail: Mapping[str, JsonValue],
     place: int = 0,
-) -> dict[str, str]:
-    """Return both keys, each `sha256:` and 64 hexadecimal digits.
+) -> dict[str, JsonValue]:
+    """Return both keys, each `sha256:` and 64 hexadecimal digits, and a short hash of each part of the first.
 
     Args:
         spec: the assertion.
@@ -44,21 +52,36 @@ def rating_keys(
     """
     criterion = criterion_key(spec, subjects[0], tools, detail)
     texts = [spec.judged_texts(subject, tools) for subject in subjects]
-    return {CRITERION_KEY: criterion, RATING_KEY: _hash([criterion, texts, place])}
+    return {
+        CRITERION_KEY: criterion.key,
+        RATING_KEY: _hash([criterion.key, texts, place]),
+        CRITERION_PARTS: criterion.parts,
+    }
 
 
 def criterion_key(
     spec: ModelGradedAssertion, subject: Subject, tools: Tools, detail: Mapping[str, JsonValue]
-) -> str:
+) -> CriterionKey:
     """Return the key of what an output is judged by; hashed once for all tests that share it."""
     test = subject.test
     steps = _generated_steps(detail)
     sources = (spec.criterion_source(test, tools), spec, test.options, test.default_options)
 
-    def make() -> str:
+    def make() -> CriterionKey:
         judges = [judge_facts(tools.judge_for(judge)) for judge in judges_of(spec, test, tools.defaults)]
         version, written = prompt_version(), spec.criterion(test, tools)
-        return _hash([_VERSION, version, spec.base_type, judges, written, steps])
+        parts = {
+            "type": spec.type,
+            "judge": [judge[:-1] for judge in judges],
+            "params": [judge[-1] for judge in judges],
+            **spec.criterion_parts(written),
+            STEPS: steps,
+            "prompt_version": version,
+        }
+        return CriterionKey(
+            _hash([_VERSION, version, spec.base_type, judges, written, steps]),
+            {name: _hash(part).removeprefix("sha256:")[:_PART_DIGITS] for name, part in parts.items()},
+        )
 
     return tools.criteria.find(sources, steps, make)
 
@@ -94,7 +117,7 @@ def _earlier(
         if key is None or result.status not in _SCORED or result.score is None:
             continue
         # The steps of that rating are taken as given: what counts is whether all else is the same.
-        if criterion_key(spec, subjects[0], tools, result.detail) != result.detail.get(CRITERION_KEY):
+        if criterion_key(spec, subjects[0], tools, result.detail).key != result.detail.get(CRITERION_KEY):
             continue
         if not spec.holds_again(result, subjects[0], tools):
             continue
@@ -105,7 +128,7 @@ def _earlier(
 
 def _as_judged(result: AssertionResult) -> Outcome:
     """Return a stored result as the judge decided it, before `not-` turned it round."""
-    detail = {name: value for name, value in result.detail.items() if name not in (CRITERION_KEY, RATING_KEY)}
+    detail = {name: value for name, value in result.detail.items() if name not in _OF_THIS_RUN}
     outcome = Outcome(
         status=result.status,
         score=result.score,

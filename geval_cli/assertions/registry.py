@@ -57,39 +57,39 @@ ASSERTION_TYPES = AssertionTypes(
     {
         "contains": "text.match:TextAssertion",
         "icontains": "text.match:TextAssertion",
-        "contains-all": "text.match_lists:TextListAssertion",
-        "contains-any": "text.match_lists:TextListAssertion",
-        "icontains-all": "text.match_lists:TextListAssertion",
-        "icontains-any": "text.match_lists:TextListAssertion",
-        "equals": "text.equality:EqualsAssertion",
+        "contains-all": "text.match:TextListAssertion",
+        "contains-any": "text.match:TextListAssertion",
+        "icontains-all": "text.match:TextListAssertion",
+        "icontains-any": "text.match:TextListAssertion",
+        "equals": "text.match:EqualsAssertion",
         "starts-with": "text.match:TextAssertion",
         "ends-with": "text.match:TextAssertion",
         "regex": "text.match:TextAssertion",
         "is-json": "structured.json_output:IsJsonAssertion",
         "contains-json": "structured.json_output:IsJsonAssertion",
-        "is-xml": "structured.xml_output:XmlAssertion",
-        "contains-xml": "structured.xml_output:XmlAssertion",
-        "is-html": "structured.html_output:HtmlAssertion",
-        "contains-html": "structured.html_output:HtmlAssertion",
+        "is-xml": "structured.markup:XmlAssertion",
+        "contains-xml": "structured.markup:XmlAssertion",
+        "is-html": "structured.markup:HtmlAssertion",
+        "contains-html": "structured.markup:HtmlAssertion",
         "is-sql": "structured.sql_output:SqlAssertion",
         "contains-sql": "structured.sql_output:SqlAssertion",
-        "latency": "response.limits:LimitAssertion",
-        "cost": "response.limits:LimitAssertion",
+        "latency": "response:LimitAssertion",
+        "cost": "response:LimitAssertion",
         "word-count": "text.word_count:WordCountAssertion",
-        "levenshtein": "text.edit_distance:LevenshteinAssertion",
-        "rouge-n": "text.overlap:TextMetricAssertion",
-        "bleu": "text.overlap:TextMetricAssertion",
-        "gleu": "text.overlap:TextMetricAssertion",
-        "meteor": "text.overlap:MeteorAssertion",
-        "perplexity": "response.perplexity:PerplexityAssertion",
-        "perplexity-score": "response.perplexity:PerplexityScoreAssertion",
-        "finish-reason": "response.finish_reason:FinishReasonAssertion",
+        "levenshtein": "text.string_metrics:LevenshteinAssertion",
+        "rouge-n": "text.string_metrics:TextMetricAssertion",
+        "bleu": "text.string_metrics:TextMetricAssertion",
+        "gleu": "text.string_metrics:TextMetricAssertion",
+        "meteor": "text.string_metrics:MeteorAssertion",
+        "perplexity": "response:PerplexityAssertion",
+        "perplexity-score": "response:PerplexityScoreAssertion",
+        "finish-reason": "response:FinishReasonAssertion",
         "is-refusal": "text.refusal:RefusalAssertion",
-        "guardrails": "response.guardrails:GuardrailsAssertion",
+        "guardrails": "response:GuardrailsAssertion",
         "is-valid-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-function-call": "structured.tool_calls:ToolCallAssertion",
         "is-valid-openai-tools-call": "structured.tool_calls:ToolCallAssertion",
-        "tool-call-f1": "structured.tool_call_f1:ToolCallF1Assertion",
+        "tool-call-f1": "structured.tool_calls:ToolCallF1Assertion",
         "webhook": "programs.webhook:WebhookAssertion",
         "javascript": "programs.code:CodeAssertion",
         "python": "programs.code:CodeAssertion",
@@ -99,30 +99,30 @@ ASSERTION_TYPES = AssertionTypes(
         "llm-rubric": "graded.rubric:LlmRubricAssertion",
         "search-rubric": "graded.rubric:SearchRubricAssertion",
         "classifier": "graded.classifier:ClassifierAssertion",
-        "moderation": "graded.moderation:ModerationAssertion",
-        "factuality": "graded.factuality:FactualityAssertion",
-        "model-graded-factuality": "graded.factuality:FactualityAssertion",
-        "model-graded-closedqa": "graded.closed_question:ClosedQaAssertion",
-        "answer-relevance": "graded.answer_relevance:AnswerRelevanceAssertion",
-        "context-faithfulness": "graded.context_faithfulness:ContextFaithfulnessAssertion",
-        "context-relevance": "graded.context_relevance:ContextRelevanceAssertion",
-        "context-recall": "graded.context_recall:ContextRecallAssertion",
+        "moderation": "graded.classifier:ModerationAssertion",
+        "factuality": "graded.closed_questions:FactualityAssertion",
+        "model-graded-factuality": "graded.closed_questions:FactualityAssertion",
+        "model-graded-closedqa": "graded.closed_questions:ClosedQaAssertion",
+        "answer-relevance": "graded.embeddings:AnswerRelevanceAssertion",
+        "context-faithfulness": "graded.context:ContextFaithfulnessAssertion",
+        "context-relevance": "graded.context:ContextRelevanceAssertion",
+        "context-recall": "graded.context:ContextRecallAssertion",
         "conversation-relevance": "graded.conversation:ConversationRelevanceAssertion",
-        "similar": "graded.similar:SimilarAssertion",
-        "similar:cosine": "graded.similar:SimilarAssertion",
-        "similar:dot": "graded.similar:SimilarAssertion",
-        "similar:euclidean": "graded.similar:SimilarAssertion",
-        "select-best": "graded.select_best:SelectBestAssertion",
+        "similar": "graded.embeddings:SimilarAssertion",
+        "similar:cosine": "graded.embeddings:SimilarAssertion",
+        "similar:dot": "graded.embeddings:SimilarAssertion",
+        "similar:euclidean": "graded.embeddings:SimilarAssertion",
+        "select-best": "best_of:SelectBestAssertion",
         "pairwise": "graded.pairwise:PairwiseAssertion",
-        "max-score": "max_score:MaxScoreAssertion",
+        "max-score": "best_of:MaxScoreAssertion",
     }
 )
 """The types that a config may name, without `not-`, and the class of each: `module:Class` in this package."""
 
 EVALUATION_TYPES = AssertionTypes(
     {
-        "evaluation-llm": "graded.llm_evaluation:LlmEvaluation",
-        "evaluation-schema": "structured.schema_evaluation:SchemaEvaluationAssertion",
+        "evaluation-llm": "graded.geval:LlmEvaluation",
+        "evaluation-schema": "structured.json_output:SchemaEvaluationAssertion",
     }
 )
 """The assertions made from evaluation modes; no config can name them as a `type`."""
@@ -212,6 +212,7 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     Raises:
         GevalError: it could not be judged; the caller makes that a result with status `error`.
     """
+    # Either is the outcome before `not-`, which `_result` applies.
     known = _earlier(spec, [subject], tools)
     outcome = known[0] if known else await spec.judge(subject, tools)
     return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)
@@ -236,7 +237,7 @@ def _with_keys(
 def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -> AssertionResult:
     if spec.is_negated:
         outcome = negated(outcome)
-    return AssertionResult(
+    result = AssertionResult(
         type=spec.type,
         metric=metric_name(spec, subject.test, tools.templates),
         status=outcome.status,
@@ -250,6 +251,7 @@ def _result(spec: Assertion, outcome: Outcome, subject: Subject, tools: Tools) -
         detail=outcome.detail,
         assertions=outcome.assertions,
     )
+    return tools.calibrations.mark(result)
 
 
 def prefetch_requests(

@@ -13,42 +13,45 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, ExitCode
 from geval_cli.numbers import fixed
 from geval_cli.records import Status
-from geval_cli.report.console import make_console, print_hanging, print_trimmed
+from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
+from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict_tables import indented, plain_table
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.agreement import AltTest
-from geval_cli.statistics.correlation import Estimate
+from geval_cli.statistics.intervals import Estimate
+from geval_cli.store.runs import LATEST
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement import Agreement, Options, agree
-from geval_cli.trust.agreement_files import check_agreement_path, write_agreement
+from geval_cli.trust.agreement_files import agreement_document
 from geval_cli.trust.agreement_records import MetricAgreement
+from geval_cli.trust.documents import check_document_path, write_document
+from geval_cli.trust.labelling import kept_labels
 from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
 _NO_VALUE = "-"
 
 
-def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
-    """Hold the judge of a run, or of the file's own scores, against its labels.
+def run_agree(labels: Path | None, given: AgreeOptions) -> ExitCode:
+    """Hold the judge of a run, or of the file's own scores, against its labels; None for those kept for the run.
 
     Raises:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
         UsageError: there is no such run, cluster, gate or file format.
     """
-    problems = [problem for path in given.outputs if (problem := check_agreement_path(path)) is not None]
+    problems = [problem for path in given.outputs if (problem := check_document_path(path, "agreement"))]
     if problems:
         raise ConfigError(problems)
     options = Options(given.good, given.threshold, given.cluster, given.annotators)
-    read = read_labels(labels)
-    if given.run is None and read.has_scores:
+    read = None if labels is None else read_labels(labels)
+    if given.run is None and read is not None and read.has_scores:
         found = agree(read, options=options, require=given.require)
     else:
         found = _of_run(read, given, options)
     for path in given.outputs:
-        write_agreement(path, found)
+        write_document(path, agreement_document(found))
     if given.as_json:
         sys.stdout.write(json_text(found.to_json(), indent=2) + "\n")
     else:
@@ -56,12 +59,17 @@ def run_agree(labels: Path, given: AgreeOptions) -> ExitCode:
     return _exit_code(found)
 
 
-def _of_run(labels: LabelFile, given: AgreeOptions, options: Options) -> Agreement:
+def _kept(report: RunReport, given: AgreeOptions) -> LabelFile:
     with open_runs(given.home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        report = load_report(runs, given.run or "latest")
+        return kept_labels(runs.labels(), report.run.id)
+
+
+def _of_run(labels: LabelFile | None, given: AgreeOptions, options: Options) -> Agreement:
+    with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
+        print_warnings(warnings)
+        read = _kept(report, given) if labels is None else labels
         return agree(
-            labels, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
+            read, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
         )
 
 

@@ -11,10 +11,17 @@ import typer
 from geval_cli.cli import options
 from geval_cli.cli.options import (
     AgreeOptions,
+    CalibrateOptions,
     CompareOptions,
+    EstimateOptions,
     GroupedCommand,
+    LabelOptions,
+    McpOptions,
+    ProbeOptions,
+    RemoveOptions,
     ServeOptions,
     ShowOptions,
+    TracesOptions,
     declared,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
@@ -257,7 +264,7 @@ def export_run(given: RunOptions, run: options.RunName, output: options.RunFiles
 
 
 import_commands = typer.Typer(
-    help="Read a suite (`geval import FILE`) or a run that was written to a file.",
+    help="Read a suite (`geval import FILE`), a run or traces that were written to a file.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -266,7 +273,7 @@ app.add_typer(import_commands, name="import")
 
 @import_commands.callback()
 def import_what() -> None:
-    """Read a suite (`geval import FILE`) or a run that was written to a file."""
+    """Read a suite (`geval import FILE`), a run or traces that were written to a file."""
 
 
 @import_commands.command("run")
@@ -276,6 +283,15 @@ def import_run(given: RunOptions, results: options.ResultsFile) -> None:
     from geval_cli.cli.runs import import_run as store_run
 
     store_run(given.home, results)
+
+
+@import_commands.command("traces")
+@declared(TracesOptions)
+def import_traces(given: TracesOptions, traces: options.TracesFile, output: options.TestsFile) -> None:
+    """Write the model calls of traces or logs as tests: OTLP JSON lines, spans, OpenAI's logs and batches."""
+    from geval_cli.cli.traces import import_traces as write_tests
+
+    write_tests(traces, output, given)
 
 
 @import_commands.command("suite")
@@ -330,26 +346,22 @@ def show(given: ShowOptions, run: options.RunName = "latest") -> None:
 
 
 @app.command()
-@declared(RunOptions, "home")
-def rm(
-    given: RunOptions,
-    runs: options.RunNames = None,
-    older_than: options.RemovedAge = None,
-    keep: options.Keep = None,
-    yes: options.Yes = False,
-    as_json: options.AsJson = False,
-) -> None:
-    """Remove stored runs with all their results. Cached answers stay: `geval cache prune` removes old ones."""
+@declared(RemoveOptions)
+def rm(given: RemoveOptions, runs: options.RunNames = None) -> None:
+    """Remove stored runs with all their results, and the cached answers that nothing else has used.
+
+    What people said of their outputs stays, unless --labels is given.
+    """
     from geval_cli.cli.arguments import parse_age
     from geval_cli.cli.remove import remove_runs
 
-    age_s = None if older_than is None else parse_age("--older-than", older_than)
-    remove_runs(given.home, runs or (), older_than_s=age_s, keep=keep, is_sure=yes, as_json=as_json)
+    age_s = None if given.older_than is None else parse_age("--older-than", given.older_than)
+    remove_runs(runs or (), given, older_than_s=age_s)
 
 
 @app.command(epilog=EXIT_CODES, cls=GroupedCommand)
 @declared(AgreeOptions)
-def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
+def agree(given: AgreeOptions, labels: options.LabelsFile = None) -> None:
     """Hold a judge against people's labels: how far it agrees, and which bad outputs it lets pass."""
     from geval_cli.trust.extra import require_statistics
 
@@ -357,6 +369,48 @@ def agree(given: AgreeOptions, labels: options.LabelsFile) -> None:
     from geval_cli.cli.agree import run_agree
 
     _exit(run_agree(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(CalibrateOptions)
+def calibrate(given: CalibrateOptions, labels: options.GivenLabels) -> None:
+    """Find by people's labels the threshold of a judge, what its scores are worth, and which of them are borderline."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval calibrate")
+    from geval_cli.cli.calibrate import run_calibrate
+
+    _exit(run_calibrate(labels, given))
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(EstimateOptions)
+def estimate(given: EstimateOptions, labels: options.GivenLabels) -> None:
+    """Estimate the true pass rate of a run from labels of a few of its outputs; --draw writes the sheet to label."""
+    from geval_cli.cli.estimate import run_estimate
+
+    _exit(run_estimate(labels, given))
+
+
+@app.command(cls=GroupedCommand)
+@declared(LabelOptions)
+def label(given: LabelOptions, run: options.RunName = "latest") -> None:
+    """Rate outputs of a run key by key, blind to the judge; what you say is kept for `geval agree`."""
+    from geval_cli.cli.label import run_label
+
+    run_label(run, given)
+
+
+@app.command(epilog=EXIT_CODES, cls=GroupedCommand)
+@declared(ProbeOptions)
+def probe(given: ProbeOptions, config: options.Config) -> None:
+    """Rewrite the outputs of a config's tests by rule, and see whether its judge is fooled, swayed or blind."""
+    from geval_cli.trust.extra import require_statistics
+
+    require_statistics("geval probe")
+    from geval_cli.cli.probe import run_probes
+
+    _exit(run_probes(config, given))
 
 
 @app.command(cls=GroupedCommand)
@@ -415,6 +469,15 @@ _add_server_command("serve", "Serve the HTTP API and the web page.", opens_brows
 _add_server_command(
     "view", "Show runs in the browser: `geval serve`, and the browser opened.", opens_browser=True
 )
+
+
+@app.command()
+@declared(McpOptions)
+def mcp(given: McpOptions) -> None:
+    """Give an assistant tools to check, plan and run configs, by the Model Context Protocol over stdin and stdout."""
+    from geval_cli.cli.mcp_command import serve_assistant
+
+    serve_assistant(given)
 
 
 models = typer.Typer(

@@ -15,13 +15,14 @@ from geval_cli.specs.base import UPTO, Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.cache import DEFAULT_TTL_S
 from geval_cli.store.state import CacheChoice
-from geval_cli.suite.promptfoo.paths import find_files, is_wildcard
+from geval_cli.suite.named_files import find_files, is_wildcard
 
 if TYPE_CHECKING:
     from geval_cli.report.failures import GroupBy
 
 _CASE = compile_later(r"#?(\d{1,9})(?:\.(\d{1,9}))?")
 _AGE = compile_later(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_SCALE = compile_later(r"\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*(?:,|-|to)\s*(-?\d{1,9}(?:\.\d{1,6})?)\s*")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _NEVER = "never"
 _MOST_DIGITS = 9
@@ -153,6 +154,15 @@ def _parse_share(option: Option, text: str) -> float:
     return parse_share(option.name, text)
 
 
+def _parse_scale(option: Option, text: str) -> tuple[float, float]:
+    found = _SCALE.fullmatch(text)
+    low, high = (float(found[1]), float(found[2])) if found is not None else (math.nan, math.nan)
+    if not low < high:
+        hint = f"for example {option.name} 1,5"
+        raise UsageError(f"{option.name} takes the lowest and the highest label, not `{text}`", hint=hint)
+    return low, high
+
+
 PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "NAME=VALUE": _parse_pair,
     "REGEX": _parse_pattern,
@@ -161,6 +171,7 @@ PARSERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "HOW": _parse_scoring,
     "N|upto:N": _parse_samples,
     "SHARE": _parse_share,
+    "LOW,HIGH": _parse_scale,
 }
 """How a value is read, by the syntax that its option declares; any other is taken as it is."""
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.problems import print_warnings
@@ -20,8 +19,7 @@ from geval_cli.report.run_comparison import (
     comparison_to_json,
 )
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.runs.results_file import is_results_file, named_report, read_results_file
-from geval_cli.store.state import open_runs
+from geval_cli.runs.results_file import open_reports
 
 _ENDINGS = (".json", ".md")
 
@@ -36,17 +34,9 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
     """
     _check(given)
     options = ComparisonOptions(given.detect, given.adjust, given.columns, given.cluster)
-    if is_results_file(earlier) and is_results_file(later):  # no store is needed, so none is opened
-        found = compare(
-            NamedRun(earlier, read_results_file(Path(earlier))),
-            NamedRun(later, read_results_file(Path(later))),
-            options,
-        )
-    else:
-        with open_runs(given.home, os.environ) as runs:
-            print_warnings(runs.warnings)
-            a, b = (NamedRun(name, named_report(name, runs)) for name in (earlier, later))
-            found = compare(a, b, options)
+    with open_reports([earlier, later], given.home, os.environ) as ((a, b), warnings):
+        print_warnings(warnings)
+        found = compare(NamedRun(earlier, a), NamedRun(later, b), options)
     for path in given.outputs:
         text = comparison_markdown(found) if path.suffix.lower() == ".md" else _json(found)
         with SafeFile(path) as file:

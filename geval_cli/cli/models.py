@@ -8,8 +8,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from geval_cli.providers.local.fetch import pull
 from geval_cli.providers.local.models import KNOWN_MODELS, find_model, installed_models, is_intact, models_dir
 from geval_cli.providers.registry import provider_kinds
-from geval_cli.report.console import make_console, print_trimmed
-from geval_cli.report.verdict_tables import indented, plain_table
+from geval_cli.report.console import indented, make_console, plain_table, print_trimmed
 
 _MEGABYTE = 1_000_000
 

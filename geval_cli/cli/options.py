@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from geval_cli.errors import ProblemFormat
 from geval_cli.runs.options import (
     RESULTS_ENDINGS,
+    CacheFolderOption,
     EnvFileOption,
     GraderOption,
     Group,
@@ -68,6 +69,10 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Where to, as YAML. [default: stdout]"),
 ]
+TracesFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Traces or logs, a JSON object in each line.")
+]
+TestsFile = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to: a .jsonl file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="How many runs.")]
 JudgedRun = Annotated[
@@ -135,12 +140,15 @@ RunNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[RUN]...", help="Ids of runs, their beginnings, `latest` or `latest~1`."),
 ]
-RemovedAge = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="Runs older than this: 12h, 30d or 8w.")
+GivenLabels = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[LABELS]",
+        help="People's labels: .jsonl or .csv. [default: those that `geval label` keeps for the run]",
+        show_default=False,
+    ),
 ]
-Keep = Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="All but the newest N runs.")]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-LabelsFile = Annotated[Path, typer.Argument(metavar="LABELS", help="People's labels: .jsonl or .csv.")]
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="AGE", help="For example 12h, 30d or 8w.")]
 ListProviders = Annotated[
     bool, typer.Option("--providers", help="List providers with their base URLs and keys.")
@@ -182,6 +190,99 @@ class ServeOptions:
     opens_browser: bool = False
 
 
+LabelledRunOption = Annotated[
+    str | None,
+    Option(
+        "--run",
+        "The run that was labelled. [default: the scores in LABELS, else the latest run]",
+        Group.CONFIG,
+        syntax="RUN",
+    ),
+]
+AllowUnmatchedOption = Annotated[
+    bool, Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.CONFIG)
+]
+GoodOption = Annotated[
+    float,
+    Option(
+        "--good",
+        "Mean labels from here on, brought to 0..1, are good.",
+        Group.JUDGING,
+        minimum=0,
+        maximum=1,
+    ),
+]
+ThresholdOption = Annotated[
+    float | None,
+    Option(
+        "--threshold",
+        "Scores from here on pass today. [default: the run's own, else as --good]",
+        Group.JUDGING,
+        minimum=0,
+        maximum=1,
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    Option(
+        "--cluster",
+        "Group outputs by this column or metadata. [default: doc, else the test]",
+        Group.JUDGING,
+        syntax="KEY",
+    ),
+]
+LabelledMetricsOption = Annotated[
+    tuple[str, ...],
+    Option("--only", "Take this metric only; repeatable.", Group.JUDGING, syntax="METRIC"),
+]
+JsonOption = Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpOptions:
+    """Options of `geval mcp`."""
+
+    root: Annotated[
+        Path,
+        Option("--root", "Configs lie in this folder or below. [default: here]", syntax="FOLDER"),
+    ] = Path()
+    grader: GraderOption = None
+    max_cost: Annotated[
+        float, Option("--max-cost", "What all runs and judgements may cost together.", syntax="USD")
+    ] = 1.0
+    max_requests: Annotated[int, Option("--max-requests", "The most requests of one run.", minimum=1)] = 200
+    allow_code: Annotated[
+        bool, Option("--allow-code", "The configs are your own: they may do all that configs may.")
+    ] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracesOptions:
+    """Options of `geval import traces`."""
+
+    where: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "--where",
+            "Only calls with this attribute; repeatable.",
+            Group.SELECTION,
+            syntax="NAME=VALUE",
+            example="gen_ai.request.model=gpt-4.1",
+            is_text=True,
+        ),
+    ] = ()
+    sample: Annotated[
+        int | None,
+        Option("--sample", "Only this many, drawn at random.", Group.SELECTION, syntax="N", minimum=1),
+    ] = None
+    seed: Annotated[int, Option("--seed", "Another seed draws another sample.", Group.SELECTION)] = 0
+    skips_bad: Annotated[
+        bool, Option("--skip-bad", "Leave out lines that are not understood.", Group.SELECTION)
+    ] = False
+    may_replace: Annotated[bool, Option("--force", "Replace the file if it exists.", Group.RESULTS)] = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Options of `geval show`."""
@@ -201,6 +302,24 @@ class ShowOptions:
     )
     is_verbose: Annotated[bool, Option("-v --verbose", "Show passed assertions too.")] = False
     as_json: Annotated[bool, Option("--json", "Print JSON, as -o results.json has it.")] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveOptions:
+    """Options of `geval rm`."""
+
+    older_than: Annotated[
+        str | None, Option("--older-than", "Runs older than this: 12h, 30d or 8w.", syntax="AGE")
+    ] = None
+    keep: Annotated[int | None, Option("--keep", "All but the newest N runs.", syntax="N", minimum=0)] = None
+    removes_labels: Annotated[bool, Option("--labels", "Remove what people said of these runs, too.")] = False
+    keeps_answers: Annotated[bool, Option("--keep-answers", "Leave all cached answers where they are.")] = (
+        False
+    )
+    is_sure: Annotated[bool, Option("-y --yes", "Do not ask.")] = False
+    as_json: Annotated[bool, Option("--json", "Print JSON.")] = False
+    cache_folder: CacheFolderOption = None
     home: HomeOption = None
 
 
@@ -272,6 +391,107 @@ class AgreeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """Options of `geval label`."""
+
+    draw: Annotated[
+        int | None, Option("--draw", "Label so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = None
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "-M --metric",
+            "Label this metric; repeatable. [default: all that a model judged]",
+            Group.SELECTION,
+            syntax="METRIC",
+        ),
+    ] = ()
+    annotator: Annotated[
+        str | None, Option("--annotator", "Who labels. [default: your login]", syntax="NAME")
+    ] = None
+    scale: Annotated[
+        tuple[float, float] | None,
+        Option(
+            "--scale",
+            "Lowest and highest label. [default: pass and fail]",
+            syntax="LOW,HIGH",
+            is_text=True,
+        ),
+    ] = None
+    shows_verdict: Annotated[
+        bool, Option("--show-verdict", "Show what the judge said: you may follow it.")
+    ] = False
+    review: Annotated[
+        bool, Option("--review", "Judge and person side by side, disagreements first.", Group.RESULTS)
+    ] = False
+    export: Annotated[
+        Path | None,
+        Option(
+            "--export", "Write labels, or a sheet to fill in: .jsonl or .csv.", Group.RESULTS, syntax="FILE"
+        ),
+    ] = None
+    read: Annotated[
+        Path | None, Option("--import", "Keep the labels of a file.", Group.RESULTS, syntax="FILE")
+    ] = None
+    allow_unmatched: Annotated[
+        bool,
+        Option("--allow-unmatched", "Leave out labels whose output is not in the run.", Group.RESULTS),
+    ] = False
+    as_json: Annotated[bool, Option("--json", "Print the review as JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions:
+    """Options of `geval probe`."""
+
+    items: Annotated[
+        int, Option("--items", "Probe so many outputs, drawn at random.", Group.SELECTION, minimum=1)
+    ] = 20
+    seed: Annotated[int, Option("--seed", "Another draw for another number.", Group.SELECTION)] = 0
+    only: Annotated[
+        tuple[str, ...],
+        Option("--only", "Only this probe; repeatable. [default: all]", Group.SELECTION, syntax="PROBE"),
+    ] = ()
+    labels: Annotated[
+        Path | None,
+        Option("--labels", "People's labels, for the probe `family`.", Group.SELECTION, syntax="FILE"),
+    ] = None
+    run: Annotated[
+        str | None,
+        Option("--run", "The run that was labelled. [default: the latest]", Group.SELECTION, syntax="RUN"),
+    ] = None
+    grader: GraderOption = None
+    scoring: ScoringOption = None
+    samples: SamplesOption = None
+    plan: Annotated[bool, Option("--plan", "Say how many ratings it takes; send nothing.", Group.BUDGET)] = (
+        False
+    )
+    max_cost: Annotated[
+        float | None, Option("--max-cost", "Stop at this cost.", Group.BUDGET, "USD", "5.00")
+    ] = None
+    max_requests: Annotated[
+        int | None, Option("--max-requests", "Stop after so many requests.", Group.BUDGET, minimum=0)
+    ] = None
+    max_concurrency: Annotated[
+        int | None, Option("-j --max-concurrency", "Requests at once.", Group.RUNNING, minimum=1)
+    ] = None
+    env_file: EnvFileOption = None
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("--json", "Print JSON.", Group.RESULTS)] = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareOptions:
     """Options of `geval compare`."""
 
@@ -301,6 +521,101 @@ class CompareOptions:
             syntax="METHOD",
         ),
     ] = "holm"
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    """Options of `geval calibrate`."""
+
+    run: LabelledRunOption = None
+    allow_unmatched: AllowUnmatchedOption = False
+    good: GoodOption = 0.75
+    present: ThresholdOption = None
+    costs: Annotated[
+        str | None,
+        Option(
+            "--cost",
+            "Cost of a false pass : of a false fail, as 3:1. [default: highest MCC]",
+            Group.JUDGING,
+            syntax="A:B",
+        ),
+    ] = None
+    prevalence: Annotated[
+        float | None,
+        Option(
+            "--prevalence",
+            "Share of good outputs where the judge will be used. [default: as labelled]",
+            Group.JUDGING,
+            minimum=0,
+            maximum=1,
+        ),
+    ] = None
+    cluster: ClusterOption = None
+    only: LabelledMetricsOption = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "NAME.cal.json for configs; a report as .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: JsonOption = False
+    home: HomeOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """Options of `geval estimate`."""
+
+    run: Annotated[
+        str, Option("--run", "The run whose true figures are wanted.", Group.CONFIG, syntax="RUN")
+    ] = "latest"
+    allow_unmatched: AllowUnmatchedOption = False
+    draw: Annotated[
+        int | None,
+        Option(
+            "--draw",
+            "Write LABELS: this many outputs, drawn at random, for people to label.",
+            Group.CONFIG,
+            minimum=1,
+            syntax="N",
+        ),
+    ] = None
+    seed: Annotated[int, Option("--seed", "Of the draw: the same seed draws the same.", Group.CONFIG)] = 0
+    method: Annotated[
+        str,
+        Option(
+            "--method",
+            "ppi, or rogan-gladen for labels with scores of other outputs.",
+            Group.JUDGING,
+            syntax="NAME",
+        ),
+    ] = "ppi"
+    good: GoodOption = 0.75
+    threshold: ThresholdOption = None
+    only: LabelledMetricsOption = ()
+    require: Annotated[
+        tuple[str, ...],
+        Option(
+            "--require",
+            'Fail unless it holds, as "coherence.true_pass_rate >= 80%"; repeatable.',
+            Group.GATES,
+            syntax="GATE",
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "-o --output",
+            "Write it to a file: .json, .md or .html; repeatable.",
+            Group.RESULTS,
+            syntax="FILE",
+        ),
+    ] = ()
+    as_json: JsonOption = False
     home: HomeOption = None
 
 

@@ -1,5 +1,6 @@
 """`geval rm`: remove stored runs, after saying which."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,18 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, field
 
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import UsageError
+from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import SCHEMA_VERSION, RunRecord, RunStatus
 from geval_cli.report.console import make_console
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.run_list import ListedRun, print_runs
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
-from geval_cli.store.state import open_runs
+from geval_cli.store.state import open_cache, open_runs
 
 _LISTED = 20
 _MOST_RUNS = 1_000_000
@@ -31,54 +34,98 @@ class _Left(Struct, frozen=True):
     why: str
 
 
-def remove_runs(
-    home: Path | None,
-    names: Sequence[str],
-    *,
-    older_than_s: float | None,
-    keep: int | None,
-    is_sure: bool,
-    as_json: bool,
-) -> None:
+class _Told(Struct):
+    """The outcome: ids of runs that are gone, and those that are left.
+
+    `orphans` are ids of runs that were gone before, of which only labels remain. `answers` is the number of
+    cached answers that are gone; None where none were looked for.
+    """
+
+    gone: list[str] = field(default_factory=list)
+    left: list[_Left] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    labels_kept: int = 0
+    labels_removed: int = 0
+    answers: int | None = None
+
+
+def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: float | None) -> None:
     """Remove runs: those that are named, else those that are older than an age and not among the newest `keep`.
+
+    Cached answers that a removed run bought, and that nobody else has used, go with it unless they are to be kept.
 
     Raises:
         UsageError: nothing says which runs, a run that is named is going on, or nobody can be asked.
         StoreError: the database cannot be written.
     """
-    if bool(names) == (older_than_s is not None or keep is not None):
+    if bool(names) == (older_than_s is not None or given.keep is not None):
         hint = "geval rm RUN..., geval rm --older-than 30d, or geval rm --keep 20"
         what = (
             "runs are named by their ids or by --older-than and --keep, not by both" if names else "name runs"
         )
         raise UsageError(what, hint=hint)
-    with open_runs(home, os.environ) as runs:
+    told = _Told()
+    with open_runs(given.home, os.environ) as runs:
         print_warnings(runs.warnings)
-        outlines = _named(runs, names) if names else list(_old(runs, older_than_s, keep))
+        if given.removes_labels:
+            names = [name for name in names if not _is_orphan(runs, name, told)]
+        outlines = (
+            _named(runs, names) if names or told.orphans else list(_old(runs, older_than_s, given.keep))
+        )
         going_on = [item.run for item in outlines if item.run.status is RunStatus.RUNNING]
         if names and going_on:
             raise _going_on(going_on[0], runs)
         chosen = [item for item in outlines if item.run.status is not RunStatus.RUNNING]
-        left = [_Left(run.id, "it is going on") for run in going_on]
-        if not chosen:
-            _tell([], left, as_json=as_json)
-            return
-        if not as_json:
-            _list(chosen)
-        if not is_sure and not _confirmed(len(chosen), as_json=as_json):
-            _tell([], [_Left(item.run.id, "nothing was confirmed") for item in chosen], as_json=as_json)
-            return
-        gone = []
-        for item in chosen:
-            failure = _remove(runs, item.run.id)
-            gone += [item.run.id] if failure is None else []
-            left += [] if failure is None else [failure]
-        runs.shrink()
-    _tell(gone, left, as_json=as_json)
+        told.left = [_Left(run.id, "it is going on") for run in going_on]
+        if (chosen or told.orphans) and _may_remove(chosen, told, given):
+            for item in chosen:
+                _remove_one(runs, item.run.id, told, removes_labels=given.removes_labels)
+            told.labels_removed += sum(runs.labels().remove(run_id) for run_id in told.orphans)
+            runs.shrink()
+            told.answers = _remove_answers(given, told.gone, shrinks=not runs.is_any_going_on)
+    _tell(told, as_json=given.as_json)
+
+
+def _is_orphan(runs: RunStore, name: str, told: _Told) -> bool:
+    """Note a run that is gone and whose labels are still there; return whether `name` is one."""
+    try:
+        runs.find(name)
+    except UsageError:
+        found = runs.labels().runs(name) if name else []
+        if len(found) != 1:
+            raise
+        told.orphans.append(found[0])
+        return True
+    return False
+
+
+def _may_remove(chosen: Sequence[RunOutline], told: _Told, given: RemoveOptions) -> bool:
+    """List what would go and ask, unless the user is sure; what is not confirmed is left."""
+    if not given.as_json:
+        _list(chosen)
+    if given.is_sure or _confirmed(len(chosen), len(told.orphans), as_json=given.as_json):
+        return True
+    told.left = [_Left(item.run.id, "nothing was confirmed") for item in chosen]
+    return False
+
+
+def _remove_one(runs: RunStore, run_id: str, told: _Told, *, removes_labels: bool) -> None:
+    failure = _remove(runs, run_id)
+    if failure is not None:
+        told.left.append(failure)
+        return
+    told.gone.append(run_id)
+    if removes_labels:
+        told.labels_removed += runs.labels().remove(run_id)
+    else:
+        told.labels_kept += runs.labels().count(run_id)
 
 
 def _named(runs: RunStore, names: Sequence[str]) -> list[RunOutline]:
     """Return the runs that are named, each once; all names are looked up before anything is removed."""
+    for name in filter(is_results_file, names):
+        hint = "remove it as any other file; `geval list` shows the runs that are stored here"
+        raise UsageError(f"{name} is a results file and no stored run", hint=hint)
     pages = runs.pages()
     found = {stored.run.id: stored for stored in map(runs.find, names)}
     return [
@@ -108,6 +155,8 @@ def _going_on(run: RunRecord, runs: RunStore) -> UsageError:
 
 
 def _list(chosen: Sequence[RunOutline]) -> None:
+    if not chosen:
+        return
     console = make_console(sys.stdout, environ=os.environ)
     listed = [ListedRun(item.run, item.counts, item.config_file) for item in chosen[:_LISTED]]
     print_runs(listed, console, now=datetime.now().astimezone(), folder=Path.cwd())
@@ -116,17 +165,18 @@ def _list(chosen: Sequence[RunOutline]) -> None:
     sys.stdout.flush()
 
 
-def _confirmed(count: int, *, as_json: bool) -> bool:
+def _confirmed(count: int, labelled: int, *, as_json: bool) -> bool:
     """Ask whether the runs shall go.
 
     Raises:
         UsageError: nobody can be asked.
     """
+    runs = plural(count, "run") if count else f"the labels of {plural(labelled, 'run')}"
     if as_json or not sys.stdin.isatty():
         hint = "add --yes to remove them without being asked"
-        raise UsageError(f"{plural(count, 'run')} would be removed, and nobody can be asked", hint=hint)
+        raise UsageError(f"{runs} would be removed, and nobody can be asked", hint=hint)
     try:
-        return typer.confirm(f"Remove {plural(count, 'run')} with all results?", err=True)
+        return typer.confirm(f"Remove {runs}{' with all results' if count else ''}?", err=True)
     except typer.Abort:  # the end of the input
         return False
 
@@ -139,11 +189,37 @@ def _remove(runs: RunStore, run_id: str) -> _Left | None:
         return _Left(run_id, error.message)
 
 
-def _tell(gone: Sequence[str], left: Sequence[_Left], *, as_json: bool) -> None:
+def _remove_answers(given: RemoveOptions, run_ids: Sequence[str], *, shrinks: bool) -> int | None:
+    """Remove the cached answers that only these runs have used; return their number, None when none were looked for."""
+    if given.keeps_answers or not run_ids:
+        return None
+    try:
+        with open_cache(given.home, os.environ, given.cache_folder) as cache:
+            return asyncio.run(cache.remove_runs(run_ids, shrinks=shrinks))
+    except UsageError:  # there is no cache
+        return 0
+    except StoreError as error:  # the runs are gone, whatever becomes of the answers
+        print_warnings([f"{error.message}; cached answers stay ({error.hint})"])
+        return None
+
+
+def _tell(told: _Told, *, as_json: bool) -> None:
     if as_json:
-        document = {"schema_version": SCHEMA_VERSION, "removed": gone, "left": left}
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "rm",
+            "removed": told.gone,
+            "left": told.left,
+            "answers_removed": told.answers,
+            "labels": {"removed": told.labels_removed, "kept": told.labels_kept},
+        }
         sys.stdout.write(json_text(document, indent=2) + "\n")
         return
-    for item in left:
+    for item in told.left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    sys.stdout.write(f"removed {plural(len(gone), 'run')}\n")
+    removed = f", {plural(told.labels_removed, 'label')}" if told.labels_removed else ""
+    answers = f" and {plural(told.answers, 'cached answer')} that nothing else used" if told.answers else ""
+    sys.stdout.write(f"removed {plural(len(told.gone), 'run')}{removed}{answers}\n")
+    if told.labels_kept:
+        how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
+        sys.stderr.write(f"note: {plural(told.labels_kept, 'label')} of people stay: {how}\n")

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from geval_cli.cli.ctrl_c import raise_again
-from geval_cli.cli.event_loop import run_async
 from geval_cli.cli.problems import print_problems, print_warnings
 from geval_cli.cli.screen import Screen
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem, Severity, StoreError, UsageError
 from geval_cli.events import Noticed, RunEvent
+from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import ResultsFile, check_output_path, open_results_file
 from geval_cli.report.report import RunReport
 from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
@@ -37,9 +38,11 @@ from geval_cli.store.home import (
     named_home,
 )
 from geval_cli.store.state import CacheChoice, State, open_state
+from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.cli.stranger import Wall
+    from geval_cli.report.otel import OtelTraces
 
 _RANK = (
     ExitCode.OK,
@@ -93,13 +96,17 @@ def run_configs(
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if wall is not None:
         wall.put_up(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
-    prepared = prepare_all(requests)
-    if wall is not None:
-        wall.narrow(prepared)
-    raise_again()
     codes = []
     with ExitStack() as stack:
+        traces = _open_traces(requests, stack)  # before the variables that it reads are taken away
+        if traces is not None:
+            requests = [replace(request, has_collector=traces.is_heard) for request in requests]
+        prepared = prepare_all(requests)
+        if wall is not None:
+            wall.narrow(prepared, frozenset() if traces is None else traces.ports)
+        raise_again()
         log = _open_log(display.log_file, [request.config for request in requests], stack)
+        log += [] if traces is None else [traces]
         state = stack.enter_context(open_state(home, os.environ, cache))
         if is_new_home:
             _tell_of_home(home)
@@ -228,6 +235,22 @@ def _open_log(path: Path | None, configs: Sequence[Path], stack: ExitStack) -> l
         raise ConfigError([Problem(error.message, hint=error.hint)]) from error
 
 
+def _open_traces(requests: Sequence[RunRequest], stack: ExitStack) -> "OtelTraces | None":
+    """Return the traces of `--otel`, sent by the end of the block, which then says what could not be sent."""
+    if not any(request.otel for request in requests):
+        return None
+    try:
+        from geval_cli.report.otel import OtelTraces
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--otel needs the package {error.name}", hint=f"install it {install_hint('otel')}"
+        ) from error
+    sends_content = any(request.trace_detail is TraceDetail.CONTENT for request in requests)
+    traces = OtelTraces(os.environ, sends_content=sends_content)
+    stack.callback(lambda: print_warnings([traces.warning] if traces.warning else []))
+    return stack.enter_context(traces)
+
+
 def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     """Return the earlier run to resume, if any, and say so on stderr."""
     if prepared.request.resumption is None:
@@ -264,8 +287,7 @@ def _run_one(
 def _print_results(report: RunReport, written: Sequence[Path], *, is_verbose: bool) -> list[Problem]:
     """Print the results; only the summary, and return a problem, when the store cannot be read any more."""
     from geval_cli.report.console import make_console
-    from geval_cli.report.summary import print_summary
-    from geval_cli.report.terminal import print_report
+    from geval_cli.report.terminal import print_report, print_summary
 
     console = make_console(sys.stdout, environ=os.environ)
     try:

@@ -15,19 +15,18 @@ from geval_cli.cli.problems import print_warnings
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Status
 from geval_cli.report.console import make_console
-from geval_cli.report.failures import PROBLEMS, Failures, GroupBy, print_cases, print_failures
+from geval_cli.report.failures import Failures, GroupBy, print_cases, print_failures
 from geval_cli.report.json_file import json_document, json_text
 from geval_cli.report.numbers import plural
 from geval_cli.report.output import check_output_path, write_results_file
 from geval_cli.report.report import RunReport, case_number
 from geval_cli.report.run_list import print_runs as print_run_table
 from geval_cli.report.run_list import runs_json
-from geval_cli.report.summary import print_summary
-from geval_cli.report.terminal import print_report
+from geval_cli.report.terminal import print_report, print_summary
+from geval_cli.report.verdict import PROBLEMS
 from geval_cli.runs.history import read_history
-from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.results_file import open_report
-from geval_cli.runs.stored import load_report
 from geval_cli.store.home import current_folder, home_folder, make_folder
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore, config_file
@@ -42,7 +41,7 @@ def import_run(home: Path | None, path: Path) -> None:
         UsageError: the run is stored already.
         StoreError: it cannot be stored.
     """
-    imported = read_results_file(path)
+    imported = read_importable(path)
     folder = home_folder(home, env=os.environ, cwd=current_folder())
     make_folder(folder)
     with closing(RunStore.open(folder)) as runs:
@@ -52,16 +51,15 @@ def import_run(home: Path | None, path: Path) -> None:
 
 
 def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None:
-    """Write a stored run to files.
+    """Write a run to files.
 
     Raises:
         UsageError: no run, or more than one, has this id.
         ConfigError: a file cannot be written in the format that its name asks for.
     """
     _check_outputs(outputs)
-    with open_runs(home, os.environ) as runs:
-        print_warnings(runs.warnings)
-        report = load_report(runs, name)
+    with open_report(name, home, os.environ) as (report, warnings):
+        print_warnings(warnings)
         for path in outputs:
             write_results_file(path, report)
             sys.stdout.write(f"wrote {path}\n")
@@ -90,7 +88,11 @@ def print_runs(
             hint = "`geval list` shows the runs that are stored here"
             raise UsageError(f"no run of {config} is stored here", hint=hint)
         if as_json:
-            document = {"schema_version": SCHEMA_VERSION, **runs_json(history.runs, history.total)}
+            document = {
+                "schema_version": SCHEMA_VERSION,
+                "kind": "list",
+                **runs_json(history.runs, history.total),
+            }
             sys.stdout.write(json_text(document, indent=2) + "\n")
             return
         console = make_console(sys.stdout, environ=os.environ)

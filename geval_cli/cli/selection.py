@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from geval_cli.cli.problems import print_warnings
-from geval_cli.engine.selection import failing_tests
+from geval_cli.engine.plan import failing_tests
 from geval_cli.runs.results_file import open_report
 
 

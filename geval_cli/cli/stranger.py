@@ -139,8 +139,11 @@ class Wall(Struct):
             return
         self.is_up = True
 
-    def narrow(self, prepared: Sequence[PreparedRun]) -> None:
-        """Have the kernel refuse other TCP ports than the providers', and drop keys, before anything is sent."""
+    def narrow(self, prepared: Sequence[PreparedRun], further: frozenset[int] = frozenset()) -> None:
+        """Have the kernel refuse other TCP ports than the providers', and drop keys, before anything is sent.
+
+        `further` are the ports of servers that the user named beside the config.
+        """
         self.tell()
         strangers = [run for run in prepared if run.request.is_untrusted]
         if not strangers or len(strangers) < len(prepared):
@@ -151,7 +154,7 @@ class Wall(Struct):
         if not self.is_up or ports is None:
             return
         try:
-            is_done = restrict_ports(ports)
+            is_done = restrict_ports(ports | further)
         except LandlockError:
             is_done = False
         if not is_done:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from geval_cli.errors import UsageError
 
 _ALIASES = {"eval": "run", "evaluate": "run", "test": "run"}
-_IMPORTED = ("suite", "run")
+_IMPORTED = ("suite", "run", "traces")
 _CONFIG_OPTIONS = ("-c", "--config")
 _INSTEAD = {
     "share": "write a page that can be sent: geval run CONFIG -o results.html",
@@ -60,7 +60,7 @@ def _without_config_option(words: Sequence[str]) -> Iterator[str]:
 
 
 def _with_kind_of_import(words: Sequence[str]) -> list[str]:
-    """Return the words with `suite` after `import`, where neither that nor `run` is written."""
+    """Return the words with `suite` after `import`, where no kind is written."""
     verb, *rest = words
     is_written = bool(rest) and rest[0] in (*_IMPORTED, "-h", "--help")
     return list(words) if is_written else [verb, "suite", *rest]

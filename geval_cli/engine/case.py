@@ -2,29 +2,29 @@
 
 import json
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject, TestCase, Tools, location_of
-from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.metric_names import metric_name
-from geval_cli.assertions.programs.code_calls import test_shown
+from geval_cli.assertions.base import RowColumn, Subject, TestCase, Tools
+from geval_cli.assertions.outcome import Verdict, verdict_of
+from geval_cli.assertions.programs.code import test_shown
 from geval_cli.assertions.registry import (
-    judge_assertion,
-    judge_row,
-    score_threshold,
     wants_logprobs,
 )
-from geval_cli.assertions.verdict import Verdict, verdict_of
 from geval_cli.engine.conversation_state import ConversationState
-from geval_cli.engine.evaluation import answer_schema, assertions_of
-from geval_cli.engine.own_verdict import own_verdict
+from geval_cli.engine.evaluation_modes import answer_schema, assertions_of
+from geval_cli.engine.judge_output import (
+    PrefetchedAnswers,
+    Prefetcher,
+    elapsed_ms,
+    error_info,
+    internal_error,
+    judge_each,
+)
 from geval_cli.engine.plan import NO_PROVIDER, Job
-from geval_cli.engine.prefetch import PrefetchedAnswers, Prefetcher
 from geval_cli.engine.programs import with_made_parts
 from geval_cli.engine.prompt import (
     Rendered,
@@ -35,26 +35,21 @@ from geval_cli.engine.prompt import (
     seen_by_templates,
 )
 from geval_cli.engine.transforms import (
-    seen_by_assertion,
+    own_verdict,
     transformed_output,
 )
 from geval_cli.errors import (
     BudgetError,
     CodeFailedError,
     GevalError,
-    JudgeError,
-    ProviderError,
     TemplateError,
 )
-from geval_cli.judge.calls import all_of
 from geval_cli.metrics import named_scores
 from geval_cli.providers.judge_kinds import is_program, takes_text
 from geval_cli.records import (
-    INTERNAL_ERROR,
     AssertionResult,
     CaseResult,
     Choice,
-    ErrorInfo,
     JsonValue,
     ModelRequest,
     ModelResponse,
@@ -66,8 +61,6 @@ from geval_cli.records import (
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.templating.js_text import js_json
-
-_RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
 
 Generate = Callable[[ProviderSpec, ModelRequest], Awaitable[ModelResponse]]
 
@@ -156,8 +149,8 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
     except GevalError as error:
         info = error_info(error)
     except Exception as error:  # noqa: BLE001 - one broken job must not lose the results of all the others
-        info = _internal_error(error)
-    return PendingResult(job, replace(_blank_result(job, shown), error=info, latency_ms=_elapsed_ms(started)))
+        info = internal_error(error)
+    return PendingResult(job, replace(_blank_result(job, shown), error=info, latency_ms=elapsed_ms(started)))
 
 
 async def _judge_stored(
@@ -325,7 +318,7 @@ async def _judged(
     if output is not subject.output:
         answered, subject = replace(answered, output=output), replace(subject, output=output)
     specs = [spec for spec in assertions_of(job.prompt, job.test) if not spec.compares_outputs]
-    assertions = await _judge_each(specs, subject, tools)
+    assertions = await judge_each(specs, subject, tools)
     verdict = verdict_of(assertions, job.test.threshold)
     try:
         verdict = await own_verdict(verdict, list(zip(specs, assertions, strict=True)), subject, tools)
@@ -344,99 +337,6 @@ async def _judged(
     return PendingResult(job, result, subject)
 
 
-async def _judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
-    if len(specs) == 1:  # most tests: no task is needed for it
-        return [await judge_one(specs[0], subject, tools)]
-    return await all_of(judge_one(spec, subject, tools) for spec in specs)
-
-
-async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
-    """Return the result of one assertion on one output, errors as results too.
-
-    Raises:
-        BudgetError: the run may spend no more.
-    """
-    started, meter = time.monotonic(), Meter()
-    metered = _metered(tools, meter)
-    try:
-        seen = await seen_by_assertion(spec, subject, metered)
-        return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
-    except BudgetError:
-        raise
-    except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
-        return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
-
-
-def _metered(tools: Tools, meter: Meter) -> Tools:
-    """`tools` whose judges' usage `meter` counts.
-
-    They do not hold themselves: a cycle for each assertion would stay in memory until the next search for such.
-    """
-    measured: Tools = replace(
-        tools,
-        judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
-        judge_each=lambda members, seen: _judge_each(members, seen, _metered(tools, meter)),
-    )
-    return measured
-
-
-async def compare_outputs(
-    spec: Assertion, members: Sequence[RowMember], tools: Tools
-) -> Sequence[AssertionResult]:
-    """Return the results of an assertion that compares the outputs of a group, errors as results too.
-
-    Raises:
-        BudgetError: the run may spend no more.
-    """
-    started = time.monotonic()
-    found: Sequence[AssertionResult | Exception]
-    try:
-        found = await judge_row(spec, members, tools)
-    except BudgetError:
-        raise
-    except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
-        found = [error] * len(members)
-    return [
-        _error_result(spec, member.subject, tools, item, started) if isinstance(item, Exception) else item
-        for member, item in zip(members, found, strict=True)
-    ]
-
-
-def _error_result(
-    spec: Assertion, subject: Subject, tools: Tools, error: Exception, started: float
-) -> AssertionResult:
-    """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""
-    return AssertionResult(
-        type=spec.type,
-        metric=metric_name(spec, subject.test, tools.templates),
-        status=Status.ERROR,
-        score=None,
-        threshold=score_threshold(spec),
-        weight=spec.weight,
-        error=error_info(error) if isinstance(error, GevalError) else _internal_error(error),
-        location=location_of(spec),
-        latency_ms=_elapsed_ms(started),
-    )
-
-
-def error_info(error: GevalError) -> ErrorInfo:
-    """Return an error as a value, with an excerpt of what came back instead of an answer."""
-    raw = None
-    if isinstance(error, JudgeError):
-        raw = error.raw_text
-    elif isinstance(error, ProviderError):
-        raw = error.body
-    elif isinstance(error, CodeFailedError):
-        raw = error.detail
-    return ErrorInfo(type(error).__name__, error.message, error.hint, raw[:_RAW_SHOWN] if raw else None)
-
-
-def _internal_error(error: Exception) -> ErrorInfo:
-    hint = "this is a bug in geval; please report it with the traceback, which a results file (-o FILE) holds"
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
-
-
 def _blank_result(job: Job, rendered: str) -> CaseResult:
     return CaseResult(
         id=job.id,
@@ -453,7 +353,3 @@ def _blank_result(job: Job, rendered: str) -> CaseResult:
         usage={Role.GENERATION: Usage(), Role.JUDGE: Usage()},
         metadata=job.test.metadata,
     )
-
-
-def _elapsed_ms(started: float) -> float:
-    return (time.monotonic() - started) * 1000

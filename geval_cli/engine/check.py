@@ -9,17 +9,19 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
+from geval_cli.engine.aggregate import check_formulas
 from geval_cli.engine.columns import check_column_name, columns_named
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
-from geval_cli.engine.derived import check_formulas
-from geval_cli.engine.evaluation import check_prompts, check_unused_schema, evaluation_of
+from geval_cli.engine.evaluation_modes import check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
 from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
+from geval_cli.records import JsonValue
 from geval_cli.source.files import is_bare_path
+from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.suite.prompts import NO_PROMPT
 from geval_cli.suite.suite import Suite
@@ -136,6 +138,10 @@ class _Findings(Struct):
         for severity, count in self._left_out.items():
             what = f"{count:,} more {severity}{'' if count == 1 else 's'} in the tests"
             yield Problem(f"{what}, not shown", severity=severity)
+
+
+_TEXTS = ("input", "output", "expected_output", "context", "retrieval_context", "evaluation_schema")
+_OF_ASSERTIONS = ("value", "transform", "context_transform")
 
 
 def check_plan(
@@ -291,15 +297,26 @@ def _bare_paths(test: TestCase, suite: Suite) -> Iterator[Problem]:
     """Yield texts of a test that are the paths of files: seldom, but now and then, they are meant as they are."""
     if not suite.rules.suspects_bare_paths:
         return
-    own = {"input": test.input, "output": test.output, "expected_output": test.expected_output}
-    texts = [(value, test.place.child(name)) for name, value in own.items()]
-    texts += [(value, test.place.child("vars").child(name)) for name, value in test.vars.items()]
-    texts += [(getattr(spec, "value", None), spec.place.child("value")) for spec in test.assertions]
-    for value, place in texts:
+    for value, place in _texts_of(test):
         if is_bare_path(value, suite.base_dir, suite.access):
+            # Only now: to find places, the file is read once more.
+            location = place.value() if isinstance(place, SourcePath) else place
             message = f"the path `{value}` itself is used, not what is in the file"
             hint = f"write file://{value} if its text is meant"
-            yield Problem(message, place.value(), hint, severity=Severity.WARNING)
+            yield Problem(message, location, hint, severity=Severity.WARNING)
+
+
+def _texts_of(test: TestCase) -> Iterator[tuple[JsonValue, SourcePath | Location | None]]:
+    """Yield what may be a text or `file://` in a test, each with its place."""
+    named = [(getattr(test, name), test.place.child(name)) for name in _TEXTS]
+    named += [(value, test.place.child("vars", name)) for name, value in test.vars.items()]
+    for spec in test.assertions:
+        named += [(getattr(spec, name, None), spec.place.child(name)) for name in _OF_ASSERTIONS]
+    for value, place in named:
+        yield value, place
+        if isinstance(value, list | tuple):
+            yield from ((item, place.child(index)) for index, item in enumerate(value))
+    yield from (code for code in (test.transform, test.transform_vars) if code is not None)
 
 
 def _is_checked(test: TestCase, plan: Plan) -> bool:

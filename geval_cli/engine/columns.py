@@ -34,10 +34,9 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.source.problems import did_you_mean
-from geval_cli.statistics.intervals import ClusteredMean, RunningMean
+from geval_cli.statistics.intervals import ClusteredMean, RunningMean, mean_share, pass_at_k, pass_hat_k
 from geval_cli.statistics.paired import SIGNIFICANCE, PairedDifferences, PairedTest, holm
 from geval_cli.statistics.quantiles import Quantiles
-from geval_cli.statistics.repeats import mean_share, pass_at_k, pass_hat_k
 from geval_cli.suite.suite import BaselineName
 
 _SHOWN_K = (2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -301,7 +300,7 @@ class _Figures(Struct):
     latencies: Quantiles = field(default_factory=Quantiles)
     usage: dict[str, Usage] = field(default_factory=lambda: {role.value: Usage() for role in Role})
     tests_by_outcome: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """How many tests had so many repeats that passed, of so many that were judged."""
+    """Numbers of tests by how many of their repeats passed, of how many that were judged."""
 
     def add(self, result: CaseResult, members: Sequence[AssertionResult]) -> None:
         self.counts[result.status] += 1

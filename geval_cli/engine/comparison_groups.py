@@ -6,10 +6,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, RowColumn, RowMember, Subject
-from geval_cli.assertions.metering import Meter, MeteredJudge
-from geval_cli.assertions.verdict import Verdict, verdict_of
-from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, run_job
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.assertions.outcome import Verdict, verdict_of
+from geval_cli.engine.case import JobContext, PendingResult, begin_job, run_job
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.judge_output import Meter, MeteredJudge, compare_outputs
 from geval_cli.engine.plan import Job
 from geval_cli.metrics import named_scores
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage

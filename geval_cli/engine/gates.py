@@ -6,8 +6,9 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, TestCase
 from geval_cli.assertions.metric_names import metric_name
-from geval_cli.engine.evaluation import evaluation_of
+from geval_cli.engine.evaluation_modes import evaluation_of
 from geval_cli.errors import Problem
+from geval_cli.metrics import with_members
 from geval_cli.records import CaseResult, GateResult, JsonValue, Status, Usage
 from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import PromptSpec
@@ -59,6 +60,7 @@ class _Sums(Struct):
     scores: ClusteredMean = field(default_factory=ClusteredMean)
     judged: ClusteredMean = field(default_factory=ClusteredMean)
     finished: ClusteredMean = field(default_factory=ClusteredMean)
+    borderline: ClusteredMean = field(default_factory=ClusteredMean)
     latencies: Quantiles = field(default_factory=Quantiles)
     latency: RunningMean = field(default_factory=RunningMean)
     usage: Usage = field(default_factory=Usage)
@@ -72,6 +74,9 @@ class _Sums(Struct):
                 self.scores.add(result.test_index, result.score)
         else:
             self._add_metric(result, self.gate.metric)
+        marks = list(_borderline_marks(result, self.gate.metric))
+        if marks:
+            self.borderline.add(result.test_index, float(any(marks)))
         for usage in result.usage.values():
             self.usage += usage
         if (
@@ -112,6 +117,8 @@ class _Sums(Struct):
         return GateResult(self.gate.text, status, actual, note)
 
     def _nothing(self) -> str:
+        if self.gate.statistic is Statistic.BORDERLINE:
+            return "no case has a score that was calibrated with enough labels"
         if self.gate.metric is not None:
             return f"no case has a score of {self.gate.metric}"
         if self.gate.tags and not self.cases:
@@ -129,6 +136,8 @@ class _Sums(Struct):
                 return _share(self.judged)
             case Statistic.PASSED:
                 return _share(self.finished)
+            case Statistic.BORDERLINE:
+                return _share(self.borderline)
             case Statistic.FAILURES:
                 return self._counted(self.failed)
             case Statistic.ERRORS:
@@ -219,6 +228,13 @@ def passed_gate(share: float) -> Gate:
 def is_tagged(metadata: Mapping[str, JsonValue], name: str, value: str) -> bool:
     """Return whether metadata has a value, or a list that holds it, under a name."""
     return name in metadata and value in _tag_texts(metadata[name])
+
+
+def _borderline_marks(result: CaseResult, metric: str | None) -> Iterator[bool]:
+    """Yield for each calibrated score whether it is neither a clear pass nor a clear fail."""
+    for assertion, _ in with_members(result.assertions):
+        if metric in (None, assertion.metric) and isinstance(assertion.detail.get("borderline"), bool):
+            yield bool(assertion.detail["borderline"])
 
 
 def _tag_texts(found: JsonValue) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Tools
-from geval_cli.assertions.programs.code_calls import call_code, code_problems
+from geval_cli.assertions.programs.code import call_code, code_problems
 from geval_cli.engine.plan import Job
 from geval_cli.engine.transforms import with_transformed_variables
 from geval_cli.errors import CodeFailedError, GevalError, Problem

@@ -14,7 +14,7 @@ from geval_cli.records import ModelResponse, Role
 
 _ROUNDING = 1e-9
 
-_HINT = "what is finished is kept; `geval run CONFIG --resume` with a larger budget does the rest"
+_HINT = "what is finished is kept; a larger budget does the rest: `geval run CONFIG --resume`, or `geval judge` again"
 
 
 class Budget(Struct):
@@ -25,14 +25,23 @@ class Budget(Struct):
             requests of a kind cost alike.
         max_requests: requests that may leave, repetitions among them; None for no bound. Never exceeded.
         cost_usd, requests: what was spent so far.
+        whole: the budget that this one is a part of; see `part`.
     """
 
     max_cost_usd: float | None = None
     max_requests: int | None = None
     cost_usd: float = 0.0
     requests: int = 0
+    whole: "Budget | None" = None
     _unpriced: str | None = None
     _ended: BudgetError | None = None
+
+    def part(self, max_requests: int | None) -> "Budget":
+        """Return a budget of so many requests whose costs count here, too: the bound on money is that of the whole.
+
+        What two parts have under way at a time is reserved by each of them alone.
+        """
+        return Budget(self.max_cost_usd, max_requests, whole=self)
 
     def check(self) -> None:
         """Check that one more request may leave.
@@ -40,6 +49,8 @@ class Budget(Struct):
         Raises:
             BudgetError: the budget is used up, or nobody can say any more how much of it is.
         """
+        if self.whole is not None:
+            self.whole.check()
         if self._ended is not None:
             raise BudgetError(self._ended.message, hint=self._ended.hint)
         if self._unpriced is not None:
@@ -62,6 +73,8 @@ class Budget(Struct):
 
     def leaves_room_beside(self, reserved_usd: float) -> bool:
         """Return whether there is money left when what is under way costs `reserved_usd`."""
+        if self.whole is not None:
+            return self.whole.leaves_room_beside(reserved_usd)
         # Ten times 0.1 are a little less than 1 here, and no reason for an eleventh.
         spent_usd = self.cost_usd + reserved_usd
         return self.max_cost_usd is None or spent_usd < self.max_cost_usd * (1 - _ROUNDING)
@@ -69,6 +82,8 @@ class Budget(Struct):
     def pay(self, cost_usd: float) -> None:
         """Count what an answer cost."""
         self.cost_usd += cost_usd
+        if self.whole is not None:
+            self.whole.pay(cost_usd)
 
     def end(self, message: str, *, hint: str) -> None:
         """Let nothing more leave, for a reason from outside: results that cannot be stored, for example."""
@@ -77,6 +92,8 @@ class Budget(Struct):
     def give_up(self, provider_label: str) -> None:
         """Let nothing more leave: the cost of an answer is unknown, and no earlier one tells what to expect."""
         self._unpriced = provider_label
+        if self.whole is not None:
+            self.whole.give_up(provider_label)
 
 
 class BudgetLayer:

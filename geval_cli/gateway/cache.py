@@ -9,8 +9,7 @@ from geval_cli.gateway.call import Handler, ModelCall, Notice, join
 from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Usage
-from geval_cli.store.cache import StoredChoice
-from geval_cli.store.key_filter import KeyFilter
+from geval_cli.store.cache import KeyFilter, StoredChoice
 
 _VERSION = 1
 """Raised when the meaning of a stored answer changes, so that older ones are asked for again."""
@@ -68,7 +67,7 @@ _SELF_CONTAINED = frozenset({"echo", "scripted"})
 
 
 class ChoiceStore(Protocol):
-    """A place that keeps choices between runs; `store.cache.ResponseCache` is one."""
+    """A place that keeps choices between runs; `store.cache.CacheOfRun` is one."""
 
     async def get_many(
         self, keys: Sequence[str], *, since: float | None = None

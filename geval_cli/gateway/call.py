@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -12,6 +13,9 @@ from msgspec.structs import replace
 
 from geval_cli.providers.base import Provider
 from geval_cli.records import ModelRequest, ModelResponse, Usage
+
+CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None)
+"""The case on whose behalf is called, for traces alone: nothing is decided by it."""
 
 
 class ModelCall(Struct, frozen=True):

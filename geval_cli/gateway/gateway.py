@@ -3,16 +3,27 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
-from geval_cli.events import ModelCalled, Noticed, RequestEnded, RunEvent
+from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
-from geval_cli.gateway.call import Handler, Layer, ModelCall, Notice, Runtime, ServerKey, align, compose
+from geval_cli.gateway.call import (
+    CASE_OF_TRACE,
+    Handler,
+    Layer,
+    ModelCall,
+    Notice,
+    Runtime,
+    ServerKey,
+    align,
+    compose,
+)
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
 from geval_cli.gateway.limits import Limits
@@ -22,6 +33,15 @@ from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.secrets import mask_text
 from geval_cli.store.cache import ResponseCache
+
+
+class TraceDetail(StrEnum):
+    """How much a `RequestEnded` tells beside what the log of requests shows."""
+
+    NONE = "none"
+    FACTS = "facts"
+    CONTENT = "content"
+
 
 # Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
 _MOST_REPEATED = 64
@@ -33,14 +53,19 @@ class CallPolicy(Struct, frozen=True):
     Attributes:
         budget: bounds their cost and number; none may leave when it is used up.
         is_tracing: a `RequestEnded` tells of each.
+        trace_detail: how much each of these events tells.
+        is_heard: whether anybody still listens to them; a collector of traces may be given up.
         is_offline: none may leave at all; only the cache answers, and is not written to.
-        is_for_one_run: all calls belong to one run, so an answer that it has bought or read once counts once.
+        run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
+            when they belong to none.
     """
 
     budget: Budget = field(default_factory=Budget)
     is_tracing: bool = False
+    trace_detail: TraceDetail = TraceDetail.NONE
+    is_heard: Callable[[], bool] = lambda: True
     is_offline: bool = False
-    is_for_one_run: bool = False
+    run_id: str | None = None
 
 
 def build_stack(
@@ -84,7 +109,9 @@ def build_stack(
         # Counts what really leaves, every repetition too; so it stands behind all that repeats or waits.
         BudgetLayer(budget, check_provider=circuit.check),
         # Times the request alone, without the waits above.
-        RequestTrace(on_event) if policy.is_tracing else None,
+        RequestTrace(on_event, detail=policy.trace_detail, is_heard=policy.is_heard)
+        if policy.is_tracing
+        else None,
         # Innermost: it learns of a refused key before any other layer acts on the error.
         circuit,
     ]
@@ -128,13 +155,13 @@ class Gateway:
         self._repeated: dict[int, ModelCall] = {}
         runtime, policy = runtime or Runtime(), policy or CallPolicy()
         self._answers = Answers(
-            cache,
+            None if cache is None else cache.used_by(policy.run_id),
             since=reads_since,
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
-            is_for_one_run=policy.is_for_one_run,
+            is_for_one_run=policy.run_id is not None,
         )
-        self._single_flight = SingleFlight(is_for_one_run=policy.is_for_one_run)
+        self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         layers = build_stack(
             single_flight=self._single_flight,
             answers=self._answers,
@@ -252,7 +279,7 @@ def _call(provider: Provider, request: ModelRequest, *, number: int = 0) -> Mode
 
 
 class RequestTrace:
-    """A layer that sends a `RequestEnded` for each request, without prompt, answer or key.
+    """A layer that sends a `RequestEnded` for each request, without a key; with texts only where `detail` says so.
 
     `now` is seconds since 1970.
     """
@@ -262,18 +289,30 @@ class RequestTrace:
         on_event: Callable[[RequestEnded], None],
         *,
         now: Callable[[], float] = time.time,
+        detail: TraceDetail = TraceDetail.NONE,
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self._on_event = on_event
         self._now = now
+        self._detail = detail
+        self._is_heard = is_heard
 
     async def __call__(self, call: ModelCall, send_next: Handler) -> ModelResponse:
+        if not self._is_heard():
+            return await send_next(call)
         started_at, started = self._now(), time.perf_counter()
         try:
             response = await send_next(call)
         except ProviderError as error:
             info = ErrorInfo(type(error).__name__, error.message, error.hint)
             self._tell(
-                call, started_at, started, status=error.status, error=info, request_id=error.request_id
+                call,
+                started_at,
+                started,
+                status=error.status,
+                error=info,
+                request_id=error.request_id,
+                detail=self._detail_of(call, None),
             )
             raise
         self._tell(
@@ -283,15 +322,30 @@ class RequestTrace:
             request_id=response.request_id,
             usage=response.usage,
             finish_reasons=tuple(choice.finish_reason for choice in response.choices),
+            detail=self._detail_of(call, response),
         )
         return response
+
+    def _detail_of(self, call: ModelCall, response: ModelResponse | None) -> RequestDetail | None:
+        if self._detail is TraceDetail.NONE:
+            return None
+        has_texts = self._detail is TraceDetail.CONTENT
+        choices = () if response is None else response.choices
+        return RequestDetail(
+            case=CASE_OF_TRACE.get(),
+            model=call.server.model,
+            purpose=call.request.purpose,
+            response_model=None if response is None else response.model,
+            messages=call.request.messages if has_texts else (),
+            texts=tuple(choice.text for choice in choices) if has_texts else (),
+        )
 
     def _tell(
         self,
         call: ModelCall,
         started_at: float,
         started: float,
-        **outcome: int | str | Usage | ErrorInfo | tuple[str | None, ...] | None,
+        **outcome: int | str | Usage | ErrorInfo | RequestDetail | tuple[str | None, ...] | None,
     ) -> None:
         self._on_event(
             RequestEnded(

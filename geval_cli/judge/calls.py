@@ -40,6 +40,17 @@ async def all_of(asked: Iterable[Awaitable[Found]]) -> list[Found]:
     return found
 
 
+def reply_schema(properties: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the JSON Schema of an object with all of `properties`, in this order, and no other."""
+    # Strict modes of servers refuse a schema that leaves a property optional or allows further ones.
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
 class JudgeCalls:
     """The calls to one judge, with the sum of their usage and latency."""
 

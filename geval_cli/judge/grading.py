@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from geval_cli.errors import JudgeError, ProviderError, UsageError
-from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of
-from geval_cli.judge.dimensions import find_dimension
+from geval_cli.errors import JudgeError, ProviderError
+from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
+from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
@@ -19,7 +19,6 @@ from geval_cli.judge.prompt import (
     Block,
     Criterion,
     Render,
-    criteria_of,
     evaluate_text,
     explain_text,
     is_whole_scale,
@@ -49,25 +48,14 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose,
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
-_METRICS_KEPT = 64
 
 _OTHER_PARAMS = ("expected_output", "context", "retrieval_context")
 
-_STEPS_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"steps": {"type": "array", "items": {"type": "string"}}},
-    "required": ["steps"],
-    "additionalProperties": False,
-}
+_STEPS_SCHEMA: Mapping[str, Any] = reply_schema({"steps": {"type": "array", "items": {"type": "string"}}})
 
 
 def _rating_schema_of(kind: str) -> Mapping[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"reason": {"type": "string"}, "score": {"type": kind}},
-        "required": ["reason", "score"],
-        "additionalProperties": False,
-    }
+    return reply_schema({"reason": {"type": "string"}, "score": {"type": kind}})
 
 
 _WHOLE_RATING_SCHEMA, _RATING_SCHEMA = _rating_schema_of("integer"), _rating_schema_of("number")
@@ -98,7 +86,7 @@ async def grade(
         TemplateError: the rubric prompt cannot be rendered.
     """
     shown = _what_is_shown(metric, case)
-    criteria = _criteria(metric)
+    criteria = metric_criteria(metric)
     judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
     if len(criteria) == 1:
         return await judging.grade(criteria[0])
@@ -122,7 +110,7 @@ def steps_needed(metric: Metric, case: JudgedCase) -> Iterator[tuple[str, tuple[
     """Yield the criteria that a judge writes steps for whatever the output is, with the labels of what is shown."""
     if metric.evaluation_steps is None and metric.rubric_prompt is None:
         labels = _what_is_shown(metric, case).step_labels
-        for criterion in _criteria(metric):
+        for criterion in metric_criteria(metric):
             yield criterion.criteria, labels
 
 
@@ -136,31 +124,6 @@ async def write_steps(
     """
     calls = JudgeCalls(judge, memory)
     return await calls.read(_shared_steps_request(criteria, labels, calls), _read_steps)
-
-
-def criterion_facts(metric: Metric) -> JsonValue:
-    """Return what of a metric decides its ratings: all but the threshold, and the name where no judge sees it."""
-    own = metric.rubric_prompt
-    is_sampled = metric.scoring == "samples" or (metric.scoring == "auto" and metric.dimension is not None)
-    facts: list[JsonValue] = [
-        metric.dimension,
-        [criterion.strip() for criterion in metric.criteria],
-        metric.evaluation_steps,
-        metric.evaluation_params,
-        metric.rubric,
-        metric.asked_range,
-        metric.asked_step,
-        metric.strict_mode,
-        metric.scoring,
-        [metric.samples, metric.min_valid] if is_sampled else None,
-        own,
-        metric.name if own is not None and metric.dimension is None else None,
-    ]
-    if metric.joint:
-        facts.append(["joint", metric.joint, joint_prompt_version()])
-    if metric.stop_error is not None:
-        facts.append(["stop_error", metric.stop_error])
-    return facts
 
 
 def judged_texts(metric: Metric, case: JudgedCase) -> JsonValue:
@@ -192,18 +155,6 @@ def _what_is_shown(metric: Metric, case: JudgedCase) -> _Shown:
     texts = (("Source", source.text), ("Context", source.knowledge))
     blocks = tuple(Block(label, text) for label, text in texts if text)
     return _Shown((*blocks, Block("Output", as_text(case.actual_output))), DIMENSION_PARAMS, None, source)
-
-
-@lru_cache(maxsize=_METRICS_KEPT)
-def _criteria(metric: Metric) -> tuple[Criterion, ...]:
-    if metric.dimension is not None:
-        dimension = find_dimension(metric.dimension)
-        return criteria_of(metric, dimension.label, (dimension.definition,))
-    criteria = tuple(item.strip() for item in metric.criteria)
-    if any(not item for item in criteria) or not (criteria or metric.evaluation_steps):
-        hint = "write criteria, evaluation_steps or a dimension"
-        raise UsageError(f"the metric {metric.name!r} has an empty criterion", hint=hint)
-    return criteria_of(metric, metric.name, criteria or ("",))
 
 
 class _Judging(Struct, frozen=True):
@@ -259,7 +210,7 @@ class _Judging(Struct, frozen=True):
 
         Later ratings depend on earlier ones, so the texts decide which dimension comes first.
         """
-        asked = _joint_criteria(self.metric)
+        asked = joint_criteria(self.metric)
         first = rotation(self.shown.blocks, len(asked))
         asked = asked[first:] + asked[:first]
         others = [item for item in asked if item.label != criterion.label]
@@ -347,7 +298,7 @@ class _Judging(Struct, frozen=True):
         )
         try:
             response = await calls.ask(request)
-        except (ProviderError, JudgeError) as error:
+        except (ProviderError, JudgeError) as error:  # the rating is paid for, and stands without it
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
@@ -366,25 +317,9 @@ class _Judging(Struct, frozen=True):
         return _with_values({**_grade_detail(result, criterion.score_range), **about})
 
 
-@lru_cache(maxsize=_METRICS_KEPT)
-def _joint_criteria(metric: Metric) -> tuple[Criterion, ...]:
-    """Return the criteria of all dimensions that are rated together, as they are written."""
-    found: list[Criterion] = []
-    for name in metric.joint:
-        dimension = find_dimension(name)
-        alone = replace(metric, dimension=name, score_range=dimension.score_range)
-        found += criteria_of(alone, dimension.label, (dimension.definition,))
-    return tuple(found)
-
-
-@lru_cache(maxsize=_METRICS_KEPT)
+@lru_cache(maxsize=METRICS_KEPT)
 def _joint_schema(labels: tuple[str, ...]) -> Mapping[str, JsonValue]:
-    return {
-        "type": "object",
-        "properties": {label: {"type": "integer"} for label in labels},
-        "required": list(labels),
-        "additionalProperties": False,
-    }
+    return reply_schema({label: {"type": "integer"} for label in labels})
 
 
 def _steps_request(messages: tuple[Message, ...], params: Mapping[str, JsonValue]) -> ModelRequest:

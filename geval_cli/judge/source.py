@@ -19,6 +19,7 @@ PARAM_LABELS: Mapping[str, str] = {
 }
 """The evaluation parameters in the order in which a judge sees them, with the names that it sees."""
 
+# The order counts: the first variable that has a text is taken.
 _SOURCE_VARS = ("Document", "document", "source", "article", "conversation", "text")
 _QUESTION_VARS = ("query", "prompt")
 _KNOWLEDGE_VARS = ("context", "knowledge", "retrieval_context")
@@ -73,6 +74,7 @@ def resolve_source(case: JudgedCase) -> Source:
 def present_texts(case: JudgedCase) -> dict[str, str]:
     """Return the texts of the evaluation parameters that the case has, in the judge's order, always with the output."""
     texts = ((name, param_text(name, case)) for name in PARAM_LABELS)
+    # An output may be empty, and is judged as that; an empty input is a missing one.
     return {name: text for name, text in texts if text or name == "actual_output"}
 
 

@@ -153,6 +153,7 @@ def weigh_by_logprobs(
         return Distribution()
     scale = Scale.of(score_range, score_step)
     if scale.rating(chosen) is None:
+        # 7.5 on a scale of whole numbers: the ratings beside it are then 7.4 and 7.6.
         scale = Scale.of(score_range, _step_of(text[start:end]))
     walk = _Walk(scale, text[start:end], chosen)
     for item in path:
@@ -198,6 +199,7 @@ class _Walk:
             return
         self._position = item.end
         probabilities = _probabilities(item.token)
+        # The tokens that were not chosen decide a rating here or never; the chosen one may only begin to spell its own.
         for text, probability in probabilities.items():
             if text != item.token.text:
                 self._count(self._resolve(text, lead), self._mass * probability)
@@ -241,6 +243,7 @@ def _ends_number(behind: str, number: str) -> bool:
     """Return whether `behind` shows that `number` is complete: no digit, letter or dash would change its meaning."""
     if not behind or number in ("", "-"):
         return False
+    # `7.` ends a sentence, or begins `7.5`: what follows the dot says which.
     if behind[0] == ".":
         behind = behind[1:]
         return bool(behind) and not _NOT_AN_END.match(behind)

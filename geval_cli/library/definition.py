@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.graded.geval_checks import check_metric
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import ScoringChoice, metric_from_spec
-from geval_cli.assertions.graded.geval_thresholds import check_threshold_on_rating
+from geval_cli.assertions.graded.geval_metric import (
+    ScoringChoice,
+    check_threshold_on_rating,
+    metric_from_spec,
+)
 from geval_cli.assertions.graded.judges import DEFAULT_JUDGE
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, DEFAULT_THRESHOLD, Judge, Metric
@@ -33,7 +36,7 @@ Model = str | tuple[str, str] | tuple[Any, str] | Mapping[str, Any] | Judge
 _DEFAULT_KIND = "openai"
 _JUDGE_PARTS = ("label", "provider_params", "complete")
 _PAIR = 2
-_NOT_IN_YAML = frozenset({"name", "model", "judges", "jury"})
+_NOT_IN_YAML = frozenset({"name", "model", "judges", "jury", "cache"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +125,28 @@ def _new_reading() -> LoadContext:
     return LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}))
 
 
-def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
+def written_form(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return the arguments of `GEval` as the keys of a g-eval assertion, but for its name and its judges."""
     values = {name: _as_in_yaml(value) for name, value in arguments.items() if name not in _NOT_IN_YAML}
     if values["score_range"] == list(DEFAULT_SCORE_RANGE):
         values["score_range"] = None
     if values["strict_mode"] is True and values["threshold"] == DEFAULT_THRESHOLD:
         values["threshold"] = None
-    name = arguments["name"]
-    if not (isinstance(name, str) and name.strip()):
-        message = f"`name` must be a text that is not empty, found {describe_value(name)}"
-        reading.problems.append(Problem(message))
-    for text in _listed(values["criteria"]):
-        if is_file_reference(text):
-            reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
-            return None
     joint = values.pop("joint", None)
     if joint:
         values |= {"dimensions": joint, "dimension": None}
-    given = {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _read_spec(arguments: Mapping[str, Any], reading: LoadContext) -> GEvalFields | None:
+    given, name, joint = written_form(arguments), arguments["name"], arguments.get("joint")
+    if not (isinstance(name, str) and name.strip()):
+        message = f"`name` must be a text that is not empty, found {describe_value(name)}"
+        reading.problems.append(Problem(message))
+    for text in _listed(given.get("criteria")):
+        if is_file_reference(text):
+            reading.problems.append(Problem("`criteria` names a file", hint="give its text instead"))
+            return None
     spec = read_assertion({"type": "g-eval", **given}, SourcePath.nowhere(), reading)
     assert spec is None or isinstance(spec, GEvalFields)
     if spec is None or not joint:
@@ -161,11 +168,11 @@ def _read_judge(
             )
             return None
         model = (adapter, model)
-    if _is_judge(model):
+    if is_judge(model):
         return model
     if is_openai_client(model) or (isinstance(model, tuple | list) and any(map(is_openai_client, model))):
-        return _client_model(model, problems)
-    written = _provider_form(model)
+        return client_model(model, problems)
+    written = provider_form(model)
     if written is None:
         message = f"`model` must be text, a pair of texts, a mapping or a judge, found {_shown(model)}"
         problems.append(Problem(message, hint='for example "openai:gpt-4.1"'))
@@ -178,7 +185,7 @@ def _read_judge(
     return spec
 
 
-def _client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
+def client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
     """Return the client and the model of a pair; a problem is added when `model` is none."""
     is_pair = isinstance(model, tuple | list) and len(model) == _PAIR and is_openai_client(model[0])
     if not is_pair or not isinstance(model[1], str) or not model[1].strip():
@@ -191,7 +198,7 @@ def _client_model(model: Any, problems: list[Problem]) -> ClientModel | None:
     return ClientModel(model[0], model[1])
 
 
-def _provider_form(model: Model | None) -> JsonValue:
+def provider_form(model: Model | None) -> JsonValue:
     """Return `model` as a config file would have it; None when it cannot be one."""
     if model is None:
         return DEFAULT_JUDGE.id
@@ -203,7 +210,8 @@ def _provider_form(model: Model | None) -> JsonValue:
     return _as_in_yaml(model) if isinstance(model, Mapping) else None
 
 
-def _is_judge(model: object) -> TypeGuard[Judge]:
+def is_judge(model: object) -> TypeGuard[Judge]:
+    """Return whether an object has what judges."""
     return all(hasattr(model, name) for name in _JUDGE_PARTS)
 
 

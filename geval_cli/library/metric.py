@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from geval_cli.errors import GevalError
-from geval_cli.library.records import Result, TestCase
+from geval_cli.library.records import JudgingOptions, Result, TestCase
 from geval_cli.library.session import Session
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class GEval:
         samples: how many ratings are asked for when `scoring` is, or falls back to, samples; {"upto": 20} asks for no
             more than settle the verdict, {"upto": 20, "stop_error": 0.01} until it is surer.
         min_valid: the least share (0..1) of samples that must be readable.
+        cache: whether the judge's answers are kept in the state folder (GEVAL_HOME, or `.geval` in the current folder),
+            as those of `geval run` are, so that later programs do not pay for them again.
         judges: several judges in place of `model`, each as `model` has it: a jury.
         jury: how their verdicts become one: {"combine": "mean"} (or median, majority), with "min_judges".
         joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
@@ -70,6 +72,7 @@ class GEval:
     judges: "Sequence[Model]" = field(default=(), repr=False)
     jury: Mapping[str, Any] | None = None
     joint: Sequence[str] = ()
+    cache: bool = False
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)
@@ -77,17 +80,21 @@ class GEval:
     def __post_init__(self) -> None:
         from geval_cli.library.definition import define
 
-        arguments = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
-        definition = define(arguments)
+        definition = define(self.arguments)
         for doubt in definition.doubts:
             warnings.warn(doubt, stacklevel=3)
         object.__setattr__(self, "_metric", definition.metric)
         object.__setattr__(self, "_judge", definition.judge)
-        object.__setattr__(self, "_session", Session())
+        object.__setattr__(self, "_session", Session(JudgingOptions(uses_cache=bool(self.cache))))
 
     def __reduce__(self) -> tuple[type["GEval"], tuple[Any, ...]]:
         """Pickle the arguments alone: a copy starts anew and shares neither connections nor steps."""
-        return GEval, tuple(getattr(self, item.name) for item in fields(self) if item.init)
+        return GEval, tuple(self.arguments.values())
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Everything that the metric was made with, by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     @classmethod
     def for_dimensions(

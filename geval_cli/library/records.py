@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geval_cli.gateway.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,25 @@ class Result:
     reason: str | None
     latency_ms: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        from geval_cli.library.table import verdict_html
+
+        return verdict_html(self)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgingOptions:
+    """How judges are asked.
+
+    Attributes:
+        uses_cache: whether answers are kept in the state folder's cache, and read from it; otherwise in memory alone.
+        home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
+        is_offline: whether the cache alone answers.
+        budget: what may be spent; None for no bound.
+    """
+
+    uses_cache: bool = False
+    home: Path | None = None
+    is_offline: bool = False
+    budget: "Budget | None" = None

@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from geval_cli.library.records import JudgingOptions
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -21,7 +23,8 @@ class Session:
     callers' loops come and go. The thread starts with the first work and ends when the session is forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: JudgingOptions | None = None) -> None:
+        self._options = options or JudgingOptions()
         self._lock = threading.Lock()
         self._worker: Worker | None = None
 
@@ -39,12 +42,19 @@ class Session:
 
         return await wrap_future(self._submit(work))
 
+    def close(self) -> None:
+        """End the thread; what is under way is cancelled. Later work starts another one."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
     def _submit(self, work: "Callable[[Judges], Coroutine[Any, Any, T]]") -> "Future[T]":
         from geval_cli.library.worker import Worker
 
         with self._lock:
             # In a forked process the thread is gone.
             if self._worker is None or not self._worker.is_alive:
-                self._worker = Worker()
+                self._worker = Worker(self._options)
                 weakref.finalize(self, self._worker.stop)
             return self._worker.submit(work)

@@ -6,10 +6,17 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from geval_cli.errors import StoreError, UsageError
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import CallPolicy
+from geval_cli.library.records import JudgingOptions
 from geval_cli.runs.judging import Judges, judging
+from geval_cli.store.cache import ResponseCache
+from geval_cli.store.state import CacheChoice, open_answers
 
 T = TypeVar("T")
 _Opened = Future[tuple[asyncio.AbstractEventLoop, Judges]]
@@ -27,9 +34,11 @@ class Worker:
 
     Raises:
         OSError: there can be no further event loop, because too many files are open.
+        UsageError, StoreError: the cache alone is to answer, and there is none, or it cannot be read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: JudgingOptions) -> None:
+        self._options = options
         self._stopping = asyncio.Event()
         opened: _Opened = Future()
         self._thread = threading.Thread(target=self._live, args=(opened,), name="geval-judges", daemon=True)
@@ -62,16 +71,39 @@ class Worker:
         loop.set_default_executor(_Executor())
         try:
             loop.run_until_complete(self._serve(opened))
+        except (UsageError, StoreError) as error:
+            opened.set_exception(error)
         finally:
             loop.close()
 
     async def _serve(self, opened: _Opened) -> None:
-        async with judging(
-            env=os.environ, base_dir=Path(), max_concurrency=MAX_REQUESTS, notice=_log.warning
-        ) as judges:
+        options = self._options
+        policy = CallPolicy(options.budget or Budget(), is_offline=options.is_offline)
+        async with AsyncExitStack() as stack:
+            cache = self._open_cache(stack)
+            judges = await stack.enter_async_context(
+                judging(
+                    env=os.environ,
+                    base_dir=Path(),
+                    cache=cache,
+                    max_concurrency=MAX_REQUESTS,
+                    policy=policy,
+                    notice=_log.warning,
+                )
+            )
             opened.set_result((asyncio.get_running_loop(), judges))
             await self._stopping.wait()
             await _cancel_others()
+
+    def _open_cache(self, stack: AsyncExitStack) -> ResponseCache | None:
+        options = self._options
+        if not options.uses_cache:
+            return None
+        choice = CacheChoice(is_offline=options.is_offline)
+        cache, warnings = stack.enter_context(open_answers(options.home, os.environ, choice))
+        for warning in warnings:
+            _log.warning(warning)
+        return cache
 
 
 class _Executor(ThreadPoolExecutor):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -77,6 +77,37 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Release connections, processes and models. Safe to call twice."""
         ...
+
+
+class AdoptedJudge(Struct, frozen=True, eq=False):
+    """A judge that somebody else made, in the place of a provider. It retries by itself, and its owner closes it."""
+
+    judge: Any
+    number: int
+    is_cacheable = False
+
+    @property
+    def id(self) -> str:
+        return str(self.judge.label)
+
+    @property
+    def label(self) -> str:
+        return str(self.judge.label)
+
+    @property
+    def identity(self) -> ProviderIdentity:
+        return ProviderIdentity("judge", self.label, str(self.number), self.judge.provider_params)
+
+    @property
+    def limits(self) -> ProviderLimits:
+        return ProviderLimits(max_retries=0)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        response: ModelResponse = await self.judge.complete(request)
+        return response
+
+    async def aclose(self) -> None:
+        """Nothing, on purpose."""
 
 
 _MIN_INHERITED_CHARS = 8  # `USE_AUTH=true` would take the word "true" out of every message

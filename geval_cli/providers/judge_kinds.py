@@ -20,7 +20,7 @@ _KINDS: Mapping[str, str] = {
 """By what is between the vendor and the model: `openai:embedding:MODEL`."""
 
 _WITHOUT_MODEL = frozenset({MODERATION})
-_OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted"})
+_OTHER_NAMES = frozenset({"http", "https", "exec", "python", "javascript", "file", "scripted", "function"})
 """Kinds of providers whose ids name no model."""
 
 _PROGRAMS = frozenset({"exec", "python", "javascript", "file"})

@@ -23,7 +23,7 @@ from geval_cli.providers.wire.vertex import VERTEX
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.problems import did_you_mean
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.specs.base import FunctionSpec, ProviderSpec
 from geval_cli.specs.promptfoo import own_env_of
 
 _GATEWAY = "put a gateway such as LiteLLM in front of it, and name the model there: litellm:MODEL"
@@ -250,7 +250,18 @@ def build_client_provider(asked: ClientModel, number: int) -> Provider:
     return provider
 
 
+_FUNCTION_KIND = ProviderKind(
+    f"{_HERE}.programs.function",
+    f"{_HERE}.programs.function",
+    "a function of the program itself",
+    "",
+)
+"""Not by name in any config: `geval_cli.run(Suite(...))` brings it."""
+
+
 def _find_kind(source: ProviderSource) -> ProviderKind | None:
+    if isinstance(source.spec, FunctionSpec):
+        return _FUNCTION_KIND
     kind = KIND_ALIASES.get(source.kind, source.kind)
     if kind == "file" and _JAVASCRIPT.search(source.name):
         kind = "javascript"

@@ -10,12 +10,11 @@ from rich.text import Text
 
 from geval_cli.numbers import fixed, format_cost, format_score
 from geval_cli.records import ColumnSummary, Delta, Difference, Role, Stat, Status, Usage
-from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
 from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.report.verdict import STYLES, column_title, signs_of
-from geval_cli.report.verdict_tables import indented, plain_table
 
 METRICS_MAX = 6
 """Metrics that have a place in the table; all of them are among the differences, and in the JSON."""

@@ -7,8 +7,7 @@ from rich.text import Text
 
 from geval_cli.numbers import fixed, format_score
 from geval_cli.records import JsonValue, Status
-from geval_cli.report.console import is_unicode, print_hanging, print_trimmed
-from geval_cli.report.markdown_parts import code_span, markdown_table
+from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import Kind
 from geval_cli.report.run_comparison import (
@@ -19,8 +18,7 @@ from geval_cli.report.run_comparison import (
     RunComparison,
     comparison_from_json,
 )
-from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.report.verdict_tables import indented, plain_table
+from geval_cli.report.sanitize import code_span, markdown_table, one_line, sanitize
 from geval_cli.statistics.paired import Verdict
 
 _FLIPS_SHOWN, _FLIPS_BESIDE = 20, 10

@@ -1,14 +1,19 @@
-"""Terminals as they really are: colour, width and encoding of a stream, decided in one place."""
+"""Terminals as they really are: colour, width, encoding and tables of a stream, decided in one place."""
 
 import io
 from collections.abc import Mapping
 from typing import Literal, TextIO
 
+from rich import box
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 PIPED_WIDTH = 100
 _WIDTH_MIN = 20
+# In files and logs, and where the stream has no line characters, the line is made of dashes.
+_DASHES = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 def make_console(stream: TextIO, *, environ: Mapping[str, str], width: int | None = None) -> Console:
@@ -92,3 +97,21 @@ def _colour_system(
 def _columns(environ: Mapping[str, str]) -> int | None:
     text = environ.get("COLUMNS", "")
     return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def plain_table(console: Console, *, has_blank_lines: bool = False) -> Table:
+    """Return an empty table; `has_blank_lines` puts one between rows, for cells of several lines."""
+    look = box.SIMPLE_HEAD if console.is_terminal and is_unicode(console) else _DASHES
+    return Table(
+        box=look,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+        border_style="dim",
+        show_lines=has_blank_lines,
+    )
+
+
+def indented(table: Table) -> RenderableType:
+    """Return the table, one cell in from the left, where all our lines begin."""
+    return Padding(table, (0, 0, 0, 1), expand=False)

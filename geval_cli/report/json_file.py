@@ -64,7 +64,7 @@ class JsonFile:
 
 def json_document(report: RunReport) -> Iterator[str]:
     """Yield the text in parts, one result each, so that a large run is never held whole."""
-    yield f'{{\n"schema_version": {SCHEMA_VERSION},\n'
+    yield f'{{\n"schema_version": {SCHEMA_VERSION},\n"kind": "run",\n'
     yield f'"run": {json_text(report.run, indent=2)},\n'
     yield f'"summary": {json_text(report.summary, indent=2)},\n'
     yield '"results": ['

@@ -39,12 +39,19 @@ from geval_cli.report.columns import (
 )
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.markdown_parts import code_span, longest_run, markdown_table
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, value_text
-from geval_cli.report.verdict_tables import (
+from geval_cli.report.sanitize import (
+    clipped_lines,
+    code_span,
+    longest_run,
+    markdown_table,
+    one_line,
+    sanitize,
+    value_text,
+)
+from geval_cli.report.verdict import (
     DERIVED_HEADER,
     RANKING_HEADER,
     derived_rows,

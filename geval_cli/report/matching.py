@@ -5,7 +5,8 @@ are left over when as many are left in both runs.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -13,9 +14,14 @@ from msgspec import Struct, field
 from geval_cli.errors import UsageError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Column, JsonValue
+from geval_cli.report.numbers import plural
 
 TestKey = tuple[bytes, int]
 """The content of a test, and which of the tests of equal content it is."""
+
+LEAST_SHARE = 0.5
+
+"""Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
 
 
 class TestKeys(Struct):
@@ -69,6 +75,12 @@ class ColumnPair(Struct, frozen=True):
     after: Column
     by: MatchedBy
 
+    @property
+    def label(self) -> str:
+        """Return the label that both have, or `old -> new`."""
+        old, new = column_label(self.before), column_label(self.after)
+        return new if old == new else f"{old} -> {new}"
+
 
 class ColumnMatch(Struct, frozen=True):
     """The columns of two runs in pairs, in the order of the later run, and those without a partner."""
@@ -97,18 +109,26 @@ def match_columns(
         raise UsageError("--column names a column twice", hint="each column has one partner")
     old = [item for item in before if item not in [pair.before for pair in pairs]]
     new = [item for item in after if item not in [pair.after for pair in pairs]]
-    by_label = {(item.prompt_label, item.provider_label): item for item in reversed(old)}
-    for item in list(new):
-        partner = by_label.pop((item.prompt_label, item.provider_label), None)
-        if partner is not None:
-            pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
-            old.remove(partner)
-            new.remove(item)
+    for partner, item in list(same_labels(old, new)):
+        pairs.append(ColumnPair(partner, item, MatchedBy.LABEL))
+        old.remove(partner)
+        new.remove(item)
     if len(old) == len(new):
         pairs += [ColumnPair(*both, MatchedBy.PLACE) for both in zip(old, new, strict=True)]
         old, new = [], []
     pairs.sort(key=lambda pair: pair.after.index)
     return ColumnMatch(tuple(pairs), tuple(old), tuple(new))
+
+
+def same_labels(before: Iterable[Column], after: Iterable[Column]) -> Iterator[tuple[Column, Column]]:
+    """Yield columns of two runs in pairs, in the order of the later one: the n-th with the same labels in both."""
+    waiting: defaultdict[tuple[str, str], deque[Column]] = defaultdict(deque)
+    for column in before:
+        waiting[column.prompt_label, column.provider_label].append(column)
+    for column in after:
+        same = waiting[column.prompt_label, column.provider_label]
+        if same:
+            yield same.popleft(), column
 
 
 def column_label(column: Column) -> str:
@@ -144,3 +164,22 @@ def _named(name: str, columns: Sequence[Column]) -> list[Column]:
         [item for item in columns if str(item.index + 1) == name],
     )
     return next((found for found in ways if found), [])
+
+
+def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
+    """Check that the tests of two runs are by and large the same.
+
+    Raises:
+        UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
+    """
+    smaller, paired = min(len(a), len(b)), len(a & b)
+    if not smaller:
+        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
+    if paired < LEAST_SHARE * smaller:
+        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
+        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
+        raise UsageError(message, hint=hint)
+
+
+def _verb(count: int) -> str:
+    return "matches" if count == 1 else "match"

@@ -75,6 +75,7 @@ def _obstacle(path: Path, target: Path) -> tuple[str, str] | None:
         return f"there is no folder {path.parent}", f"mkdir -p {path.parent}"
     if target.exists() and not os.access(target, os.W_OK):
         return "the file is read-only", "choose another name"
+    # Permission bits know nothing of read-only mounts and quotas: only making a file shows that one can be made.
     with tempfile.TemporaryFile(dir=target.parent):
         return None
 

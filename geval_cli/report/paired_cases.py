@@ -1,23 +1,121 @@
-"""The cases of two runs in pairs. Pure.
+"""The cases of two runs in pairs, and what changed from one to the other. Pure.
 
 Of the earlier run only scores and verdicts are held; the later one is read case by case.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
-from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
-from geval_cli.report.matching import TestKey, TestKeys
+from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, Status
+from geval_cli.report.matching import MatchedBy, TestKey, TestKeys, match_columns
 from geval_cli.report.report import RunReport
 from geval_cli.statistics.paired import PairedDifferences, PairedTest
+from geval_cli.store.run_pages import StoredVerdict
 
+_Key = tuple[object, ...]
 _CRITERION = ("dimension", "criteria", "evaluation_steps", "score_range")
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
+
+
+class Change(StrEnum):
+    """A change of a case's verdict, in the order in which people want to see it."""
+
+    NEWLY_FAILED = "newly failed"
+    NEWLY_ERROR = "newly error"
+    FIXED = "fixed"
+    OTHER = "changed otherwise"
+    SAME = "same verdict"
+
+
+CHANGE_ORDER = tuple(Change)
+
+
+class Pair(Struct, frozen=True):
+    """One case in both runs."""
+
+    before: StoredVerdict
+    after: StoredVerdict
+
+    @property
+    def change(self) -> Change:
+        """Return the change of the verdict."""
+        old, new = self.before.status, self.after.status
+        if old is new:
+            return Change.SAME
+        if new is Status.FAILED:
+            return Change.NEWLY_FAILED
+        if new is Status.ERROR:
+            return Change.NEWLY_ERROR
+        return Change.FIXED if new is Status.PASSED else Change.OTHER
+
+    @property
+    def score_delta(self) -> float | None:
+        """The later score minus the earlier one; None when one of them is missing."""
+        if self.before.score is None or self.after.score is None:
+            return None
+        return self.after.score - self.before.score
+
+
+class Comparison(Struct, frozen=True):
+    """Which cases two runs share, sorted by what changed, the largest changes of score first.
+
+    Attributes:
+        columns_by: how prompt x provider found its partner: "label", or "place" when one of them did not by label.
+        only_before: cases of the earlier run that have no partner.
+        only_after: cases of the later run that have no partner.
+    """
+
+    pairs: tuple[Pair, ...]
+    columns_by: str
+    only_before: int
+    only_after: int
+
+    def counts(self) -> Mapping[Change, int]:
+        """Return the number of pairs for each change."""
+        found = Counter(pair.change for pair in self.pairs)
+        return {change: found[change] for change in CHANGE_ORDER}
+
+
+def compare_runs(
+    before: Sequence[StoredVerdict],
+    after: Sequence[StoredVerdict],
+    *,
+    before_columns: Sequence[Column],
+    after_columns: Sequence[Column],
+) -> Comparison:
+    """Return the cases of two runs in pairs; results of each run must be sorted by test, repeat and column."""
+    match = match_columns(before_columns, after_columns)
+    partners, earlier = match.partners(), _by_content(before)
+    pairs = []
+    for key, verdict in _by_content(after).items():
+        partner = earlier.get((*key[:-1], partners.get(verdict.column)))
+        if partner is not None:
+            pairs.append(Pair(partner, verdict))
+    pairs.sort(key=_importance)
+    columns_by = (
+        MatchedBy.PLACE if any(pair.by is MatchedBy.PLACE for pair in match.pairs) else MatchedBy.LABEL
+    )
+    return Comparison(tuple(pairs), columns_by, len(before) - len(pairs), len(after) - len(pairs))
+
+
+def _importance(pair: Pair) -> _Key:
+    place = (pair.after.test_index, pair.after.repeat_index, pair.after.column)
+    return CHANGE_ORDER.index(pair.change), -abs(pair.score_delta or 0.0), *place
+
+
+def _by_content(verdicts: Iterable[StoredVerdict]) -> dict[_Key, StoredVerdict]:
+    """Return each by the content of its test, repeat and column."""
+    keys = TestKeys()
+    return {
+        (keys.key(item.test_index, item.description, item.vars), item.repeat_index, item.column): item
+        for item in verdicts
+    }
 
 
 class Kind(StrEnum):
@@ -48,6 +146,19 @@ class Judgement(Struct, frozen=True):
     criterion_key: str
     rating_key: str
 
+    def differences(self, later: "Judgement") -> list[str]:
+        """Return the parts of `later` that were judged in another way, in words."""
+        parts = {
+            "judge": self.judge != later.judge,
+            "prompt version": self.prompt_version != later.prompt_version,
+            "criteria or steps": self.criterion != later.criterion,
+        }
+        found = [part for part, differs in parts.items() if differs]
+        if self.criterion_key and later.criterion_key:
+            # The keys know all that decides a rating, and nothing else: they overrule what looks different.
+            return (found or ["judge's settings"]) if self.criterion_key != later.criterion_key else []
+        return found
+
 
 class ComparedCase(Struct, frozen=True):
     """The part of a case that is compared.
@@ -66,31 +177,41 @@ class ComparedCase(Struct, frozen=True):
     rating_keys: tuple[str, ...] | None
 
 
-class EarlierRun:
-    """The earlier run, whose cases can be looked up by the content of their tests.
+class CountedRun:
+    """The tests, metrics and counts of a run, as far as its cases came.
 
     Attributes:
-        report: the run as it was read.
         keys: its tests.
         metrics: the names of all scores.
         errored: how many cases could not be judged, of how many `cases`.
         repeats: how often each test was run.
     """
 
-    def __init__(self, report: RunReport) -> None:
-        self.report = report
+    def __init__(self) -> None:
         self.keys = TestKeys()
         self.metrics: set[str] = set()
         self.cases = self.errored = self.repeats = 0
+
+    def count(self, result: CaseResult) -> TestKey:
+        """Take in the next case, and return the key of its test."""
+        self.metrics.update(result.named_scores)
+        self.cases += 1
+        self.errored += result.status is Status.ERROR
+        self.repeats = max(self.repeats, result.repeat_index + 1)
+        return self.keys.key(result.test_index, result.description, result.vars)
+
+
+class EarlierRun(CountedRun):
+    """The earlier run, whose cases can be looked up by the content of their tests; `report` is where it was read."""
+
+    def __init__(self, report: RunReport) -> None:
+        super().__init__()
+        self.report = report
         self._found: dict[tuple[TestKey, int, int], ComparedCase] = {}
         shared: dict[Judgement, Judgement] = {}
         for result in report.results():
-            key = self.keys.key(result.test_index, result.description, result.vars)
+            key = self.count(result)
             self._found[key, result.repeat_index, result.column] = compared_case(result, shared)
-            self.metrics.update(result.named_scores)
-            self.cases += 1
-            self.errored += result.status is Status.ERROR
-            self.repeats = max(self.repeats, result.repeat_index + 1)
 
     def partner(self, key: TestKey, repeat_index: int, column: int | None) -> ComparedCase | None:
         """Return the case of an equal test in this repeat and column."""

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from geval_cli.numbers import format_cost
 from geval_cli.records import SCHEMA_VERSION, JsonValue, Purpose, Role, to_json
-from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_count, plural
 from geval_cli.report.sanitize import one_line
-from geval_cli.report.verdict_tables import indented, plain_table
 
 _NAME_WIDTH = 60
 _DIGITS = 2  # of a price: the tokens are estimated, too
@@ -92,7 +91,8 @@ def plan_document(plan: RunPlan) -> JsonValue:
     """Return the JSON of a plan."""
     rows = [{**to_json(kind), **_counts_document(counts)} for kind, counts in plan.rows]
     total = _counts_document(plan.total)
-    return {"schema_version": SCHEMA_VERSION, "total": total, "cases": plan.cases, "rows": rows}
+    head = {"schema_version": SCHEMA_VERSION, "kind": "plan"}
+    return {**head, "total": total, "cases": plan.cases, "rows": rows}
 
 
 def _counts_document(counts: RequestCounts) -> dict[str, JsonValue]:

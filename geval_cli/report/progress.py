@@ -218,24 +218,16 @@ class _Lines:
         return Text.assemble((full * filled, "green"), (empty * (width - filled), "dim"))
 
 
-class _PlainProgress:
+class _PlainProgress(_NoticesOnly):
     """For files, pipes and build logs: a line now and then, each complete, without control characters."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
+        super().__init__(console)
         self._console = console
         self._clock = clock
         self._state = RunState(clock())
-        self._notices = _Notices(console)
         self._last_s = self._state.started_s
         self._last_done = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def listen(self, event: RunEvent) -> None:
         if isinstance(event, RunStarted):

@@ -100,7 +100,9 @@ def _entry(event: RunEvent) -> dict[str, JsonValue] | None:
     match event:
         case RequestEnded():
             started = datetime.fromtimestamp(event.started_at, UTC).isoformat(timespec="milliseconds")
-            return {"event": "request", **_rounded({**to_json(event), "started_at": started})}
+            fields = {**to_json(event), "started_at": started}
+            del fields["detail"]  # may hold prompts and answers
+            return {"event": "request", **_rounded(fields)}
         case ModelCalled():
             is_cached = 0 < event.usage.requests == event.usage.cached_requests and not event.failed
             return {"event": "call", **_rounded(to_json(event)), "cached": is_cached}

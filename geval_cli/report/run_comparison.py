@@ -12,18 +12,17 @@ from geval_cli.metrics import with_members
 from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, JsonValue, RunRecord, Status
 from geval_cli.report.matching import (
     ColumnMatch,
-    ColumnPair,
     MatchedBy,
-    TestKey,
-    TestKeys,
     column_label,
     match_columns,
+    require_kinship,
 )
 from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import (
     PASS_RATE,
     SCORE,
     ComparedCase,
+    CountedRun,
     EarlierRun,
     Kind,
     Measure,
@@ -39,8 +38,6 @@ from geval_cli.statistics.paired import PairedTest, Verdict, benjamini_hochberg,
 
 DETECTED = 0.05
 """The difference for which the number of tests is given, unless another one is asked for."""
-LEAST_SHARE = 0.5
-"""Of suites that share less than this of the smaller one's tests, nothing is said: they are taken for unrelated."""
 ADJUSTMENTS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {"holm": holm, "bh": benjamini_hochberg}
 _TITLE_WIDTH, _REASON_WIDTH, _NAMES_SHOWN = 120, 200, 5
 
@@ -119,6 +116,9 @@ class ComparedRow(Struct, frozen=True):
     mcnemar_mid_p: float | None = None
 
 
+_NOTHING_COMPARED = "nothing was judged in both runs, so there is nothing to compare"
+
+
 class ComparedColumns(Struct, frozen=True):
     """Two columns that were compared, and how they found each other."""
 
@@ -189,6 +189,7 @@ def compare(
         raise UsageError(
             f"no test has the metadata `{options.cluster}`", hint="--cluster names metadata of tests"
         )
+    rows = _rows(comparing, match, options)
     return RunComparison(
         schema_version=SCHEMA_VERSION,
         kind="compare",
@@ -203,20 +204,18 @@ def compare(
             ComparedColumns(column_label(pair.before), column_label(pair.after), pair.by)
             for pair in match.pairs
         ),
-        rows=_rows(comparing, match, options),
+        rows=rows,
         warnings=tuple(_warnings(comparing, a.report.run, b.report.run)),
-        notes=tuple(_notes(comparing, match, sides)),
+        notes=(*_notes(comparing, match, sides), *([] if rows else [_NOTHING_COMPARED])),
     )
 
 
-class _Comparing:
+class _Comparing(CountedRun):
     """The sums of a comparison while the cases of the later run come."""
 
     def __init__(self, earlier: EarlierRun, match: ColumnMatch, cluster: str | None) -> None:
+        super().__init__()
         self.earlier = earlier
-        self.keys = TestKeys()
-        self.metrics: set[str] = set()
-        self.cases = self.errored = self.repeats = 0
         self.has_clusters = False
         self.rows: dict[tuple[int, Measure], _Row] = {}
         self.differing: dict[str, Counter[str]] = {}
@@ -226,11 +225,7 @@ class _Comparing:
 
     def add(self, result: CaseResult) -> None:
         """Take in the next case of the later run."""
-        key = self.keys.key(result.test_index, result.description, result.vars)
-        self.cases += 1
-        self.errored += result.status is Status.ERROR
-        self.repeats = max(self.repeats, result.repeat_index + 1)
-        self.metrics.update(result.named_scores)
+        key = self.count(result)
         before = self.earlier.partner(key, result.repeat_index, self._partners.get(result.column))
         if before is None:
             return
@@ -258,20 +253,8 @@ class _Comparing:
         """Count the cases in which a metric was judged in another way."""
         for name, new in after.judgements.items():
             old = before.judgements.get(name)
-            if old is None:
-                continue
-            parts = [
-                ("judge", old.judge != new.judge),
-                ("prompt version", old.prompt_version != new.prompt_version),
-                ("criteria or steps", old.criterion != new.criterion),
-            ]
-            if old.criterion_key and new.criterion_key:
-                is_other = old.criterion_key != new.criterion_key
-                named = [part for part in parts if part[1]] or [("judge's settings", True)]
-                parts = named if is_other else []
-            for part, differs in parts:
-                if differs:
-                    self.differing.setdefault(part, Counter())[name] += 1
+            for part in [] if old is None else old.differences(new):
+                self.differing.setdefault(part, Counter())[name] += 1
 
 
 def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
@@ -285,25 +268,6 @@ def _side(named: NamedRun, tests: int, cases: int, errored: int) -> ComparedRun:
         cases=cases,
         errored=errored,
     )
-
-
-def require_kinship(a: frozenset[TestKey], b: frozenset[TestKey], names: tuple[str, str]) -> None:
-    """Check that the tests of two runs are by and large the same.
-
-    Raises:
-        UsageError: less than `LEAST_SHARE` of the smaller suite's tests are in the other one.
-    """
-    smaller, paired = min(len(a), len(b)), len(a & b)
-    if not smaller:
-        raise UsageError(f"there is nothing to compare: {names[0] if not a else names[1]} has no results")
-    if paired < LEAST_SHARE * smaller:
-        message = f"the suites are unrelated: {paired:,} of {plural(smaller, 'test')} {_verb(paired)}"
-        hint = "tests match when description and variables are equal; at least half of the smaller suite must"
-        raise UsageError(message, hint=hint)
-
-
-def _verb(count: int) -> str:
-    return "matches" if count == 1 else "match"
 
 
 def _flip(before: ComparedCase, after: CaseResult) -> Flip:
@@ -325,7 +289,7 @@ def _flip(before: ComparedCase, after: CaseResult) -> Flip:
 
 def _rows(comparing: _Comparing, match: ColumnMatch, options: ComparisonOptions) -> tuple[ComparedRow, ...]:
     """Return the rows that have pairs, column by column, with p-values adjusted for all of them."""
-    labels = {pair.after.index: _pair_label(pair) for pair in match.pairs}
+    labels = {pair.after.index: pair.label for pair in match.pairs}
     order = {kind: place for place, kind in enumerate(Kind)}
     found = sorted(
         ((key, row, test) for key, row in comparing.rows.items() if (test := row.sample.test()) is not None),
@@ -372,11 +336,6 @@ def _row(
     # What broke comes first: that is what people look for.
     flipped = sorted(row.flipped, key=lambda item: item.became is not Status.FAILED)
     return replace(plain, flipped=tuple(flipped), fixed=fixed, broken=broken, mcnemar_mid_p=mid_p)
-
-
-def _pair_label(pair: ColumnPair) -> str:
-    old, new = column_label(pair.before), column_label(pair.after)
-    return new if old == new else f"{old} -> {new}"
 
 
 def _warnings(comparing: _Comparing, a: RunRecord, b: RunRecord) -> Iterator[str]:
@@ -440,6 +399,4 @@ def comparison_from_json(data: JsonValue) -> RunComparison:
     Raises:
         ValueError: it is none that this geval can read.
     """
-    import msgspec  # noqa: PLC0415
-
     return msgspec.convert(data, RunComparison)

@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.records import SHORT_COMMIT, JsonValue, RunRecord, RunStatus, RunSummary, Status, to_json
-from geval_cli.report.console import print_hanging, print_trimmed
+from geval_cli.report.console import indented, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import format_clock, format_percentage
 from geval_cli.report.sanitize import one_line, sanitize
 from geval_cli.report.verdict import STYLES
-from geval_cli.report.verdict_tables import indented, plain_table
 from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import Verdict
 

@@ -1,7 +1,9 @@
-"""Untrusted text made harmless and visible: no control sequence, bidi override or hidden character gets out."""
+"""Untrusted text made harmless and visible: no control sequence, bidi override, hidden character or markup."""
 
 import json
+import re
 import unicodedata
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -9,7 +11,6 @@ from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 
 TAB = "    "
-
 # Printable for Python, yet drawn as nothing: fillers, joiners and variation selectors, all known from smuggled text.
 _INVISIBLE = frozenset(
     [
@@ -32,6 +33,28 @@ _SPELLING_JOINER = compile_later(
     r"(?<=[^\x00-\x7f\s\u200b-\u200f])[\u200c\u200d](?=[^\x00-\x7f\s\u200b-\u200f])"
 )
 _SOFT_HYPHEN = compile_later(r"(?<=\w)\xad(?=\w)")
+
+
+def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table whose first column is aligned left; a cell may hold anything but markup of its own."""
+    lines = [header, tuple("---" if index == 0 else "---:" for index, _ in enumerate(header)), *rows]
+    # A bar ends a cell even inside a code span.
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
+
+
+def code_span(text: str) -> str:
+    """Return a code span that holds `text` whatever it contains."""
+    text = " ".join(text.split())
+    if not text:
+        return ""
+    fence = "`" * (longest_run(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def longest_run(text: str) -> int:
+    """Return how many backticks stand in a row at most."""
+    return max((len(run) for run in re.findall("`+", text)), default=0)
 
 
 def sanitize(text: str) -> str:

@@ -5,12 +5,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.records import CaseResult, Column, Status
-from geval_cli.report.console import print_trimmed
+from geval_cli.records import CaseResult, Column
+from geval_cli.report.console import indented, plain_table, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.report.verdict import (
+    PROBLEMS,
     VERDICT_WIDTH,
     case_verdict,
     column_title,
@@ -18,7 +19,6 @@ from geval_cli.report.verdict import (
     is_split,
     signs_of,
 )
-from geval_cli.report.verdict_tables import indented, plain_table
 
 ROWS_MAX = 50
 _TITLE_MIN, _TITLE_MAX = 16, 40
@@ -28,7 +28,6 @@ _CELL_MAX = 60
 _LINES_MAX = 100
 """In the block layout, more results than this leave out the ones that passed."""
 _GAP = 3
-_PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
 Row = tuple[CaseResult, ...]
 
@@ -69,7 +68,7 @@ class TableRows(Struct):
         self.total += 1
         if self.total <= ROWS_MAX:
             self._first.append(row)
-        if any(result.status in _PROBLEMS for result in row):
+        if any(result.status in PROBLEMS for result in row):
             self.problems += 1
             if self.problems <= ROWS_MAX:
                 self._with_problems.append(row)
@@ -175,7 +174,7 @@ def _print_blocks(rows: tuple[Row, ...], columns: tuple[Column, ...], console: C
         number = case_number(row[0])
         title = case_title(row[0], console.width - len(number) - 4)
         console.print(Text.assemble((f" {number}", "bold"), f"  {title}"), no_wrap=True)
-        shown = [result for result in row if not is_long or result.status in _PROBLEMS]
+        shown = [result for result in row if not is_long or result.status in PROBLEMS]
         for result in shown:
             label = f"[{positions.get(result.column, result.column + 1)}]"
             _print_block_line(result, label.ljust(len(str(len(columns))) + 2), console)

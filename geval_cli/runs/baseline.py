@@ -12,7 +12,7 @@ from geval_cli.engine.gates import is_tagged
 from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.patterns import compile_later
 from geval_cli.records import CaseResult, Column, GateResult, JsonValue, RunRecord, RunSummary, Status
-from geval_cli.report.matching import TestKeys, match_columns
+from geval_cli.report.matching import TestKeys, match_columns, require_kinship
 from geval_cli.report.paired_cases import (
     PASS_RATE,
     SCORE,
@@ -25,13 +25,7 @@ from geval_cli.report.paired_cases import (
     values_of,
 )
 from geval_cli.report.report import RunReport
-from geval_cli.report.run_comparison import (
-    ComparisonOptions,
-    NamedRun,
-    compare,
-    comparison_to_json,
-    require_kinship,
-)
+from geval_cli.report.run_comparison import ComparisonOptions, NamedRun, compare, comparison_to_json
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.results_file import is_results_file, named_report
 from geval_cli.statistics.paired import PairedTest

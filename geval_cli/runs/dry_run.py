@@ -14,11 +14,12 @@ from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
 from geval_cli.assertions.registry import wants_logprobs
-from geval_cli.engine.case import JobContext, PendingResult, begin_job, compare_outputs, judge_one
+from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import in_column
 from geval_cli.engine.conversation_state import ConversationState
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.judge_output import compare_outputs, judge_one
 from geval_cli.engine.plan import Job
 from geval_cli.engine.programs import is_made_by_code
 from geval_cli.engine.transforms import assertion_code, output_code

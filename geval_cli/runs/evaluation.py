@@ -2,30 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Tools
-from geval_cli.engine.aggregate import Notices, Tally
+from geval_cli.engine.aggregate import Notices, Tally, derive
 from geval_cli.engine.case import JobContext
 from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
-from geval_cli.engine.derived import derive
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
 from geval_cli.errors import BudgetError, ConfigError, StoreError
-from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import CASE_OF_TRACE
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
 from geval_cli.records import (
-    AssertionResult,
     CaseResult,
-    ErrorInfo,
     ModelRequest,
     ModelResponse,
     RunRecord,
@@ -37,7 +35,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.judging import ProviderPool
+from geval_cli.runs.judging import ProviderPool, safe_assertion
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
@@ -85,7 +83,8 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, books.budget))
+    policy = _call_policy(prepared, books.budget, run.id)
+    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -109,7 +108,8 @@ async def run_evaluation(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         run = await _with_dirt(run, dirty)
-        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=books.notices.texts)
+        notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
+        run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
     listen(RunFinished(run, summary))
@@ -119,7 +119,7 @@ async def run_evaluation(
 
 
 class _Books(Struct):
-    """Whatever is added up while a run goes on, and stored with it."""
+    """The sums of a run that goes on, which are stored with it."""
 
     recording: Recording
     budget: Budget
@@ -204,7 +204,10 @@ async def _lack_of_room(state: State) -> StoreError | None:
 
 def _stop_paying(budget: Budget, failure: StoreError) -> None:
     message = f"{failure.message}, and what is asked from here on would be paid for and not be stored"
-    budget.end(message, hint=f"{failure.hint}; then `geval run CONFIG --resume` does the rest")
+    budget.end(
+        message,
+        hint=f"{failure.hint}; then `geval run CONFIG --resume`, or `geval judge` again, does the rest",
+    )
 
 
 def _with_store_trouble(run: RunRecord, recording: Recording) -> RunRecord:
@@ -257,7 +260,7 @@ async def _run_jobs(
     events: EventStream,
     stop: StopSignal,
     resumed: ResumedRun | None,
-    budget: Budget,
+    policy: CallPolicy,
 ) -> None:
     queues = prepared.queues
     if resumed is not None:
@@ -269,13 +272,16 @@ async def _run_jobs(
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(pool.aclose)
-            gateway = _gateway(prepared, cache, events, budget, began_s=began)
+            gateway = _gateway(prepared, cache, events, policy, began_s=began)
             stack.push_async_callback(gateway.aclose)
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
             desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
 
             async def execute(job: Job) -> CaseResult | None:
+                if prepared.request.otel and prepared.request.has_collector():
+                    CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+                    events.emit(CaseStarted(job.id, time.time()))
                 try:
                     results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
                 except BudgetError as error:
@@ -293,6 +299,25 @@ async def _run_jobs(
         events.end()
 
 
+@asynccontextmanager
+async def open_bench(
+    prepared: PreparedRun, cache: ResponseCache, budget: Budget
+) -> AsyncIterator[tuple[JobContext, ProviderPool]]:
+    """Provide the models, judges and code of a prepared suite until the end of the block, without a run.
+
+    Answers go through the cache and the budget, as in a run. The pool knows the secrets of whatever was asked.
+    """
+    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(pool.aclose)
+        policy = _call_policy(prepared, budget, run_id=None)
+        gateway = _gateway(prepared, cache, EventStream(), policy, began_s=cache.now())
+        stack.push_async_callback(gateway.aclose)
+        scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
+        stack.push_async_callback(scripts.aclose)
+        yield _bench(prepared, gateway, pool, scripts), pool
+
+
 def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
     """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
 
@@ -300,24 +325,7 @@ def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
     """
     if not result.assertions:
         return result
-    return replace(result, assertions=tuple(_safe_assertion(item, secrets) for item in result.assertions))
-
-
-def _safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
-    error = found.error
-    return replace(
-        found,
-        reason=None if found.reason is None else secrets.hide(found.reason),
-        error=None if error is None else _safe_error(error, secrets),
-        detail=secrets.hide_in(found.detail),
-        assertions=tuple(_safe_assertion(item, secrets) for item in found.assertions),
-    )
-
-
-def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
-    """Return the error with no secret in any of its texts."""
-    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
-    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
+    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
 
 
 def _request_limit(prepared: PreparedRun) -> int:
@@ -327,21 +335,27 @@ def _request_limit(prepared: PreparedRun) -> int:
 
 
 def _gateway(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, budget: Budget, *, began_s: float
+    prepared: PreparedRun, cache: ResponseCache, events: EventStream, policy: CallPolicy, *, began_s: float
 ) -> Gateway:
     """Return the gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
-    request = prepared.request
     return Gateway(
         cache=cache,
         reads_since=None if reads_cache(prepared) else began_s,
         on_event=events.emit,
         max_concurrency=_request_limit(prepared),
-        policy=CallPolicy(
-            budget,
-            is_tracing=request.traces_requests,
-            is_offline=request.is_offline,
-            is_for_one_run=True,
-        ),
+        policy=policy,
+    )
+
+
+def _call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> CallPolicy:
+    request = prepared.request
+    return CallPolicy(
+        budget,
+        is_tracing=request.traces_requests,
+        trace_detail=request.trace_detail,
+        is_heard=(lambda: True) if request.is_logged else request.has_collector,
+        is_offline=request.is_offline,
+        run_id=run_id,
     )
 
 
@@ -367,6 +381,7 @@ def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts:
         prepared.defaults,
         scripts=scripts,
         access=prepared.suite.access,
+        calibrations=prepared.suite.calibrations,
     )
     stored = None if prepared.stored is None else prepared.stored.find
     return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))

@@ -15,6 +15,9 @@ _SHOWN_VALUE = 60
 _VARIABLES = "variables"
 """The option that has a part of the fingerprint to itself."""
 
+_ONLY = "tests by number"
+"""A choice of tests that no option makes: pytest's."""
+
 _JUDGED, _LOCK = "judged", "lock"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
 
@@ -50,6 +53,8 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
         is_moot = option.only_with is not None and values[option.only_with] is None
         if option.decides_results and field.name != _VARIABLES and is_given and not is_moot:
             written[option.name] = _as_json(value)
+    if request.only is not None:
+        written[_ONLY] = _hash(map(str, request.only))
     return written
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from geval_cli.records import Column, RunRecord, RunStatus, Status
-from geval_cli.report.comparison import Pair, compare_runs
+from geval_cli.report.paired_cases import Pair, compare_runs
 from geval_cli.report.run_list import ListedRun, RunChange
 from geval_cli.statistics.paired import PairedDifferences
 from geval_cli.store.run_pages import RunChoice, RunOutline, RunPages, StoredVerdict

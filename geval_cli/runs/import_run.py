@@ -16,6 +16,7 @@ from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.errors import ConfigError, Location, Problem, UsageError
 from geval_cli.record_reading import case_result_from_json, run_record_from_json, run_summary_from_json
 from geval_cli.records import (
+    SCHEMA_VERSION,
     CaseResult,
     Column,
     JsonValue,
@@ -56,8 +57,8 @@ class ImportedRun(Struct, frozen=True):
     dialect: str = ""
 
 
-def read_results_file(path: Path) -> ImportedRun:
-    """Return the run that a results file holds.
+def read_importable(path: Path) -> ImportedRun:
+    """Return the run that a results file holds, every result checked, so that it can be stored.
 
     Raises:
         ConfigError: with every problem of the file, placed at its line and column.
@@ -71,19 +72,30 @@ def read_results_file(path: Path) -> ImportedRun:
     results = value.get("results")
     if isinstance(results, dict) and "version" in results:
         return _read_promptfoo(value, results, text, path)
+    newer = newer_version(value)
+    if newer is not None:
+        where = _place(text, path, "schema_version")
+        raise ConfigError([Problem(f"a newer geval wrote this: {newer}", where, "update geval to read it")])
     if "run" not in value or not isinstance(results, list):
         raise ConfigError([_not_results(path, "it has no `run` and `results`")])
     try:
         run = run_record_from_json(value["run"])
     except (ValueError, TypeError) as error:
         raise ConfigError(
-            [Problem(str(error), _place(text, path, "run"), f"this is read: {_WHAT_IS_READ}")]
+            [Problem(f"the run cannot be read: {_why(error)}", _place(text, path, "run"), _WHAT_IS_READ)]
         ) from error
     cases = _converted(results, case_result_from_json, text, path, "results")
     summary = None
     with suppress(ValueError, TypeError):  # it can be counted anew
         summary = run_summary_from_json(value.get("summary") or {})
     return ImportedRun(_safe_run(run, cases), cases, summary)
+
+
+def newer_version(document: Mapping[str, JsonValue]) -> str | None:
+    """Return the version of a results document if it is a later one than is read here, in words; else None."""
+    found = document.get("schema_version")
+    is_newer = isinstance(found, int) and found > SCHEMA_VERSION
+    return f"`schema_version` is {found}, and {SCHEMA_VERSION} is read" if is_newer else None
 
 
 def store_run(imported: ImportedRun, runs: RunStore) -> RunRecord:

@@ -9,18 +9,18 @@ from typing import Any
 
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue
-from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.runs.import_run import read_importable, store_run
 from geval_cli.runs.judged import JudgedMetrics, JudgedSource
 from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.requests import RunRequest
+from geval_cli.runs.results_file import is_results_file
 from geval_cli.source.digest import FILE_PART
 from geval_cli.specs.dialect import RULES
-from geval_cli.store.runs import LATEST, RunStore, StoredRun
+from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 from geval_cli.suite.load import ReadingRules, open_suite
 from geval_cli.suite.suite import SuiteOverrides
 
-RESULTS_SUFFIXES = frozenset({".json", ".jsonl"})
 _TAKEN_OVER = ("grader", "scoring", "samples", "variables")
 """Options that the run was begun with and that hold again, unless others are given now."""
 
@@ -36,40 +36,19 @@ def open_source(
         ConfigError: the file cannot be read as results.
         StoreError: the stored runs cannot be read.
     """
-    path = Path(name)
-    if path.suffix.lower() in RESULTS_SUFFIXES and not name.startswith(LATEST):
+    if is_results_file(name):
         with RunStore.open_in_memory() as runs:
-            run = store_run(read_results_file(path), runs)
+            run = store_run(read_importable(Path(name)), runs)
             runs.close()
             yield JudgedSource(run, runs, {}, metrics)
         return
     with open_runs(given.home, environ) as runs:
         # Nothing is written to it, and its thread would keep the kernel from confining a stranger's config.
         runs.close()
-        stored = find_run(runs, name)
+        stored = runs.find(name)
         origin = runs.origin(stored.run.id)
         parts = {} if origin is None else origin.covered.get("suite", {})
         yield JudgedSource(stored.run, runs, parts, metrics)
-
-
-def find_run(runs: RunStore, name: str) -> StoredRun:
-    """Return the run that `name` means; `latest~N` is the one N runs before the latest.
-
-    Raises:
-        UsageError: there is none, or more than one.
-        StoreError: the database cannot be read.
-    """
-    head, mark, back = name.partition("~")
-    if head != LATEST or not mark:
-        return runs.find(name)
-    if not back.isdecimal() or len(back) > len("1000000"):
-        raise UsageError(f"`{name}` names no run", hint="`latest~1` is the run before the latest")
-    found = runs.runs(int(back) + 1)
-    if len(found) <= int(back):
-        count = len(found)
-        message = f"there is no run `{name}`: only {count:,} {'is' if count == 1 else 'are'} stored here"
-        raise UsageError(message, hint="`geval list` shows the runs that are stored here")
-    return found[int(back)]
 
 
 def judging_request(

@@ -16,7 +16,8 @@ from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.judge.prompt import DIMENSION_PARAMS, label_params, prompt_version
-from geval_cli.records import AssertionResult, CaseResult, Column, JsonValue, RunRecord
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, RunRecord
+from geval_cli.report.matching import same_labels
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.runs import RunStore
 from geval_cli.suite.suite import TestSource
@@ -62,6 +63,7 @@ class JudgedTests(Struct):
 
     Attributes:
         seen: the metrics of all assertions that a pass has gone by.
+        changed: the metrics of judged assertions that got another threshold.
         refused: metrics whose assertions take no such threshold, with why.
     """
 
@@ -69,48 +71,57 @@ class JudgedTests(Struct):
     judged: JudgedSource
     templates: Templates
     seen: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
-    _made: dict[tuple[int, str | None], tuple[Assertion, Assertion | None]] = field(default_factory=dict)
+    _made: dict[tuple[int, str | None, bool], tuple[Assertion, Assertion | None]] = field(
+        default_factory=dict
+    )
 
     def __iter__(self) -> Iterator[TestCase]:
         for test in self.source:
             kept = tuple(filter(None, (self._judged(spec, test) for spec in test.assertions)))
             yield replace(test, assertions=kept)
 
-    def _judged(self, spec: Assertion, test: TestCase) -> Assertion | None:
-        """Return an assertion as it is judged, the same object for all tests that share it; None when it is not."""
+    def _judged(self, spec: Assertion, test: TestCase, *, is_of_judged: bool = False) -> Assertion | None:
+        """Return an assertion as it is judged, the same object for all tests that share it; None when it is not.
+
+        One that `is_of_judged` is a member of a set that is judged as a whole.
+        """
         name = metric_name(spec, test, self.templates)
-        key = id(spec), name
+        key = id(spec), name, is_of_judged
         if spec.members:
-            key = id(spec), f"{name} {[metric_name(item, test, self.templates) for item in spec.members]}"
+            names = [metric_name(item, test, self.templates) for item in spec.members]
+            key = id(spec), f"{name} {names}", is_of_judged
         known = self._made.get(key)
         if known is None:
-            known = spec, self._changed(spec, name, test)  # held, so that no other can get its identity
+            # The assertion is held, so that no other can get its identity.
+            known = spec, self._changed(spec, name, test, is_of_judged=is_of_judged)
             self._made[key] = known
             if len(self._made) > _ROWS_KEPT:
                 del self._made[next(iter(self._made))]
         return known[1]
 
-    def _changed(self, spec: Assertion, name: str | None, test: TestCase) -> Assertion | None:
+    def _changed(
+        self, spec: Assertion, name: str | None, test: TestCase, *, is_of_judged: bool
+    ) -> Assertion | None:
         if name is not None:
             self.seen.add(name)
         changes: dict[str, object] = {}
-        is_wanted = not self.judged.metrics.only or name in self.judged.metrics.only
+        only = self.judged.metrics.only
+        is_wanted = is_of_judged or not only or name in only
         if spec.members:
-            members = [self._judged(member, test) for member in spec.members]
-            if not is_wanted:
-                members = [member for member in members if member is not None]
-                is_wanted = bool(members)
-            else:
-                pairs = zip(members, spec.members, strict=True)
-                members = [member or own for member, own in pairs]
-            changes["assertions"] = tuple(members)
+            found = (self._judged(member, test, is_of_judged=is_wanted) for member in spec.members)
+            members = tuple(member for member in found if member is not None)
+            is_wanted = is_wanted or bool(members)
+            changes["assertions"] = members
         if name is not None and name in self.judged.metrics.thresholds:
             threshold = self.judged.metrics.thresholds[name]
             why = _no_threshold(spec, threshold)
             if why:
                 self.refused.setdefault(name, why)
             changes["threshold"] = threshold
+            if is_wanted:
+                self.changed.add(name)
         if not is_wanted:
             return None
         return spec.model_copy(update=changes) if changes else spec
@@ -131,6 +142,10 @@ class JudgedTests(Struct):
                     else "no metric has a name"
                 )
                 yield Problem(f"{option}: no assertion has the metric `{name}`", hint=hint)
+        for name in self.judged.metrics.thresholds:
+            if name in self.seen - self.changed:
+                hint = f"leave one of the two out, or add --only {name}"
+                yield Problem(f"--threshold: --only leaves the metric `{name}` out", hint=hint)
         for name, why in self.refused.items():
             yield Problem(f"--threshold: {why}", hint=f"leave `{name}` out, or change it in the config")
 
@@ -227,7 +242,7 @@ def match_outputs(plan: Plan, source: JudgedSource, templates: Templates) -> Sto
         UsageError: there is none.
         StoreError: the store cannot be read.
     """
-    columns = _columns(plan.columns, source.run.columns)
+    columns = {mine.index: theirs.index for theirs, mine in same_labels(source.run.columns, plan.columns)}
     known, repeats = [], 1
     is_same = bool(source.parts) and dict(source.parts) == dict(plan.suite.parts)
     index: defaultdict[bytes, deque[int]] = defaultdict(deque)
@@ -274,19 +289,6 @@ class _StepsOfRun(Struct):
     def agreed(self) -> LockedSteps:
         """Return the steps of the criteria that have one version of them."""
         return {key: next(iter(found)) for key, found in self._found.items() if len(found) == 1}
-
-
-def _columns(ours: Sequence[Column], theirs: Sequence[Column]) -> dict[int, int]:
-    """Return their column by ours: the n-th with the same labels."""
-    waiting: defaultdict[tuple[str, str], deque[int]] = defaultdict(deque)
-    for column in theirs:
-        waiting[column.prompt_label, column.provider_label].append(column.index)
-    found = {}
-    for column in ours:
-        same = waiting[column.prompt_label, column.provider_label]
-        if same:
-            found[column.index] = same.popleft()
-    return found
 
 
 def _matched_tests(

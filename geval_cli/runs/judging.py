@@ -6,16 +6,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import Problem, Severity, UsageError
 from geval_cli.events import Noticed, RunEvent
-from geval_cli.gateway.gateway import Gateway
+from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import grade
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
-from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits, ProviderSource
+from geval_cli.providers.base import AdoptedJudge, Provider, ProviderSource
 from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.registry import (
     NONE_PROVIDER,
@@ -25,7 +24,8 @@ from geval_cli.providers.registry import (
     check_ready,
 )
 from geval_cli.providers.wire.client_model import ClientModel
-from geval_cli.records import ModelRequest, ModelResponse
+from geval_cli.records import AssertionResult, ErrorInfo
+from geval_cli.scripting.scripts import Scripts
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
@@ -81,8 +81,9 @@ class Judges:
         self._gateway = gateway
         self._pool = pool
         self._memory = JudgeMemory()
-        self._adopted: dict[int, _AdoptedJudge] = {}
+        self._adopted: dict[int, AdoptedJudge] = {}
         self._clients: dict[tuple[int, str], tuple[ClientModel, Provider]] = {}
+        self._scripts: Scripts | None = None
 
     def find(self, spec: ProviderSpec) -> Judge:
         """Return the judge that `spec` names.
@@ -98,7 +99,7 @@ class Judges:
 
     def adopt(self, judge: Judge) -> Judge:
         """Return a judge that somebody else made, behind this gateway: equal requests reach it once."""
-        adopted = self._adopted.setdefault(id(judge), _AdoptedJudge(judge, len(self._adopted)))
+        adopted = self._adopted.setdefault(id(judge), AdoptedJudge(judge, len(self._adopted)))
         return self._gateway.model(adopted)
 
     def connect(self, asked: ClientModel) -> Judge:
@@ -109,8 +110,31 @@ class Judges:
         return self._gateway.model(self._clients[key][1])
 
     async def aclose(self) -> None:
-        """Close the connections of `connect`; the users' own clients stay open."""
+        """Close the connections of `connect` and the processes of `scripts`; the users' own clients stay open."""
+        if self._scripts is not None:
+            await self._scripts.aclose()
         await asyncio.gather(*(provider.aclose() for _, provider in self._clients.values()))
+
+    def model_for(self, spec: ProviderSpec) -> Judge:
+        """Return the judge of a checked `spec`."""
+        return self._gateway.model(self._pool.get(spec))
+
+    @property
+    def memory(self) -> JudgeMemory:
+        """The steps of each criterion, asked for once."""
+        return self._memory
+
+    @property
+    def secrets(self) -> Secrets:
+        """Keys that are taken out of their words."""
+        return self._pool.secrets
+
+    @property
+    def scripts(self) -> Scripts:
+        """Whatever runs the code of assertions."""
+        if self._scripts is None:
+            self._scripts = Scripts(self._pool.base_dir, self._pool.access, env=self._pool.env)
+        return self._scripts
 
     async def grade(self, metric: Metric, case: JudgedCase, judge: Judge) -> Grade:
         """Have one of these judges rate `case`; raises what `geval_cli.judge.grading.grade` raises."""
@@ -128,6 +152,24 @@ def without_secrets(grade: Grade, secrets: Secrets) -> Grade:
     )
 
 
+def safe_assertion(found: AssertionResult, secrets: Secrets) -> AssertionResult:
+    """Return a result with no secret in what judges, webhooks and code say."""
+    error = found.error
+    return replace(
+        found,
+        reason=None if found.reason is None else secrets.hide(found.reason),
+        error=None if error is None else _safe_error(error, secrets),
+        detail=secrets.hide_in(found.detail),
+        assertions=tuple(safe_assertion(item, secrets) for item in found.assertions),
+    )
+
+
+def _safe_error(error: ErrorInfo, secrets: Secrets) -> ErrorInfo:
+    """Return the error with no secret in any of its texts."""
+    texts = {name: getattr(error, name) for name in ("message", "hint", "raw")}
+    return replace(error, **{name: secrets.hide_in(text) for name, text in texts.items()})
+
+
 @asynccontextmanager
 async def judging(
     *,
@@ -135,6 +177,7 @@ async def judging(
     base_dir: Path,
     cache: ResponseCache | None = None,
     max_concurrency: int | None = None,
+    policy: CallPolicy | None = None,
     notice: Callable[[str], None] = lambda message: None,
 ) -> AsyncIterator[Judges]:
     """Provide judges until the end of the block.
@@ -144,6 +187,7 @@ async def judging(
         base_dir: what paths in provider ids are relative to.
         cache: where answers are kept; None keeps the latest in memory.
         max_concurrency: requests on the wire at once; None for no cap but the providers' own.
+        policy: what may be spent, and whether anything may be sent; None for no bounds.
         notice: is told, once and in a sentence, what a user should know (a parameter that a server does not take).
     """
 
@@ -152,11 +196,15 @@ async def judging(
             notice(event.message)
 
     async with AsyncExitStack() as stack:
-        pool = ProviderPool(
-            env, base_dir, TRUSTED
-        )  # its judges are named by the program or the server itself
+        # Its judges are named by the program or the server itself.
+        pool = ProviderPool(env, base_dir, TRUSTED)
         stack.push_async_callback(pool.aclose)
-        gateway = Gateway(cache=cache, on_event=listen, max_concurrency=max_concurrency)
+        gateway = Gateway(
+            cache=cache,
+            on_event=listen,
+            max_concurrency=max_concurrency,
+            policy=CallPolicy() if policy is None else policy,
+        )
         stack.push_async_callback(gateway.aclose)
         judges = Judges(gateway, pool)
         stack.push_async_callback(judges.aclose)
@@ -177,33 +225,3 @@ def judge_problems(
     if not problems and is_going_to_judge:
         problems = check_ready(spec, env=env, base_dir=base_dir, access=TRUSTED)
     yield from (problem for problem in problems if problem.severity is Severity.ERROR)
-
-
-class _AdoptedJudge(Struct, frozen=True, eq=False):
-    """A judge in the place of a provider. It retries by itself, and its owner closes it."""
-
-    judge: Judge
-    number: int
-    is_cacheable = False
-
-    @property
-    def id(self) -> str:
-        return self.judge.label
-
-    @property
-    def label(self) -> str:
-        return self.judge.label
-
-    @property
-    def identity(self) -> ProviderIdentity:
-        return ProviderIdentity("judge", self.label, str(self.number), self.judge.provider_params)
-
-    @property
-    def limits(self) -> ProviderLimits:
-        return ProviderLimits(max_retries=0)
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        return await self.judge.complete(request)
-
-    async def aclose(self) -> None:
-        """Nothing, on purpose."""

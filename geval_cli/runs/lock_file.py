@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, JudgeDefaults, Subject, Tools
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
-from geval_cli.assertions.graded.judges import judge_provider
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.assertions.graded.judges import judge_provider, members_of
+from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Plan
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.errors import ConfigError, GevalError, Location, Problem
@@ -228,10 +228,11 @@ def _note_needs(spec: Assertion, subject: Subject, tools: Tools, resolve: Resolv
     if any(tag in text for text in written for tag in _TAGS):
         needs.unlocked.update(written)
         return
-    judge = resolve(judge_provider(spec, subject.test, tools.defaults))
+    judges = members_of(judge_provider(spec, subject.test, tools.defaults))
     for criteria, labels in steps_needed(metric_of(spec, subject.test, tools), spec.case(subject, tools)):
-        needed = NeededSteps(criteria, labels, judge, spec.place.key())
-        needs.found.setdefault(needed.key, needed)
+        for judge in judges:
+            needed = NeededSteps(criteria, labels, resolve(judge), spec.place.key())
+            needs.found.setdefault(needed.key, needed)
 
 
 def _no_judge(_: ProviderSpec) -> Judge:

@@ -127,6 +127,10 @@ SamplesOption = Annotated[
 EnvFileOption = Annotated[
     Path | None, Option("--env-file", "Read environment variables from this file.", Group.CONFIG)
 ]
+CacheFolderOption = Annotated[
+    Path | None,
+    Option("--cache-dir", "Where the cache is. [default: the home folder]", Group.CACHE, syntax="FOLDER"),
+]
 HomeOption = Annotated[
     Path | None,
     Option(
@@ -167,6 +171,11 @@ class RunOptions:
         Path | None,
         Option("--log-file", "Add a line of JSON for every request.", Group.RESULTS, syntax="FILE"),
     ] = None
+
+    otel: Annotated[
+        bool,
+        Option("--otel", "Send traces to a collector, as OTEL_* variables say.", Group.RESULTS),
+    ] = False
 
     tags: Annotated[
         Mapping[str, str],
@@ -401,10 +410,7 @@ class RunOptions:
         bool,
         Option("--offline", "Only the cache answers; nothing is sent, no key is needed.", Group.CACHE),
     ] = False
-    cache_folder: Annotated[
-        Path | None,
-        Option("--cache-dir", "Where the cache is. [default: the home folder]", Group.CACHE, syntax="FOLDER"),
-    ] = None
+    cache_folder: CacheFolderOption = None
     cache_ttl: Annotated[
         str | None,
         Option(
@@ -433,6 +439,7 @@ JUDGE_OPTIONS = (
     "is_verbose",
     "shows_progress",
     "log_file",
+    "tags",
     "grader",
     "scoring",
     "samples",
@@ -442,6 +449,7 @@ JUDGE_OPTIONS = (
     "plan",
     "dialect",
     "env_file",
+    "baseline",
     "fail_under",
     "max_errors",
     "max_cost",

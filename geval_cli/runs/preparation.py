@@ -19,6 +19,7 @@ from geval_cli.providers.registry import (
     provider_access_problem,
 )
 from geval_cli.runs.baseline import baseline_problems
+from geval_cli.runs.calibrated import calibration_problems
 from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
@@ -80,6 +81,9 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         refused += judged.problems() if judged else ()
         refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
+    if suite.calibrations.entries and not any(item.severity is Severity.ERROR for item in problems):
+        found = calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
+        problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
     if any(problem.severity is Severity.ERROR for problem in problems):
         raise ConfigError(problems)
@@ -167,6 +171,7 @@ def _opened(request: RunRequest) -> OpenedSuite:
         reading_rules=ReadingRules(
             needs_keys=not request.is_offline and request.judged is None,
             text=request.draft,
+            built=request.built,
             dialect=request.dialect,
             joined=request.joined,
             scripts=LoadScripts(request.environ, access),

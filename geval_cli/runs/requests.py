@@ -1,26 +1,29 @@
 """Define the request for a run, and a run that is ready to start."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct
 
 from geval_cli.assertions.base import JudgeDefaults
-from geval_cli.engine.plan import Job, Plan
-from geval_cli.engine.selection import Selection
+from geval_cli.engine.plan import Job, Plan, Selection
 from geval_cli.errors import Problem
 from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.judge.memory import LockedSteps
 from geval_cli.runs.judged import JudgedSource, StoredOutputs
 from geval_cli.runs.lock_file import LockFile
 from geval_cli.runs.options import RunOptions
 from geval_cli.source.access import TRUSTED, Access, access_in, access_of_stranger
 from geval_cli.specs.base import ProviderSpec
+from geval_cli.suite.load import BuiltSuite
 from geval_cli.suite.suite import Suite
 from geval_cli.templating import Templates
 
 UNTRUSTED_VARIABLE = "GEVAL_UNTRUSTED"
+CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CONTENT_ON_SPANS = frozenset({"true", "1", "span_only", "span_and_event"})
 _NO = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -54,8 +57,11 @@ class RunRequest(RunOptions):
         is_own_grader: whether `grader` is the word of whoever runs geval, and not that of a client.
         budget: what several runs may cost together; None: this run has `max_cost` and `max_requests` for itself.
         draft: what is to be checked in place of the config's text on disk.
+        built: a suite that a program made, which has no text; `config` then says what it is called, and where.
+        only: the numbers of the tests that are run; None for all.
         judged: the earlier run whose outputs are judged in place of asking for new ones.
         asks_judges_only: whether no model under test is going to be asked, so that none needs to be ready.
+        has_collector: whether the collector of `otel` still takes traces.
     """
 
     config: Path
@@ -66,8 +72,11 @@ class RunRequest(RunOptions):
     is_own_grader: bool = field(default=True, kw_only=True)
     budget: Budget | None = field(default=None, kw_only=True)
     draft: str | None = field(default=None, kw_only=True)
+    built: BuiltSuite | None = field(default=None, kw_only=True, repr=False)
+    only: frozenset[int] | None = field(default=None, kw_only=True)
     judged: JudgedSource | None = field(default=None, kw_only=True)
     asks_judges_only: bool = field(default=False, kw_only=True)
+    has_collector: Callable[[], bool] = field(default=lambda: True, kw_only=True)
 
     @property
     def selection(self) -> Selection:
@@ -78,6 +87,7 @@ class RunRequest(RunOptions):
             pattern=self.filter_pattern,
             metadata=self.filter_metadata,
             failing=self.failing,
+            only=self.only,
             first=self.filter_first,
             sample=self.filter_sample,
             seed=self.seed,
@@ -95,7 +105,20 @@ class RunRequest(RunOptions):
     @property
     def traces_requests(self) -> bool:
         """Return whether an event tells of every request."""
+        return self.is_logged or self.otel
+
+    @property
+    def is_logged(self) -> bool:
+        """Return whether every request is shown or written down."""
         return self.is_verbose or self.log_file is not None
+
+    @property
+    def trace_detail(self) -> TraceDetail:
+        """Return how much these events tell: texts only where the variable of OpenTelemetry asks for them."""
+        if not self.otel:
+            return TraceDetail.NONE
+        asked = self.environ.get(CONTENT_VARIABLE, "").strip().lower()
+        return TraceDetail.CONTENT if asked in _CONTENT_ON_SPANS else TraceDetail.FACTS
 
     @property
     def is_untrusted(self) -> bool:

@@ -1,7 +1,7 @@
-"""Runs by name: stored ones, and files that `geval run -o` wrote, read result by result."""
+"""Runs by name: stored ones, and results files: those that `geval run -o` wrote are read result by result."""
 
 import codecs
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -24,6 +24,7 @@ from geval_cli.records import (
     RunSummary,
 )
 from geval_cli.report.report import RunReport
+from geval_cli.runs.import_run import newer_version, read_importable
 from geval_cli.runs.stored import load_report, summarized
 from geval_cli.store.record_text import read_case_result
 from geval_cli.store.runs import RunStore
@@ -62,15 +63,18 @@ class _Place(Struct):
 _PLACES = msgspec.json.Decoder(_Place)
 
 
-def named_report(name: str, runs: RunStore, *, folder: Path | None = None) -> RunReport:
-    """Return the run that `name` means: a results file, relative to `folder`, or a stored run.
+def named_report(name: str, runs: RunStore) -> RunReport:
+    """Return the run that `name` means: an id, its beginning, `latest`, `latest~1`, or the path of a results file.
+
+    A results file is one that `geval run -o` wrote (.json, .jsonl), or promptfoo's results of version 3.
 
     Raises:
         UsageError: there is no such run or file, or it holds no results.
+        ConfigError: promptfoo's results have problems; all of them, with their places.
         StoreError: stored runs cannot be read.
     """
     if is_results_file(name):
-        return read_results_file((folder or Path()) / name)
+        return _as_whole(read_results_file(Path(name)), Path(name))
     return load_report(runs, name)
 
 
@@ -78,19 +82,28 @@ def named_report(name: str, runs: RunStore, *, folder: Path | None = None) -> Ru
 def open_report(
     name: str, home: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[RunReport, tuple[str, ...]]]:
-    """Open a run for reading, until the end of the block, with warnings about the store.
+    """Open one run as `open_reports` does."""
+    with open_reports([name], home, environ) as (reports, warnings):
+        yield reports[0], warnings
 
-    `name` is an id, its beginning, `latest`, `latest~1`, or the path of a file that `-o` wrote (.json, .jsonl).
+
+@contextmanager
+def open_reports(
+    names: Sequence[str], home: Path | None, environ: Mapping[str, str]
+) -> Iterator[tuple[list[RunReport], tuple[str, ...]]]:
+    """Open runs for reading, until the end of the block, with warnings about the store; names as in `named_report`.
 
     Raises:
         UsageError: there is no such run or file, or it holds no results.
+        ConfigError: promptfoo's results have problems.
         StoreError: the database cannot be read.
     """
-    if is_results_file(name):
-        yield _as_whole(read_results_file(Path(name)), Path(name)), ()
+    if all(map(is_results_file, names)):  # no store is needed, so there may be none
+        with RunStore.open_in_memory() as nothing:
+            yield [named_report(name, nothing) for name in names], ()
         return
     with open_runs(home, environ) as runs:
-        yield load_report(runs, name), runs.warnings
+        yield [named_report(name, runs) for name in names], runs.warnings
 
 
 def _as_whole(report: RunReport, path: Path) -> RunReport:
@@ -108,11 +121,16 @@ def is_results_file(name: str) -> bool:
 def read_results_file(path: Path) -> RunReport:
     """Return the run in a file; its results are read anew each time, and never all held.
 
-    A .jsonl file holds results only: the id of its run is empty then.
+    A .jsonl file holds results only: the id of its run is empty then. Promptfoo's results are held.
 
     Raises:
         UsageError: the file cannot be read, or holds no results; going through the results may raise it, too.
+        ConfigError: promptfoo's results have problems.
     """
+    if _is_promptfoo(path):
+        imported = read_importable(path)
+        counted = summarized(imported.run, lambda: iter(imported.results))
+        return RunReport(imported.run, counted, lambda: iter(imported.results), is_stored=False)
     run, summary = _head_of(path)
     if not run.columns:
         run = replace(run, columns=_columns_in(path))
@@ -149,11 +167,27 @@ def _head_of(path: Path) -> tuple[RunRecord, RunSummary]:
         with _opened(path) as file:
             head = _skip_head(file)
         data = _whole(path) if head is None else decode_json(head + _RESULTS + b"]}")
+        newer = newer_version(data)
+        if newer is not None:
+            raise UsageError(f"{path} was written by a newer geval: {newer}", hint="update geval to read it")
         return run_record_from_json(data["run"]), run_summary_from_json(data["summary"])
     except OSError as error:
         raise _cannot_read(path, error) from error
     except _UNREADABLE as error:
         raise UsageError(f"{path} holds no results of geval", hint=_HINT) from error
+
+
+def _is_promptfoo(path: Path) -> bool:
+    """Return whether a file looks like promptfoo's results; one that cannot be read does not."""
+    if path.suffix.lower() == ".jsonl":
+        return False
+    try:
+        with _opened(path) as file:
+            if _skip_head(file) is not None:
+                return False
+        return isinstance(_whole(path).get("results"), dict)
+    except (OSError, *_UNREADABLE):
+        return False
 
 
 def _columns_in(path: Path) -> tuple[Column, ...]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from geval_cli.assertions.base import TestCase
 from geval_cli.assertions.registry import with_default_metrics
 from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.evaluation import assertions_of
+from geval_cli.engine.evaluation_modes import assertions_of
 from geval_cli.engine.plan import Job, Plan
 from geval_cli.errors import UsageError
 from geval_cli.metrics import lacks_metrics, with_metrics

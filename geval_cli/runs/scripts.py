@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,43 +42,95 @@ TIME_LIMIT_S = 120.0
 _MAKE_FILE = "let Node write its tests into a .jsonl file, and name that"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class LoadScripts:
-    """Calls each function once for equal arguments, in a process of its own, and keeps what it returned."""
+    """Calls each function once for equal arguments, in a process of its own, and keeps what it returned.
+
+    Rows are kept in a folder of their own, which is removed together with this object.
+    """
 
     env: Mapping[str, str] = field(repr=False)
     access: Access
     time_limit_s: float = TIME_LIMIT_S
     _results: dict[str, JsonValue] = field(default_factory=dict, repr=False)
+    _rows: dict[tuple[Path, str], Path | ConfigError] = field(default_factory=dict, repr=False)
+    _folder: Path | None = None
 
     def __call__(
         self, path: Path, function: str, arguments: list[JsonValue], asked_at: Location | None
     ) -> JsonValue:
         """See `geval_cli.suite.validation.ScriptCaller`."""
+        self._require_code(path, asked_at)
+        key = json.dumps([str(path), function, arguments])
+        if key not in self._results:
+            if path.suffix.lower() in PYTHON_SUFFIXES:
+                self._results[key] = self._result_of(
+                    lambda: asyncio.run(self._call(path.resolve(), function, arguments)),
+                    path,
+                    function,
+                    asked_at,
+                )
+            else:
+                self._results[key] = self._result_of(
+                    lambda: self._call_javascript(path.resolve(), function, arguments),
+                    path,
+                    function,
+                    asked_at,
+                )
+        return self._results[key]
+
+    def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
+        """See `geval_cli.suite.validation.ScriptCaller`."""
+        self._require_code(path, asked_at)
+        key = (path, function)
+        if key not in self._rows:
+            made = self._rows_folder() / f"{len(self._rows)}.jsonl"
+            try:
+                self._result_of(
+                    lambda: asyncio.run(self._call(path.resolve(), function, [], rows_into=made)),
+                    path,
+                    function,
+                    asked_at,
+                )
+                self._rows[key] = made
+            except ConfigError as error:
+                self._rows[key] = error  # a failure is not asked for again while the same config is read
+        found = self._rows[key]
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+    def _require_code(self, path: Path, asked_at: Location | None) -> None:
         try:
             self.access.require_code(path.name)
         except CodeFailedError as error:
             raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
-        key = json.dumps([str(path), function, arguments])
-        if key not in self._results:
-            # In a thread, since whoever reads a config may have an event loop of its own.
-            with ThreadPoolExecutor(1) as thread:
-                if path.suffix.lower() in PYTHON_SUFFIXES:
-                    called = thread.submit(asyncio.run, self._call(path.resolve(), function, arguments))
-                else:
-                    called = thread.submit(self._call_javascript, path.resolve(), function, arguments)
-                try:
-                    self._results[key] = called.result()
-                except CodeError as error:
-                    raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
-                except ScriptError as error:
-                    raise ConfigError([_failure(path, function, error, asked_at)]) from error
-        return self._results[key]
 
-    async def _call(self, path: Path, function: str, arguments: list[JsonValue]) -> JsonValue:
+    def _result_of(
+        self, call: Callable[[], JsonValue], path: Path, function: str, asked_at: Location | None
+    ) -> JsonValue:
+        # In a thread, since whoever reads a config may have an event loop of its own.
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                return thread.submit(call).result()
+            except CodeError as error:
+                raise ConfigError([Problem(error.message, asked_at, error.hint)]) from error
+            except ScriptError as error:
+                raise ConfigError([_failure(path, function, error, asked_at)]) from error
+
+    def _rows_folder(self) -> Path:
+        if self._folder is None:
+            # Readable by this user only: tests may hold private data.
+            self._folder = Path(tempfile.mkdtemp(prefix="geval-tests-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+    async def _call(
+        self, path: Path, function: str, arguments: list[JsonValue], *, rows_into: Path | None = None
+    ) -> JsonValue:
         process = PythonProcess(path, env=self.env)
         try:
-            return await process.call(function, arguments, timeout_s=self.time_limit_s)
+            return await process.call(function, arguments, timeout_s=self.time_limit_s, rows_into=rows_into)
         finally:
             await process.aclose()
 

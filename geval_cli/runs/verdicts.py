@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from geval_cli.engine.aggregate import flaky_tests
+from geval_cli.engine.aggregate import derive_by_column, flaky_tests
 from geval_cli.engine.columns import with_columns
-from geval_cli.engine.derived import derive_by_column
 from geval_cli.engine.gates import ALL_PASS, errors_are_gated, judge_gates, passed_gate
 from geval_cli.engine.rankings import RankingSums
 from geval_cli.errors import StoreError

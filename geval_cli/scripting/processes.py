@@ -111,20 +111,26 @@ class PythonProcess:
         self._calls = 0
         self._busy = asyncio.Lock()
 
-    async def call(self, function: str, arguments: list[Any], *, timeout_s: float) -> Any:
+    async def call(
+        self, function: str, arguments: list[Any], *, timeout_s: float, rows_into: Path | None = None
+    ) -> Any:
         """Call `function`, which may be async, with as many of `arguments` as it takes, and return its result.
 
-        The time runs from when the call's turn comes.
+        The time runs from when the call's turn comes. With `rows_into`, the function returns or yields rows, which the
+        process writes into that file as JSON Lines, one by one; the result is their number.
 
         Raises:
             ScriptError: the function raised, does not exist, returned what is no JSON, or wrote into the channel.
             ScriptCrashError: the process ended.
             ScriptTimeoutError: no answer within `timeout_s`.
         """
+        request: dict[str, Any] = {"function": function, "arguments": arguments}
+        if rows_into is not None:
+            request["rows_into"] = str(rows_into)
         async with self._busy:
             try:
                 async with asyncio.timeout(timeout_s):
-                    answer = await self._exchange({"function": function, "arguments": arguments})
+                    answer = await self._exchange(request)
             except TimeoutError as error:
                 await self._stop()
                 raise ScriptTimeoutError(f"{self._name} took longer than {timeout_s:g} s") from error

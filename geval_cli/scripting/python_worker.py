@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -72,9 +72,48 @@ async def _call(module: ModuleType, request: dict[str, Any]) -> Any:
     result = function(*arguments)
     if inspect.isawaitable(result):
         result = await result
+    if "rows_into" in request:
+        return await _write_rows(result, request["rows_into"])
     # What is no JSON fails here, as an error of the call, and not in the middle of writing the answer.
     json.dumps(result)
     return result
+
+
+async def _write_rows(made: Any, path: str) -> int:
+    """Write what a function returned or yields into a file, a line of JSON for each row, and return their number.
+
+    Dates become texts, and numbers of numpy plain ones.
+    """
+    if isinstance(made, (str, bytes, dict)) or (
+        not hasattr(made, "__iter__") and not hasattr(made, "__aiter__")
+    ):
+        raise RowsError(f"it must return or yield a mapping for each test, not {type(made).__name__}")
+    count = 0
+    with Path(path).open("w", encoding="utf-8") as file:  # noqa: ASYNC230 - nothing else runs in this process
+        async for row in _each(made):
+            count += 1
+            try:
+                line = json.dumps(row, allow_nan=False, default=_plain)
+            except (TypeError, ValueError) as error:
+                raise RowsError(f"row {count} cannot be written as JSON: {error}") from None
+            file.write(line + "\n")
+    return count
+
+
+async def _each(made: Any) -> AsyncIterator[Any]:
+    if hasattr(made, "__aiter__"):
+        async for row in made:
+            yield row
+    else:
+        for row in made:
+            yield row
+
+
+def _plain(value: Any) -> Any:
+    for name in ("isoformat", "item"):
+        if hasattr(value, name):
+            return getattr(value, name)()
+    raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
 def _accepted_count(function: Callable[..., Any]) -> int | None:
@@ -86,7 +125,13 @@ def _accepted_count(function: Callable[..., Any]) -> int | None:
     return sum(kind in positional for kind in kinds)
 
 
+class RowsError(Exception):
+    """A function made something else than rows. Where that was found is no help to anybody."""
+
+
 def _failure(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, RowsError):
+        return {"error": str(error), "traceback": ""}
     lines = traceback.format_exception(error)
     return {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
 

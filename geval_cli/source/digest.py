@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from geval_cli.records import JsonValue
@@ -44,7 +45,7 @@ def suite_parts(
     parts[OVERRIDES_PART] = _hash(dict(overrides))
     row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
     hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
-    for part in (dict(filled), *_one_by_one(rows, row_digest)):
+    for part in chain([dict(filled)], _one_by_one(rows, row_digest)):
         for name in sorted({*_referenced(part), *_provider_files(part, files)}):
             if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
                 parts[f"{FILE_PART}{name}"] = hashed(name)

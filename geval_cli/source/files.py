@@ -177,7 +177,10 @@ def hash_file(path: Path, access: Access) -> str:
     return digest.hexdigest()
 
 
-_FILE_NAME = compile_later(r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|j2|jinja2?|html?|xml|csv|py|m?js)")
+_FILE_NAME = compile_later(
+    r"[^\s{}<>|*?\"']*\.(?:txt|md|ya?ml|json|jsonl|ndjson|j2|jinja2?|html?|xml|csv|tsv|xlsx|pdf|py|m?js)"
+)
+_SEVERAL_FILES = compile_later(r"[^\s{}<>|\"']+(?:/|\.\w+)")
 
 
 def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
@@ -187,6 +190,20 @@ def is_bare_path(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[
     path = base_dir / value
     try:
         return not access.is_outside(path) and path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_bare_pattern(value: JsonValue, base_dir: Path, access: Access) -> TypeGuard[str]:
+    """Return whether a text is a folder with `/` behind it, or a wildcard, for which there are files."""
+    if not isinstance(value, str) or _SEVERAL_FILES.fullmatch(value) is None:
+        return False
+    if value.startswith("/") or ".." in value or access.is_outside(base_dir / value.partition("*")[0]):
+        return False
+    try:
+        if value.endswith("/"):
+            return (base_dir / value).is_dir()
+        return "*" in value and any(path.is_file() for path in base_dir.glob(value))
     except (OSError, ValueError):
         return False
 

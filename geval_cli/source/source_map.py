@@ -59,6 +59,36 @@ class SourcePath(Struct, frozen=True):
         return self.value()
 
 
+class KeyLocation(Location):
+    """A place in data that is in no file: all that can be said of it is its path of keys."""
+
+    def __str__(self) -> str:
+        return self.key_path
+
+
+class DataPositions(Mapping[KeyPath, Location]):
+    """The places of all values in a piece of data that a program made."""
+
+    def __init__(self, value: JsonValue) -> None:
+        self._value = value
+
+    def __getitem__(self, path: KeyPath) -> Location:
+        """Return the place of the value at `path`; raises KeyError when there is none."""
+        value = self._value
+        for part in path:
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                raise KeyError(path) from None
+        return KeyLocation("", 0, 0, length=0, key_path=format_key_path(path))
+
+    def __iter__(self) -> Iterator[KeyPath]:
+        return iter(((),))
+
+    def __len__(self) -> int:
+        return 1
+
+
 # Every test asks anew where the assertions of `defaultTest` are.
 _ASKED_KEPT = 1024
 

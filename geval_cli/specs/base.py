@@ -70,6 +70,17 @@ class ProviderSpec(Spec):
         return self.label or self.public_id
 
 
+class FunctionSpec(ProviderSpec):
+    """A model that is a function or a client of the program that made the suite; no config can name one."""
+
+    function: Any = Field(exclude=True, repr=False)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """As that of any provider, but two functions are never the same."""
+        return encode_json([self.id, self.label, self.config, id(self.function)])
+
+
 class JurySpec(ProviderSpec):
     """Several judges in the place of one. It answers nothing itself: `members` do."""
 

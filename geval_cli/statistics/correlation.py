@@ -12,6 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy import stats
 
+from geval_cli.statistics.intervals import Estimate
+
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Codes = NDArray[np.intp]
@@ -24,15 +26,6 @@ MAX_GROUPS = 200
 _CONFIDENCE_QUANTILE = 0.975
 _CERTAIN = 1 - 1e-12
 """A correlation of 1 has no Fisher transform."""
-
-
-class Estimate(Struct, frozen=True):
-    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
-
-    value: float | None
-    interval: tuple[float, float] | None = None
-    n: int = 0
-    clusters: int = 0
 
 
 def pearson(x: Numbers, y: Numbers) -> float | None:

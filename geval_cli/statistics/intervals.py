@@ -1,7 +1,9 @@
-"""How sure a number is: 95 % intervals for a share and for a mean, of single cases and of clusters. Pure."""
+"""How sure a number is: 95 % intervals for a share and for a mean, of cases, of clusters and of repeats. Pure."""
 
 import math
+from collections.abc import Iterable
 from functools import cache
+from math import comb
 from statistics import NormalDist
 
 from msgspec import Struct
@@ -14,6 +16,15 @@ _Z = NormalDist().inv_cdf(_CONFIDENCE_QUANTILE)
 _EXACT_UP_TO = 200
 """Degrees of freedom; above, a series in their inverse is as good and quicker."""
 _HALVINGS = 60
+
+
+class Estimate(Struct, frozen=True):
+    """A statistic of `n` items in `clusters` independent groups, with its 95 % interval; None where undefined."""
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    n: int = 0
+    clusters: int = 0
 
 
 def wilson_interval(passed: float, judged: float) -> Interval | None:
@@ -121,7 +132,7 @@ class ClusteredMean(Struct):
 
     @property
     def clusters(self) -> int:
-        """How many clusters there are so far."""
+        """Return the number of clusters so far."""
         return self._closed + (1 if self._open_count else 0)
 
     def interval(self) -> Interval | None:
@@ -219,3 +230,46 @@ def _t_series(freedom: int) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
     return sum(term / float(freedom) ** power for power, term in enumerate(terms))
+
+
+def pass_at_k(passed: int, judged: int, k: int) -> float | None:
+    """Return the unbiased estimate (0..1) of the chance that at least one of `k` tries passes; None of fewer tries.
+
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code" (HumanEval), 2021: 1 - C(n - c, k) / C(n, k)
+    for c of n tries that passed.
+    """
+    return None if judged < k else 1 - comb(judged - passed, k) / comb(judged, k)
+
+
+def pass_hat_k(passed: int, judged: int, k: int) -> float | None:
+    """Return the unbiased estimate (0..1) of the chance that all of `k` tries pass; None of fewer tries.
+
+    Source: Yao et al., "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains", 2024:
+    C(c, k) / C(n, k) for c of n tries that passed.
+    """
+    return None if judged < k else comb(passed, k) / comb(judged, k)
+
+
+def mean_share(shares: Iterable[tuple[float, int]], cases: int) -> tuple[float | None, Interval | None, int]:
+    """Return the mean of one share for each test, its 95 % interval, and how many tests there are.
+
+    The interval is Wilson's with the effective number of cases, as `ClusteredMean.share_interval` has it; None of fewer
+    than two tests.
+
+    Args:
+        shares: pairs of a share (0..1) and the number of tests that have it.
+        cases: how many cases the shares were computed from; no interval is narrower than that of so many.
+    """
+    counted = list(shares)
+    tests = sum(count for _, count in counted)
+    if not tests:
+        return None, None, 0
+    mean = sum(share * count for share, count in counted) / tests
+    if tests == 1:
+        return mean, None, 1
+    variance = sum(count * (share - mean) ** 2 for share, count in counted) / tests**2
+    if mean in {0.0, 1.0}:
+        worth = float(tests)
+    else:
+        worth = min(cases, mean * (1 - mean) / variance) if variance else float(cases)
+    return mean, wilson_interval(mean * worth, worth), tests

@@ -112,7 +112,7 @@ class PairedDifferences(Struct):
 
     @property
     def n(self) -> int:
-        """How many pairs there are so far."""
+        """Return the number of pairs so far."""
         return self._spread.n
 
     def add(self, cluster: int, before: float, after: float, *, same: bool = False) -> None:

@@ -1,31 +1,48 @@
-"""The response cache: model answers, found again by a hash of the request."""
+"""The response cache: model answers, found again by a hash of the request; a Bloom filter spares most lookups."""
 
 import contextlib
 import math
 import sqlite3
+import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, convert
 
 from geval_cli.errors import StoreError
 from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
-from geval_cli.store.database import Database, memory_database, open_database, readable_database, shrink
-from geval_cli.store.key_filter import KeyFilter
+from geval_cli.store.database import (
+    SHRUNK_MAX_BYTES,
+    Database,
+    memory_database,
+    open_database,
+    readable_database,
+    shrink,
+)
 from geval_cli.store.migrations import CACHE
 from geval_cli.store.writer import DatabaseThread
 
+_BITS = 1 << 23  # a mebibyte; pages that are never written to take none
+_MASK = _BITS - 1
+_DIGITS = 32
+_FOUR_NUMBERS = struct.Struct("<4I")
 CACHE_FILE = "cache.db"
 DEFAULT_TTL_S = 14 * 24 * 3600.0
-
 # Most answers are short and stay readable with any SQLite tool; token probabilities shrink to a third.
 _DEFLATE_FROM_BYTES = 2048
 _KEYS_PER_QUERY = 500
 
-_INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer) VALUES (?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO choices (key, created_at, answer, only_run) VALUES (?, ?, ?, ?)"
+_MARK_SHARED = "UPDATE choices SET only_run = NULL WHERE key = ?"
+_DELETE_OF_RUN = "DELETE FROM choices WHERE only_run = ?"
+# A text is later than any number, so a row that holds one would never expire.
+_YOUNG_ROWS = "FROM choices WHERE key IN ({}) AND created_at >= ? AND typeof(created_at) = 'real'"
+_SELECT = f"SELECT key, answer {_YOUNG_ROWS}"
+_SELECT_WITH_RUN = f"SELECT key, answer, only_run {_YOUNG_ROWS}"
 _STATS = """
     SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
            coalesce(sum(created_at < ?), 0)
@@ -33,8 +50,38 @@ _STATS = """
 """
 
 
+_Row = tuple[Any, ...]
+"""A key in hexadecimal digits, then the columns asked for."""
+
 _MOST_ANSWER_BYTES = 128 * 1024 * 1024
 """No provider's answer is nearly as long."""
+
+
+class KeyFilter:
+    """A Bloom filter of keys (hexadecimal digits of a hash): no false negatives, and rarely a false positive.
+
+    With 100,000 keys in it, one other key in 100,000 is a false positive; with two million, one in seven.
+    """
+
+    def __init__(self) -> None:
+        self._bits = bytearray(_BITS >> 3)
+
+    def add(self, key: str) -> None:
+        """Add `key` to the filter."""
+        for number in _numbers(key):
+            position = number & _MASK
+            self._bits[position >> 3] |= 1 << (position & 7)
+
+    def may_hold(self, key: str) -> bool:
+        """Return False only if `key` was never added."""
+        bits = self._bits
+        a, b, c, d = _numbers(key)
+        found = bits[(a & _MASK) >> 3] >> (a & 7) & bits[(b & _MASK) >> 3] >> (b & 7)
+        return bool(found & bits[(c & _MASK) >> 3] >> (c & 7) & bits[(d & _MASK) >> 3] >> (d & 7) & 1)
+
+
+def _numbers(key: str) -> tuple[int, ...]:
+    return _FOUR_NUMBERS.unpack(bytes.fromhex(key[:_DIGITS]))
 
 
 class StoredChoice(Struct, frozen=True):
@@ -158,28 +205,36 @@ class ResponseCache:
         """Return those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).
 
         What other processes kept since this one opened the cache may be missing when `since` is as late as that.
+        Looking is not using: `used_by` gives answers to a run.
 
         Raises:
             StoreError: the cache cannot be read.
         """
+        rows = await self._find(_SELECT, keys, since)
+        found = ((key, _decoded(answer)) for key, answer in rows)
+        return {key: stored for key, stored in found if stored is not None}
+
+    async def _find(self, statement: str, keys: Sequence[str], since: float | None) -> list[_Row]:
         if since is not None and since >= self._own_since:
             # Only what was kept through here can be as young, and asking the database is most of what a look-up costs.
             keys = [key for key in keys if self._own.may_hold(key)]
             if not keys:
-                return {}
+                return []
         oldest = max(self._expiry(), since or 0.0)
-        rows = await self._reader.run(lambda connection: _select(connection, keys, oldest))
-        found = ((key, _decoded(answer)) for key, answer in rows)
-        return {key: stored for key, stored in found if stored is not None}
+        return await self._reader.run(lambda connection: _select(connection, statement, keys, oldest))
 
-    async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
+    async def put_many(self, choices: Mapping[str, StoredChoice], *, run_id: str | None = None) -> None:
         """Keep `choices`, in the place of older ones. They are committed when this returns, after milliseconds.
+
+        Args:
+            choices: the answers, by key.
+            run_id: the run that bought them; None when it was none.
 
         Raises:
             StoreError: the cache cannot be written.
         """
         created_at = self.now()
-        rows = [(bytes.fromhex(key), created_at, _encode(stored)) for key, stored in choices.items()]
+        rows = [(bytes.fromhex(key), created_at, _encode(stored), run_id) for key, stored in choices.items()]
         for key in choices:
             self._own.add(key)
         await self._writing().run(lambda connection: _insert(connection, rows))
@@ -194,6 +249,10 @@ class ResponseCache:
         await self._writing().run(
             lambda connection: connection.executemany("DELETE FROM choices WHERE key = ?", rows)
         )
+
+    def used_by(self, run_id: str | None) -> "CacheOfRun":
+        """Return the cache as a run uses it; None for what asks on no run's behalf."""
+        return CacheOfRun(self, run_id)
 
     async def stats(self) -> CacheStats:
         """Count and measure the entries.
@@ -234,6 +293,27 @@ class ResponseCache:
         before = self._expiry() if older_than_s is None else self.now() - older_than_s
         return await self._remove("DELETE FROM choices WHERE created_at < ?", (before,))
 
+    async def remove_runs(self, run_ids: Iterable[str], *, shrinks: bool) -> int:
+        """Remove the answers that one of these runs bought and nobody else has used. Returns how many there were.
+
+        Args:
+            run_ids: the runs.
+            shrinks: whether the space is given back to the disk, for which all others have to wait.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        rows = [(run_id,) for run_id in run_ids]
+
+        def delete(connection: sqlite3.Connection) -> int:
+            connection.execute("PRAGMA secure_delete = ON")  # prompts and answers are private
+            return connection.executemany(_DELETE_OF_RUN, rows).rowcount
+
+        removed = await self._writing().run(delete)
+        if removed and shrinks and self._database.path.stat().st_size <= SHRUNK_MAX_BYTES:
+            await self._reader.run(shrink)
+        return removed
+
     def close(self) -> None:
         """Commit what was put and release the file. Safe to call twice."""
         self._reader.close()
@@ -261,22 +341,57 @@ class ResponseCache:
         return self._writer
 
 
-def _select(
-    connection: sqlite3.Connection, keys: Sequence[str], oldest: float
-) -> list[tuple[str, str | bytes]]:
-    rows: list[tuple[str, str | bytes]] = []
+class CacheOfRun:
+    """The cache as one run uses it: it says which answers the run bought, and which it has from others."""
+
+    def __init__(self, cache: ResponseCache, run_id: str | None) -> None:
+        self._cache = cache
+        self._run_id = run_id
+
+    async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
+        """Return what `ResponseCache.get_many` does; from here on, those that another run bought have several users.
+
+        Raises:
+            StoreError: the cache cannot be read.
+        """
+        cache = self._cache
+        if cache.is_read_only:  # it may be older than the column that says who bought an answer
+            return await cache.get_many(keys, since=since)
+        found: dict[str, StoredChoice] = {}
+        foreign: list[tuple[bytes]] = []
+        for key, answer, only_run in await cache._find(_SELECT_WITH_RUN, keys, since):
+            stored = _decoded(answer)
+            if stored is not None:
+                found[key] = stored
+                if only_run is not None and only_run != self._run_id:
+                    foreign.append((bytes.fromhex(key),))
+        if foreign:
+            # Nobody waits for the mark: a cache that can be read goes on answering when it cannot be written.
+            cache._writing().submit(lambda connection: connection.executemany(_MARK_SHARED, foreign))
+        return found
+
+    async def put_many(self, choices: Mapping[str, StoredChoice]) -> None:
+        """Keep `choices` as bought by this run; see `ResponseCache.put_many`."""
+        await self._cache.put_many(choices, run_id=self._run_id)
+
+    async def remove_many(self, keys: Sequence[str]) -> None:
+        """Forget `keys`; see `ResponseCache.remove_many`."""
+        await self._cache.remove_many(keys)
+
+
+def _select(connection: sqlite3.Connection, statement: str, keys: Sequence[str], oldest: float) -> list[_Row]:
+    rows: list[_Row] = []
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         some = [bytes.fromhex(key) for key in keys[start : start + _KEYS_PER_QUERY]]
         marks = ",".join("?" * len(some))
-        # A text is later than any number, so a row that holds one would never expire.
-        is_young = "created_at >= ? AND typeof(created_at) = 'real'"
-        statement = f"SELECT key, answer FROM choices WHERE key IN ({marks}) AND {is_young}"
-        found = connection.execute(statement, (*some, oldest))
-        rows.extend((key.hex(), answer) for key, answer in found)
+        found = connection.execute(statement.format(marks), (*some, oldest))
+        rows.extend((row[0].hex(), *row[1:]) for row in found)
     return rows
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[bytes, float, str | bytes]]) -> None:
+def _insert(
+    connection: sqlite3.Connection, rows: Sequence[tuple[bytes, float, str | bytes, str | None]]
+) -> None:
     connection.executemany(_INSERT, rows)
 
 

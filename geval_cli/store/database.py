@@ -21,22 +21,21 @@ from msgspec import Struct
 
 from geval_cli.errors import StoreError
 from geval_cli.store.home import close_to_others, make_folder, make_private_file
-from geval_cli.store.migrations import Schema
+from geval_cli.store.migrations import Schema, applied_migrations, apply_migration, table_names
 
 BUSY_TIMEOUT_S = 15.0
 
 ROOM_BYTES = 256 * 1024
 """So much must fit into a file and its log before a run begins that costs money: the results of some dozen cases."""
 
+SHRUNK_MAX_BYTES = 512 * 1024 * 1024
+"""A larger file takes longer to shrink than a run that begins meanwhile waits."""
+
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FOREIGN = """
-    SELECT 1 FROM sqlite_schema
-    WHERE type IN ('view', 'trigger') OR upper(ltrim(sql)) LIKE 'CREATE VIRTUAL%' LIMIT 1
-"""
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 _ADVICE = {
@@ -114,7 +113,7 @@ class Database(Struct, frozen=True):
         """
         with contextlib.closing(self.connect()) as connection:
             try:
-                return name in _tables(connection)
+                return name in table_names(connection)
             except sqlite3.Error as error:
                 raise self.error(error) from error
 
@@ -173,7 +172,7 @@ def memory_database(schema: Schema) -> Iterator[Database]:
     with contextlib.closing(database.connect()) as connection:  # it lasts as long as one connection does
         with transaction(connection):
             for number in range(len(schema.migrations)):
-                _migrate(connection, schema, number + 1)
+                apply_migration(connection, schema, number + 1)
         yield database
 
 
@@ -197,7 +196,7 @@ def readable_database(path: Path, schema: Schema, *, is_frozen: bool = False) ->
                 if has_log:
                     database = Database(_copied(path, log, stack), schema)
             with contextlib.closing(database.connect_plainly()) as connection:
-                _applied(connection, path, schema)
+                applied_migrations(connection, path, schema)
         except sqlite3.Error as error:
             raise store_error(error, path=path, name=schema.name) from error
         except OSError as error:
@@ -216,7 +215,7 @@ def _is_readable(database: Database) -> bool:
     """
     try:
         with contextlib.closing(database.connect_plainly()) as connection:
-            _tables(connection)
+            table_names(connection)
     except sqlite3.Error as error:
         if _primary_code(error) in _UNWRITABLE:
             return False
@@ -313,59 +312,13 @@ def _prepare(path: Path, schema: Schema) -> None:
         close_to_others(Path(f"{path}{ending}"))
     with contextlib.closing(_open(path)) as connection:
         # Before anything is changed, WAL included: the file may not be ours.
-        if _applied(connection, path, schema) == len(schema.migrations):
+        if applied_migrations(connection, path, schema) == len(schema.migrations):
             return
         _use_wal(connection)
         with transaction(connection):
             # Asked again under the write lock: another process may have migrated since.
-            for number in range(_applied(connection, path, schema), len(schema.migrations)):
-                _migrate(connection, schema, number + 1)
-
-
-def _applied(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """Return the number of migrations that the file has seen; raise if it is no database of this schema."""
-    if not _tables(connection):
-        return 0
-    if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
-        raise StoreError(
-            f"{path} is a SQLite database, but not geval's {schema.name}",
-            path=str(path),
-            hint="choose another folder with --home or --cache-dir; the file is left as it is",
-        )
-    if connection.execute(_FOREIGN).fetchone() is not None:
-        raise StoreError(
-            f"the {schema.name} {path} holds what geval never makes: views, triggers or virtual tables",
-            path=str(path),
-            hint="somebody else made it: look at it before you use it, or choose another place with --home",
-        )
-    applied = _count(connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0])
-    if applied > len(schema.migrations):
-        raise StoreError(
-            f"the {schema.name} {path} was written by a newer geval",
-            path=str(path),
-            hint="update geval, or choose another place with --home",
-        )
-    return applied
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int):
-        raise sqlite3.DatabaseError("the number of its version is none")
-    return value
-
-
-def _tables(connection: sqlite3.Connection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-
-
-def _migrate(connection: sqlite3.Connection, schema: Schema, number: int) -> None:
-    connection.execute(f"PRAGMA application_id = {schema.application_id}")
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)"
-    )
-    for statement in schema.migrations[number - 1]:
-        connection.execute(statement)
-    connection.execute("INSERT INTO migrations VALUES (?, datetime('now'))", (number,))
+            for number in range(applied_migrations(connection, path, schema), len(schema.migrations)):
+                apply_migration(connection, schema, number + 1)
 
 
 @contextlib.contextmanager

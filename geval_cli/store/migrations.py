@@ -1,6 +1,16 @@
-"""The schema of each database as numbered steps. Steps are only ever added: a released one never changes."""
+"""The schema of each database as numbered steps, and applying them. A step that was released never changes."""
+
+import sqlite3
+from pathlib import Path
 
 from msgspec import Struct
+
+from geval_cli.errors import StoreError
+
+_FOREIGN = """
+    SELECT 1 FROM sqlite_schema
+    WHERE type IN ('view', 'trigger') OR upper(ltrim(sql)) LIKE 'CREATE VIRTUAL%' LIMIT 1
+"""
 
 
 class Schema(Struct, frozen=True):
@@ -60,6 +70,20 @@ RUNS = Schema(
             )
             """,
         ),
+        (
+            # No reference to the run: what people said is their work, and stays when the run is removed.
+            """
+            CREATE TABLE labels (
+                run_id TEXT NOT NULL,
+                case_id TEXT NOT NULL,
+                metric TEXT NOT NULL,
+                annotator TEXT NOT NULL,
+                output_sha256 TEXT NOT NULL,
+                label TEXT NOT NULL,
+                PRIMARY KEY (run_id, case_id, metric, annotator)
+            )
+            """,
+        ),
     ),
 )
 
@@ -78,5 +102,59 @@ CACHE = Schema(
             """,
             "CREATE INDEX choices_by_age ON choices (created_at)",
         ),
+        (
+            # The run that bought the answer, as long as nobody else has used it; NULL: several did, or no run did.
+            "ALTER TABLE choices ADD COLUMN only_run TEXT",
+        ),
     ),
 )
+
+
+def applied_migrations(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Return the number of migrations that the file has seen; raise if it is no database of this schema."""
+    if not table_names(connection):
+        return 0
+    if connection.execute("PRAGMA application_id").fetchone()[0] != schema.application_id:
+        raise StoreError(
+            f"{path} is a SQLite database, but not geval's {schema.name}",
+            path=str(path),
+            hint="choose another folder with --home or --cache-dir; the file is left as it is",
+        )
+    if connection.execute(_FOREIGN).fetchone() is not None:
+        raise StoreError(
+            f"the {schema.name} {path} holds what geval never makes: views, triggers or virtual tables",
+            path=str(path),
+            hint="somebody else made it: look at it before you use it, or choose another place with --home",
+        )
+    applied = _whole_number(
+        connection.execute("SELECT coalesce(max(number), 0) FROM migrations").fetchone()[0]
+    )
+    if applied > len(schema.migrations):
+        raise StoreError(
+            f"the {schema.name} {path} was written by a newer geval",
+            path=str(path),
+            hint="update geval, or choose another place with --home",
+        )
+    return applied
+
+
+def _whole_number(value: object) -> int:
+    if not isinstance(value, int):
+        raise sqlite3.DatabaseError("the number of its version is none")
+    return value
+
+
+def table_names(connection: sqlite3.Connection) -> set[str]:
+    """Return the names of all tables in the file."""
+    return {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+
+def apply_migration(connection: sqlite3.Connection, schema: Schema, number: int) -> None:
+    """Apply the migration `number`, counted from 1; the caller holds the write lock."""
+    connection.execute(f"PRAGMA application_id = {schema.application_id}")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)"
+    )
+    for statement in schema.migrations[number - 1]:
+        connection.execute(statement)
+    connection.execute("INSERT INTO migrations VALUES (?, datetime('now'))", (number,))

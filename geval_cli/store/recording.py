@@ -85,6 +85,7 @@ class Recording:
         held = iter(sorted(self._held.values(), key=_place))
         if not self._has_begun:
             return held
+        # A result may be both: held after an error, though it had been committed.
         stored = (item for item in self._runs.results(self._run_id) if _place(item) not in self._held)
         return heapq.merge(stored, held, key=_place)
 
@@ -110,6 +111,7 @@ class Recording:
             self.failure = self.failure or error
 
     def _store_held(self, run: RunRecord) -> None:
+        # It may be the beginning that failed; of a run that is there, only status and record are written anew.
         self._runs.begin(run, self._origin)
         self._has_begun = True
         committed = [self._runs.add(run.id, result) for result in self._held.values()]

@@ -28,6 +28,7 @@ from geval_cli.records import (
     to_json,
 )
 from geval_cli.store.database import (
+    SHRUNK_MAX_BYTES,
     Access,
     Database,
     memory_database,
@@ -35,6 +36,7 @@ from geval_cli.store.database import (
     readable_database,
     shrink,
 )
+from geval_cli.store.labels import RunLabels
 from geval_cli.store.migrations import RUNS
 from geval_cli.store.record_text import ResultReader, record_text
 from geval_cli.store.run_locks import RunLocks
@@ -46,7 +48,6 @@ LATEST = "latest"
 
 _LATEST = compile_later(r"latest(?:~(\d{1,9}))?")
 _PREFIXED_MAX = 4
-_SHRUNK_MAX_BYTES = 512 * 1024 * 1024  # a larger file takes longer than a run that begins meanwhile waits
 _NEAREST, _IDS_COMPARED, _ID_MAX = 2, 1000, 100
 
 # What is no JSON, or not the JSON that this version writes.
@@ -167,6 +168,11 @@ class RunStore:
         """Return whether the file was deleted while it was open: nobody could read what is written now."""
         return self._database.access is not Access.MEMORY and not self._database.path.exists()
 
+    @property
+    def is_any_going_on(self) -> bool:
+        """Return whether a process works on any run of this home folder."""
+        return self._locks.is_any_going_on()
+
     def make_room(self) -> None:
         """Check that results can be stored; a store in memory always has room.
 
@@ -186,7 +192,7 @@ class RunStore:
         """
         if not self._locks.holds(run.id):
             self._locks.acquire(run.id)
-        row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, _dump(run))
+        row = (run.id, run.status, run.started_at, run.config_path, run.config_digest, record_text(run))
         begun = [self._write(_INSERT_RUN, row)]
         if origin is not None:
             covered = json.dumps(dict(origin.covered), separators=(",", ":"))
@@ -217,7 +223,7 @@ class RunStore:
         Returns at once; the future is settled when it is committed, after milliseconds, or with a StoreError.
         """
         place = (run_id, result.test_index, result.repeat_index, result.column)
-        return self._write(_INSERT_RESULT, (*place, result.id, result.status, _dump(result)))
+        return self._write(_INSERT_RESULT, (*place, result.id, result.status, record_text(result)))
 
     def finish(self, run: RunRecord, summary: RunSummary) -> None:
         """Store how `run` ended. Returns when it is committed.
@@ -225,13 +231,13 @@ class RunStore:
         Raises:
             StoreError: it cannot be written.
         """
-        self._write(_FINISH_RUN, (run.status, _dump(run), _dump(summary), run.id)).result()
+        self._write(_FINISH_RUN, (run.status, record_text(run), record_text(summary), run.id)).result()
         self._locks.release(run.id)
 
     def remove(self, run_id: str) -> bool:
         """Remove a run with all of its results. Returns when it is committed; False when it was gone already.
 
-        Cached answers stay: nothing says which runs they were given to.
+        Cached answers are not touched: `ResponseCache.remove_runs` removes them.
 
         Raises:
             UsageError: a process works on it.
@@ -254,7 +260,7 @@ class RunStore:
     def shrink(self) -> None:
         """Give the room of removed runs back to the disk, unless a run is going on, which would have to wait for it."""
         path = self._database.path
-        if self._locks.is_any_going_on() or not path.is_file() or path.stat().st_size > _SHRUNK_MAX_BYTES:
+        if self.is_any_going_on or not path.is_file() or path.stat().st_size > SHRUNK_MAX_BYTES:
             return
         with contextlib.closing(self._database.connect()) as connection:
             shrink(connection)
@@ -351,6 +357,10 @@ class RunStore:
         self._wait_for_writes()
         return RunPages(self._database.connect, self._read_error, self._settled)
 
+    def labels(self) -> RunLabels:
+        """Return what people said about outputs of these runs."""
+        return RunLabels(self._database, self._read_error)
+
     def close(self) -> None:
         """Commit what was added and release the file and what was claimed. Safe to call twice."""
         if self._writer is not None:
@@ -411,7 +421,3 @@ class RunStore:
             path=str(path),
             hint="read it with the version that wrote it, or choose another place with --home",
         )
-
-
-def _dump(record: RunRecord | RunSummary | CaseResult) -> str:
-    return record_text(record)

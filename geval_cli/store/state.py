@@ -72,6 +72,23 @@ def open_state(
 
 
 @contextmanager
+def open_answers(
+    home: Path | None, environ: Mapping[str, str], choice: CacheChoice = _DEFAULT_CACHE
+) -> Iterator[tuple[ResponseCache, tuple[str, ...]]]:
+    """Open the cache of a home folder for judging without a run, and what to say about it.
+
+    As in `open_state`, one that cannot be used is replaced by a temporary one.
+
+    Raises:
+        UsageError: the cache alone is to answer, and there is none.
+        StoreError: the cache alone is to answer, and cannot be read.
+    """
+    folder = home_folder(home, env=environ, cwd=current_folder())
+    with ExitStack() as stack:
+        yield _opened_cache(choice, folder, stack)
+
+
+@contextmanager
 def open_cache(
     home: Path | None, environ: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[ResponseCache]:

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import TypeGuard
 
 from geval_cli.assertions.base import Assertion, ValueRules
+from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec, RubricBandSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES, advice_on
 from geval_cli.errors import ConfigError
@@ -18,6 +19,7 @@ from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.calibration import with_threshold
 from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -278,7 +280,12 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
         return None
     _read_members(fields, reading)
     read_value(model, fields, reading)
-    return build_spec(model, fields, reading)
+    is_calibrated = reading.calibrations is not None and fields.values.get("threshold") == CALIBRATED
+    if not is_calibrated:
+        return build_spec(model, fields, reading)
+    fields.drop("threshold")
+    spec = build_spec(model, fields, reading)
+    return None if spec is None else with_threshold(spec, fields.child("threshold"), reading)
 
 
 def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:

@@ -159,9 +159,9 @@ def _item_form(name: str, item: JsonValue, source: EditableText, path: Sequence[
 
 
 def _as_mapping(name: str, item: JsonValue) -> dict[str, JsonValue] | None:
-    """Return an item with its short form written out; None for what is no item at all."""
+    """Return an item with its short form written out; None for what is no item at all, as an entry of files."""
     if isinstance(item, dict):
-        return item
+        return None if name == "tests" and "path" in item else item
     if isinstance(item, str) and name in _SHORT:
         return {_SHORT[name]: item}
     if isinstance(item, list) and name == "prompts":

@@ -22,6 +22,7 @@ from geval_cli.source.secrets import MASK, mask_config, secret_variables
 from geval_cli.source.source_map import ENV_MARK, Document, SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.suite.load import read_suite, read_with_rules
+from geval_cli.suite.prompts import names_several_prompts
 from geval_cli.suite.suite import OpenedSuite
 from geval_cli.suite.tests import SuiteTests
 from geval_cli.suite.validation import LoadContext
@@ -93,7 +94,16 @@ def read_portable_suite(
     if problems:
         raise ConfigError(sort_problems(problems))
     content = _content(document.value, opened, tests)
-    return PortableSuite(content, tuple(sort_problems([*files.kept, *_secrets(content, document.place)])))
+    kept = [*files.kept, *_calibration_warning(content, document.place)]
+    return PortableSuite(content, tuple(sort_problems([*kept, *_secrets(content, document.place)])))
+
+
+def _calibration_warning(content: Mapping[str, JsonValue], place: SourcePath) -> list[Problem]:
+    if "calibration" not in content:
+        return []
+    message = f"`{content['calibration']}` stays a file of its own, which must go along with the suite"
+    hint = "thresholds out of it are numbers now"
+    return [Problem(message, place.value("calibration"), hint, severity=Severity.WARNING)]
 
 
 def _content(
@@ -109,25 +119,33 @@ def _content(
         "tags": raw.get("tags"),
         "dialect": raw.get("dialect"),
         "env": raw.get("env"),
-        "prompts": _prompts(raw.get("prompts"), suite.prompts),
+        "prompts": _prompts(raw.get("prompts"), suite.prompts, suite.base_dir),
         "providers": [serialize(provider) for provider in suite.providers],
         "defaultTest": None if default is None else serialize(default),
         "tests": tests,
         "options": serialize(suite.options),
+        "calibration": raw.get("calibration"),
     }
     spelled = {"default_test": "defaultTest"}
     given = {spelled.get(key, key) for key in raw}
     return {key: value for key, value in parts.items() if key in given}
 
 
-def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...]) -> list[JsonValue]:
-    """Return the prompts without the names that reading gave them: those may come from values of this machine."""
-    items = raw if isinstance(raw, list) else [raw] * len(prompts)
+def _prompts(raw: JsonValue, prompts: tuple[PromptSpec, ...], base_dir: Path) -> list[JsonValue]:
+    """Return the prompts without the names that reading gave them: those may come from values of this machine.
+
+    Prompts of a wildcard keep theirs, which are the names of their files.
+    """
     forms = []
-    for item, prompt in zip(items, prompts, strict=False):
+    for prompt in prompts:
+        index = next((part for part in prompt.place.path if isinstance(part, int)), 0)
+        item = raw[index] if isinstance(raw, list) else raw
         written = item if isinstance(item, dict) else {}
+        is_named = names_several_prompts(item, base_dir)
         form = serialize(prompt)
-        forms.append({key: form[key] for key in form if key not in {"id", "label"} or key in written})
+        forms.append(
+            {key: form[key] for key in form if key not in {"id", "label"} or key in written or is_named}
+        )
     return forms
 
 

@@ -26,6 +26,7 @@ class Statistic(StrEnum):
     `errors` is a count, or with a limit in per cent a share of all cases. `cost` is in US dollars, `latency` in
     milliseconds. `delta` is the mean difference of scores from the baseline's, over pairs of cases; `pass_rate.delta`
     that of the share that passed.
+    milliseconds. `borderline` is the share of outputs that a calibrated judge is not sure of.
     """
 
     MEAN = "mean"
@@ -33,6 +34,7 @@ class Statistic(StrEnum):
     PASSED = "passed"
     FAILURES = "failures"
     ERRORS = "errors"
+    BORDERLINE = "borderline"
     COST = "cost"
     LATENCY_MEAN = "latency.mean"
     LATENCY_P50 = "latency.p50"
@@ -49,13 +51,14 @@ _OF_METRICS = {
     "pass_rate": Statistic.PASS_RATE,
     "errors": Statistic.ERRORS,
     "delta": Statistic.DELTA,
+    "borderline": Statistic.BORDERLINE,
 }
 _OF_RUNS = {
     **{item.value: item for item in Statistic if item not in {Statistic.MEAN, Statistic.DELTA}},
     "score.mean": Statistic.MEAN,
     "score.delta": Statistic.DELTA,
 }
-_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, *DELTAS})
+_SHARES = frozenset({Statistic.MEAN, Statistic.PASS_RATE, Statistic.PASSED, Statistic.BORDERLINE, *DELTAS})
 _GATE = compile_later(
     r"\s*(?P<subject>[^\[\]<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
@@ -121,11 +124,24 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
         else:
             message = f"a gate is one text, found {describe_value(item)}"
             gate = Problem(message, place.value(index), _FORM)
+        if (
+            not isinstance(gate, Problem)
+            and gate.statistic is Statistic.BORDERLINE
+            and not _is_calibrated(reading)
+        ):
+            message = f"nothing is calibrated, so the gate `{gate.text}` cannot be judged"
+            gate = Problem(message, gate.place.value(), "add `calibration: judge.cal.json` to the config")
         if isinstance(gate, Problem):
             reading.problems.append(gate)
         else:
             found.append(gate)
     return tuple(found)
+
+
+def _is_calibrated(reading: LoadContext) -> bool:
+    """Return whether the config names a calibration file; one that is broken is reported elsewhere."""
+    found = reading.calibrations
+    return found is not None and (bool(found.entries) or found.is_broken)
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:

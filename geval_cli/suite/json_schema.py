@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.base import Assertion, ModelGradedAssertion
+from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.judge.dimensions import DIMENSIONS
@@ -20,6 +21,7 @@ from geval_cli.specs.base import (
     ProviderSpec,
     RubricPromptSpec,
     RunOptionsSpec,
+    Score,
     Spec,
     TestOptionsSpec,
     spellings,
@@ -27,7 +29,7 @@ from geval_cli.specs.base import (
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import field_options
 from geval_cli.suite.gates import DerivedMetric
-from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
 
 JsonSchema = dict[str, Any]
 
@@ -81,9 +83,19 @@ def _suite_forms() -> dict[str, JsonSchema]:
         "prompts": _one_or_list(_reference("prompt")),
         "providers": _one_or_list(_reference("provider")),
         "default_test": _reference("test"),
-        "tests": {"anyOf": [_FILE, _list_of(_reference("test"), at_least=1)]},
+        "tests": {"anyOf": [_FILE, _list_of(_test_entry(), at_least=1)]},
         "options": _spec_schema(RunOptionsSpec, {}),
         "derived_metrics": _list_of(_spec_schema(DerivedMetric, {})),
+    }
+
+
+def _test_entry() -> JsonSchema:
+    columns = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+    files = _spec_schema(TestFilesSpec, {"path": _FILE, "columns": columns})
+    return {
+        "if": {"type": "object", "required": ["path"]},
+        "then": files,
+        "else": {"anyOf": [_reference("test"), _FILE]},
     }
 
 
@@ -159,6 +171,8 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
         forms["dimensions"] = _list_of(rated, at_least=2)
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
+    if issubclass(model, ModelGradedAssertion):
+        forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}
     schema = _spec_schema(model, forms)
     schema["description"] = inspect.cleandoc(model.__doc__ or "")
     return schema

@@ -3,9 +3,11 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
@@ -15,31 +17,28 @@ from geval_cli.source.digest import digest_of, suite_parts
 from geval_cli.source.env import EnvValues, gather_env
 from geval_cli.source.files import (
     SourceFiles,
-    is_bare_path,
-    is_file_reference,
-    open_problem,
     parse_document,
     read_document,
 )
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import mask_config
-from geval_cli.source.source_map import Document, SourcePath
+from geval_cli.source.source_map import Document
 from geval_cli.specs.base import PromptSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, RULES, Dialect, DialectRules
 from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.calibration import as_reference, read_calibrations
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
 from geval_cli.suite.promptfoo.registry import open_promptfoo_suite
-from geval_cli.suite.prompts import NO_PROMPT, read_prompts
+from geval_cli.suite.prompts import NO_PROMPT, prompt_references, read_prompts
 from geval_cli.suite.providers import read_providers
 from geval_cli.suite.schema import SuiteSpec, TestSpec
 from geval_cli.suite.suite import BaselineName, OpenedSuite, Suite, SuiteOverrides, tag_texts
-from geval_cli.suite.tests import HeldRows, JsonLinesRows, RowSource, SuiteTests, read_test
+from geval_cli.suite.test_files import read_rows
+from geval_cli.suite.tests import HeldRows, RowSource, SuiteTests, read_test
 from geval_cli.suite.trust import document_trust_problems, suite_trust_problems
 from geval_cli.suite.validation import Fields, LoadContext, ScriptCaller, build_spec, read_fields, read_spec
 
-JSON_LINES_SUFFIXES = frozenset({".jsonl", ".ndjson"})
-_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs"})
-_CONFIG_PROGRAM_SUFFIXES = _PROGRAM_SUFFIXES | {".ts", ".mts", ".cts"}
+_PROGRAM_SUFFIXES = frozenset({".py", ".js", ".cjs", ".mjs", ".ts", ".mts", ".cts"})
 _PROMPTFOO_NAME = "promptfooconfig"
 _PROMPTFOO_SCHEMA = re.compile(r"#.*\$schema\s*[=:]\s*\S*promptfoo\S*config-schema\.json")
 _TAGS = "tags"
@@ -49,12 +48,24 @@ _LITERAL_KEYS = frozenset({"env", "$schema"})
 _NO_OVERRIDES = SuiteOverrides()
 
 
+class BuiltSuite(Struct, frozen=True):
+    """A suite that a program made, as a config would have it, and the functions that its providers name by their ids.
+
+    `parts` go into its digest beside the content: hashes of the functions' code.
+    """
+
+    document: Document
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
 class ReadingRules(Struct, frozen=True):
     """The rules for reading a config: its dialect (None: as the file itself says), and the configs to join it with.
 
     Without `needs_keys`, keys that it takes from the environment may be missing there. A `text` is read in place of
-    what the file holds, in geval's own dialect unless another is named. Without `scripts`, no program is run: what it
-    would make is a problem. `access` is what may be read and run for it, now and as long as its tests are read.
+    what the file holds, in geval's own dialect unless another is named, and so is what a program has `built`. Without
+    `scripts`, no program is run: what it would make is a problem. `access` is what may be read and run for it, now and
+    as long as its tests are read.
     """
 
     dialect: Dialect | None = None
@@ -63,6 +74,7 @@ class ReadingRules(Struct, frozen=True):
     text: str | None = None
     scripts: ScriptCaller | None = None
     access: Access = TRUSTED
+    built: BuiltSuite | None = None
 
 
 _GUESSED_RULES = ReadingRules(access=TRUSTED)
@@ -76,7 +88,7 @@ def read_with_rules(
     Raises:
         ConfigError: the file cannot be read, or its content is broken.
     """
-    if path.suffix.lower() in _CONFIG_PROGRAM_SUFFIXES:
+    if path.suffix.lower() in _PROGRAM_SUFFIXES:
         hint = "write the config as YAML or JSON; tests may come from a .jsonl file that the program writes"
         raise ConfigError([Problem(f"configs that are programs are not run: `{path}`", None, hint)])
     document = read_document(path, access)
@@ -121,6 +133,8 @@ def open_suite(
         ConfigError: nothing can be read at all: no such file, broken syntax, no mapping, a broken env file.
     """
     access = reading_rules.access
+    if reading_rules.built is not None:
+        return _open_built(path, reading_rules.built, env, env_file, overrides)
     if reading_rules.text is None:
         document, rules = read_with_rules(path, access, reading_rules.dialect)
     else:
@@ -145,8 +159,29 @@ def open_suite(
     literal = _literal_env(_top_mapping(document))
     values = gather_env(env, base_dir=path.parent, env_file=env_file, access=access) | literal
     filler = EnvValues(values, needs_keys=reading_rules.needs_keys, access=access)
-    opened = read_suite(path, document, LoadContext(SourceFiles(path.parent, access), filler), overrides)
+    reading = LoadContext(
+        SourceFiles(path.parent, access),
+        filler,
+        scripts=reading_rules.scripts if access.runs_code else None,
+    )
+    opened = read_suite(path, document, reading, overrides)
     return _as_trusted(opened, [document], reading_rules)
+
+
+def _open_built(
+    path: Path, built: BuiltSuite, env: Mapping[str, str], env_file: Path | None, overrides: SuiteOverrides
+) -> OpenedSuite:
+    """Return the suite that a program made. Of env files only one that is named is read: the program has its own."""
+    values = (
+        env if env_file is None else gather_env(env, base_dir=path.parent, env_file=env_file, access=TRUSTED)
+    )
+    filler = EnvValues({**values, **_literal_env(_top_mapping(built.document))}, access=TRUSTED)
+    files = SourceFiles(path.parent, TRUSTED)
+    reading = LoadContext(files, filler, functions=built.functions, is_built=True)
+    opened = read_suite(path, built.document, reading, overrides)
+    parts = {**opened.suite.parts, **built.parts}
+    suite = dataclasses.replace(opened.suite, parts=parts, digest=digest_of(parts))
+    return replace(opened, suite=suite)
 
 
 def _as_trusted(
@@ -173,10 +208,14 @@ def read_suite(
     fields = read_fields(SuiteSpec, filled, document.place, "the config", reading)
     if fields is None:  # a mapping, as was checked
         raise ConfigError(reading.problems)
+    calibrations = read_calibrations(fields.values.get("calibration"), fields.child("calibration"), reading)
+    reading = replace(reading, calibrations=calibrations)
+    if isinstance(filled.get("calibration"), str):  # so that the digest is of what is in the file, too
+        filled = {**filled, "calibration": as_reference(filled["calibration"])}
     tests = _tests(fields, reading, overrides)
     # The digest needs the rows, too; their problems are found, and reported, by the check.
     unreported = reading.with_problems([])
-    rows = tests.source.marked(unreported) if is_file_reference(filled.get("tests")) else ()
+    rows = chain(prompt_references(filled.get("prompts"), unreported), tests.source.marked(unreported))
     deciding = {key: value for key, value in filled.items() if key != _TAGS}
     parts = suite_parts(deciding, rows, reading.files, overrides.vars)
     rest = _check_rest(fields, reading)
@@ -201,6 +240,7 @@ def read_suite(
         env=reading.env.values,
         access=reading.files.access,
         baseline=_baseline(rest, fields),
+        calibrations=calibrations,
     )
     return OpenedSuite(suite, tuple(sort_problems(map(reading.env.hide, reading.problems))))
 
@@ -302,59 +342,11 @@ def _tests(fields: Fields, reading: LoadContext, overrides: SuiteOverrides) -> S
 
 
 def _rows(fields: Fields, reading: LoadContext) -> RowSource:
-    nothing = HeldRows((), ())
     place = fields.child("tests")
     if "tests" not in fields.written:
         if "prompts" in fields.written or "default_test" in fields.written:
-            return HeldRows(({},), (fields.place.child("defaultTest"),))
+            return HeldRows(({},), (fields.place.child("defaultTest"),), is_inline=True)
         hint = "add `tests`, or `prompts` and `providers`"
         reading.report("the config has nothing to run", fields.place.value(), hint)
-        return nothing
-    value = fields.values.get("tests")
-    if is_file_reference(value):
-        return _file_rows(value, place.value(), reading) or nothing
-    if isinstance(value, list):
-        return _held_rows(value, place, reading)
-    if value is not None:
-        hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
-        if is_bare_path(value, reading.files.base_dir, reading.files.access):
-            hint = f"write file://{value}"
-        reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
-    return nothing
-
-
-def _held_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) -> HeldRows:
-    if not items:
-        reading.report("`tests` has no entries", place.value(), "add a test")
-    return HeldRows.of_list(items, place)
-
-
-def _file_rows(reference: str, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
-    try:
-        path = reading.files.resolve(reference, asked_at)
-        if path.suffix.lower() in _PROGRAM_SUFFIXES:
-            hint = "let the program write its tests into a .jsonl file, or use promptfoo's dialect"
-            reading.report(f"tests that a program makes are not read here: `{path.name}`", asked_at, hint)
-            return None
-        if path.suffix.lower() in JSON_LINES_SUFFIXES:
-            return _line_rows(path, asked_at, reading)
-        document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
-    except ConfigError as error:
-        reading.problems.extend(error.problems)
-        return None
-    if not isinstance(document.value, list):
-        message = f"a file of tests must hold a list of tests, found {describe_value(document.value)}"
-        reading.report(message, document.place.value())
-        return None
-    items = document.value
-    if document.may_use_env:
-        items = reading.env.fill(items, document.place, reading.problems)
-    return _held_rows(items, document.place, reading)
-
-
-def _line_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> JsonLinesRows:
-    try:
-        with open_regular(path, reading.files.access):
-            return JsonLinesRows(path, asked_at)
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, asked_at)]) from error
+        return HeldRows((), ())
+    return read_rows(fields.values.get("tests"), place, reading)

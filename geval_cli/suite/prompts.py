@@ -1,10 +1,18 @@
 """Prompts in every form that a config may write them: text, file, chat messages, `{id, label, raw}`, `{system}`."""
 
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from geval_cli.errors import ConfigError
 from geval_cli.records import JsonValue
+from geval_cli.source.files import FILE_PREFIX, is_bare_pattern, is_file_reference
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import ChatMessageSpec, PromptSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.assertions import read_json_schema
+from geval_cli.suite.named_files import is_wildcard
+from geval_cli.suite.test_files import named_files, relative_name
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields
 
 NO_PROMPT = PromptSpec(id="none", label="", raw="")
@@ -21,12 +29,72 @@ def read_prompts(value: JsonValue, place: SourcePath, reading: LoadContext) -> t
     places = [place.child(index) for index in range(len(items))] if isinstance(value, list) else [place]
     if not items:
         reading.report("`prompts` has no entries", place.value(), "add one, or leave the key out")
-    found = [_read_prompt(item, at, reading) for item, at in zip(items, places, strict=True)]
+    entries = _of_files(list(zip(items, places, strict=True)), reading)
+    found = [_read_prompt(item, at, reading) for item, at in entries]
     return _name_all([prompt for prompt in found if prompt is not None], reading)
+
+
+def prompt_references(value: JsonValue, reading: LoadContext) -> Iterator[str]:
+    """Yield `file://` texts of all files that prompts name by wildcards and folders; they identify a run, too."""
+    for item in value if isinstance(value, list) else [value]:
+        for file in _several_files(item, SourcePath.nowhere(), reading) or ():
+            yield f"{FILE_PREFIX}{relative_name(file, reading)}"
+
+
+def names_several_prompts(item: JsonValue, base_dir: Path) -> bool:
+    """Return whether an entry of `prompts` names files by a wildcard, or a folder of them."""
+    body = item.get("raw") if isinstance(item, dict) else item
+    if not is_file_reference(body) or "{{" in body:
+        return False
+    name = body.removeprefix(FILE_PREFIX)
+    try:
+        path = base_dir / name
+        return not path.is_file() and (is_wildcard(name) or path.is_dir())
+    except (OSError, ValueError):
+        return False
+
+
+def _several_files(item: JsonValue, place: SourcePath, reading: LoadContext) -> list[Path] | None:
+    """Return the files of an entry that names several; None when it does not, or with a problem."""
+    if not names_several_prompts(item, reading.files.base_dir):
+        return None
+    body = item["raw"] if isinstance(item, dict) else item
+    try:
+        return [file.path for file in named_files(body, place.value("raw"), reading)]
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return []
+
+
+def _of_files(
+    entries: list[tuple[JsonValue, SourcePath]], reading: LoadContext
+) -> Iterator[tuple[JsonValue, SourcePath]]:
+    """Yield the entries, those that name several files as one for each; such a prompt is called as its file is."""
+    several = [_several_files(item, place, reading) for item, place in entries]
+    stems = Counter(file.stem for files in several for file in files or ())
+    for (item, place), files in zip(entries, several, strict=True):
+        if files is None:
+            yield item, place
+        for file in files or ():
+            relative = relative_name(file, reading)
+            name = file.stem if stems[file.stem] == 1 else relative
+            yield _of_file(item, name, f"{FILE_PREFIX}{relative}"), place
+
+
+def _of_file(item: JsonValue, name: str, reference: str) -> dict[str, JsonValue]:
+    written = item if isinstance(item, dict) else {}
+    names = {
+        key: f"{written[key]}: {name}" if isinstance(written.get(key), str) else name
+        for key in ("id", "label")
+    }
+    return {**written, **names, "raw": reference}
 
 
 def _read_prompt(value: JsonValue, place: SourcePath, reading: LoadContext) -> PromptSpec | None:
     if isinstance(value, str):
+        if is_bare_pattern(value, reading.files.base_dir, reading.files.access):
+            message = f"`{value}` itself would be sent, not what is in the files"
+            reading.report(message, place.value(), f"write file://{value}")
         return _build(Fields("a prompt", place, {"raw": value}, {"raw": ""}), place, reading)
     if isinstance(value, list):
         return _build(Fields("a prompt", place, {"messages": value}, {"messages": ""}), place, reading)

@@ -4,7 +4,7 @@ from geval_cli.json_codec import encode_json
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import mask_text
 from geval_cli.source.source_map import SourcePath
-from geval_cli.specs.base import JurySpec, ProviderSpec
+from geval_cli.specs.base import FunctionSpec, JurySpec, ProviderSpec
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.promptfoo.providers import read_judge
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
@@ -72,7 +72,16 @@ def read_provider(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
             )
             return None
         fields.values.setdefault("label", mask_text(name))
-    return build_spec(ProviderSpec, fields, reading)
+    spec = build_spec(ProviderSpec, fields, reading)
+    if spec is None or spec.id not in reading.functions:
+        return spec
+    return FunctionSpec(
+        id=spec.id,
+        label=spec.label,
+        config=spec.config,
+        place=spec.place,
+        function=reading.functions[spec.id],
+    )
 
 
 def _is_keyed(value: dict[str, JsonValue]) -> bool:

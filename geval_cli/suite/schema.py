@@ -71,6 +71,18 @@ class TestSpec(Spec):
     metadata: dict[str, Any] = Field(default_factory=dict, description="Anything; kept with the result.")
 
 
+class TestFilesSpec(Spec):
+    """An entry of `tests` that names files and renames their columns."""
+
+    __test__ = False
+
+    path: str = Field(description="file:// with a file of tests, a folder of them, or a wildcard.")
+    columns: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="What columns are called here: {their name: a key of a test, or a variable}; null leaves one out.",
+    )
+
+
 class SuiteSpec(Spec):
     """The top level of a config file. Its parts have short forms, which the readers of each part know."""
 
@@ -83,14 +95,20 @@ class SuiteSpec(Spec):
         description="What `geval list --tag` finds this suite's runs by: names and values.",
     )
     dialect: Literal["geval"] = Field("geval", description="Whose rules this file follows.")
-    prompts: Any = Field(None, description="What is sent: texts, file://, chat messages, {id, label, raw}.")
+    prompts: Any = Field(
+        None,
+        description="What is sent: texts, file:// (wildcards, folders too), chat messages, {id, label, raw}.",
+    )
     providers: Any = Field(None, description="The models under test.")
     default_test: Any = Field(
         None,
         validation_alias=AliasChoices("defaultTest", "default_test"),
         description="What every test has, unless it says otherwise.",
     )
-    tests: Any = Field(None, description="The tests, or file:// with a .yaml, .json or .jsonl file of them.")
+    tests: Any = Field(
+        None,
+        description="The tests, and files of them: file:// with .csv, .xlsx, .jsonl, .json, .yaml, .py; wildcards too.",
+    )
     options: RunOptionsSpec = Field(
         default_factory=RunOptionsSpec,
         description="Options of the whole run; the command line wins over them.",
@@ -109,6 +127,10 @@ class SuiteSpec(Spec):
     gates: Any = Field(
         None,
         description="Conditions on the whole run that decide its exit code, for example coherence.mean >= 0.7.",
+    )
+    calibration: str | None = Field(
+        None,
+        description="A file of `geval calibrate`: results get P(pass), and `threshold: calibrated` has its number.",
     )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from geval_cli.assertions.base import TestCase
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
@@ -64,6 +65,7 @@ class Suite:
         access: what may be read, run and reached for it.
         tags: of its runs.
         baseline: what results are compared with: a column, else an earlier run; None stands for the first column.
+        calibrations: what scores of its metrics mean by people's labels.
     """
 
     path: Path
@@ -85,6 +87,7 @@ class Suite:
     access: Access = TRUSTED
     tags: Mapping[str, str] = field(default_factory=dict)
     baseline: BaselineName | None = None
+    calibrations: Calibrations = field(default_factory=lambda: Calibrations({}), compare=False)
 
 
 def tag_texts(tags: Mapping[str, JsonValue]) -> dict[str, str]:

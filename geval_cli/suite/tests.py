@@ -128,6 +128,8 @@ def _as_list(value: JsonValue) -> JsonValue:
 
 def _load_texts(fields: Fields, reading: LoadContext) -> None:
     """Put the texts of files in the place of their names: in the test's own fields, and in the values of `vars`."""
+    if reading.is_built:  # a model's stored answer may begin with file://
+        return
     for name in _TEXT_FIELDS:
         if name in fields.values:
             _load_field(name, fields, reading)
@@ -160,7 +162,8 @@ MAX_PROBLEMS = 1000
 """How many problems one pass collects before it gives up: nobody reads more, and memory stays flat."""
 
 _MOST_KEPT = 5000
-_MOST_KEPT_BYTES = 1 << 18  # of a file; in memory its tests take several times as much
+KEPT_BYTES = 1 << 18
+"""A file of at most so many bytes is held; in memory its tests take several times as much."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -184,10 +187,11 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Rows of a list that is in memory anyway. Env values are already in them."""
+    """Rows of a list that is in memory anyway. Env values are already in them. Inline ones are in the config itself."""
 
     items: tuple[JsonValue, ...] = field(repr=False)
     places: tuple[SourcePath, ...] = field(repr=False)
+    is_inline: bool = False
 
     @classmethod
     def of_list(cls, items: list[JsonValue], place: SourcePath) -> "HeldRows":
@@ -198,7 +202,7 @@ class HeldRows:
 
     def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
         del reading
-        yield from self.items
+        yield from () if self.is_inline else self.items
 
     @property
     def is_small(self) -> bool:
@@ -247,7 +251,7 @@ class JsonLinesRows(msgspec.Struct, frozen=True):
     @property
     def is_small(self) -> bool:
         try:
-            return self.path.stat().st_size <= _MOST_KEPT_BYTES
+            return self.path.stat().st_size <= KEPT_BYTES
         except OSError:
             return False
 

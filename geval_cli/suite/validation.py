@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from pydantic import ValidationError
 
+from geval_cli.assertions.calibrated import Calibrations
 from geval_cli.assertions.graded.geval import GEvalAssertion
 from geval_cli.errors import ConfigError, Location, Problem, Severity
 from geval_cli.records import JsonValue
@@ -48,6 +49,16 @@ class ScriptCaller(Protocol):
         """
         ...
 
+    def rows(self, path: Path, function: str, asked_at: Location | None) -> Path:
+        """Have a Python function make the rows of tests, and return a JSON Lines file of them.
+
+        The function returns or yields mappings, which are never held together. The file lives as long as the caller.
+
+        Raises:
+            ConfigError: as above, also when a row is no JSON.
+        """
+        ...
+
 
 SpecT = TypeVar("SpecT", bound=Spec)
 
@@ -61,7 +72,9 @@ _STRAY_HINTS: dict[type[Spec], str] = {ProviderSpec: "settings of the model belo
 class LoadContext(Struct, frozen=True):
     """The state shared by the readers of a config's parts: the problems so far, its files, its environment values.
 
-    Without `scripts`, what a program would make is refused.
+    Without `scripts`, what a program would make is refused. Without `calibrations`, the dialect knows none. `functions`
+    are those that a suite made by a program names as its providers; with `is_built` the tests are such a program's
+    data, in which `file://` is text like any other.
     """
 
     files: SourceFiles
@@ -69,6 +82,9 @@ class LoadContext(Struct, frozen=True):
     problems: list[Problem] = field(default_factory=list)
     rules: DialectRules = DEFAULT_RULES
     scripts: ScriptCaller | None = None
+    calibrations: Calibrations | None = None
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    is_built: bool = False
 
     def report(
         self, message: str, location: Location | None, hint: str = "", *, notes: tuple[str, ...] = ()
@@ -79,7 +95,7 @@ class LoadContext(Struct, frozen=True):
         self.problems.append(Problem(message, location, hint, severity=Severity.WARNING))
 
     def with_problems(self, problems: list[Problem]) -> "LoadContext":
-        return LoadContext(self.files, self.env, problems, self.rules, self.scripts)
+        return structs.replace(self, problems=problems)
 
     def text(self, value: JsonValue, location: Location | None, *, is_for_models: bool = False) -> JsonValue:
         """`value`, or the text of the file that it names; None with a problem when that cannot be read.

@@ -10,18 +10,52 @@ from geval_cli.trust.extra import require_statistics
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from geval_cli.trust.agreement import Agreement, Options, agree
+    from geval_cli.trust.calibration import Calibrated, CalibrateOptions, calibrate
+    from geval_cli.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
+    from geval_cli.trust.probes import ProbeReport
+    from geval_cli.trust.probing import ProbeOptions, aprobe, probe
 else:
-    _HOMES = {
+    _NEED_LIBRARIES = {
         "Agreement": "geval_cli.trust.agreement",
         "Options": "geval_cli.trust.agreement",
+        "ProbeOptions": "geval_cli.trust.probing",
+        "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
+        "CalibrateOptions": "geval_cli.trust.calibration",
+        "Calibrated": "geval_cli.trust.calibration",
+        "aprobe": "geval_cli.trust.probing",
+        "calibrate": "geval_cli.trust.calibration",
+        "probe": "geval_cli.trust.probing",
+    }
+    _HOMES = {
+        **_NEED_LIBRARIES,
+        "EstimateOptions": "geval_cli.trust.estimation",
+        "Estimated": "geval_cli.trust.estimation",
+        "draw_sheet": "geval_cli.trust.estimation",
+        "estimate": "geval_cli.trust.estimation",
     }
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        require_statistics(f"geval_cli.trust.{name}")
+        if name in _NEED_LIBRARIES:
+            require_statistics(f"geval_cli.trust.{name}")
         return getattr(import_module(_HOMES[name]), name)
 
 
-__all__ = ["Agreement", "Options", "agree"]
+__all__ = [
+    "Agreement",
+    "CalibrateOptions",
+    "Calibrated",
+    "EstimateOptions",
+    "Estimated",
+    "Options",
+    "ProbeOptions",
+    "ProbeReport",
+    "agree",
+    "aprobe",
+    "calibrate",
+    "draw_sheet",
+    "estimate",
+    "probe",
+]

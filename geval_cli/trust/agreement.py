@@ -18,14 +18,13 @@ from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.numbers import plural
 from geval_cli.report.report import RunReport
-from geval_cli.runs.stored import load_report
+from geval_cli.runs.results_file import open_report
 from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics import agreement as statistics
 from geval_cli.statistics.agreement import EPSILONS, AltTest, Ceiling
 from geval_cli.statistics.correlation import (
     CORRELATIONS,
     MIN_CLUSTERS,
-    Estimate,
     Mask,
     Numbers,
     dataset_level,
@@ -34,14 +33,14 @@ from geval_cli.statistics.correlation import (
     summary_level,
     system_level,
 )
+from geval_cli.statistics.intervals import Estimate
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
 from geval_cli.trust.gates import Gate, GateOutcome
-from geval_cli.trust.labels import Label, LabelFile, Scale, labels_from_rows, read_labels
-from geval_cli.trust.matching import Match, judged_items, match_labels
+from geval_cli.trust.labelling import kept_labels
+from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
+from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
-GOOD_AT = 0.75
-"""Mean labels from here on are good."""
 _ROUNDING = 1e-9
 _MOST_ANNOTATORS = 20
 """More people than this who label a few items each are a crowd; each one's own figures would say little."""
@@ -91,7 +90,7 @@ class Options(Struct, frozen=True):
 
 
 def agree(
-    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]],
+    labels: LabelFile | Path | str | Iterable[Mapping[str, JsonValue]] | None,
     run: str | RunReport | Iterable[CaseResult] | None = None,
     *,
     options: Options = Options(),  # noqa: B008 - frozen
@@ -102,9 +101,9 @@ def agree(
     """Return how well the judge of a run agrees with people.
 
     Args:
-        labels: a file of labels, or its rows.
-        run: the run that was labelled: its id or `latest`, its report, or its results; None when the labels have a
-            `score`.
+        labels: a file of labels, or its rows; None for those that are kept for the run, which `run` names.
+        run: the run that was labelled: its id, `latest`, a results file, its report, or its results; None when the
+            labels have a `score`.
         options: how it is computed.
         require: gates such as `spearman >= 0.4`, which hold when the whole interval does.
         allow_unmatched: leave out labels whose output is not in the run.
@@ -115,48 +114,40 @@ def agree(
         UsageError: no scores, or an unknown run, cluster, kind of annotators or gate.
     """
     if isinstance(run, str):
-        with open_runs(home, os.environ) as runs:
-            report = load_report(runs, run)
-            return agree(labels, report, options=options, require=require, allow_unmatched=allow_unmatched)
+        with open_report(run, home, os.environ) as (report, _):
+            given = _kept(report, home) if labels is None else labels
+            return agree(given, report, options=options, require=require, allow_unmatched=allow_unmatched)
+    if labels is None:
+        raise UsageError(
+            "labels are kept for stored runs only", hint="name the run by its id, or give labels"
+        )
     run_id, results = (run.run.id, run.results()) if isinstance(run, RunReport) else ("", run)
-    given = labels if isinstance(labels, LabelFile) else _read(labels)
+    file = read_given(labels)
     _check(options)
     gates = [Gate.parse(text) for text in require]
-    pairs, unmatched = _pairs(given, results, run_id=run_id, allow_unmatched=allow_unmatched)
-    clustered_by = _assign_clusters(pairs, options.cluster)
-    by_metric: dict[str, list[_Pair]] = {}
+    pairs, unmatched = pair_labels(file, results, run_id=run_id, allow_unmatched=allow_unmatched)
+    clustered_by = assign_clusters(pairs, options.cluster)
+    by_metric: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_metric.setdefault(pair.label.metric, []).append(pair)
     metrics = tuple(_metric(name, members, options) for name, members in by_metric.items())
     return Agreement(
-        labels=given.path,
+        labels=file.path,
         run=run_id or None,
         judges=tuple(dict.fromkeys(item.judge for item in metrics if item.judge)),
-        annotators=given.annotators,
+        annotators=file.annotators,
         matched=len(pairs),
         unmatched=unmatched,
-        unlabelled=given.unlabelled,
+        unlabelled=file.unlabelled,
         clustered_by=clustered_by,
         metrics=metrics,
         gates=tuple(outcome for gate in gates for outcome in gate.outcomes(metrics)),
     )
 
 
-class _Pair(Struct):
-    """A label with the judge's score of the same output; `cluster` is filled in when all pairs are known."""
-
-    label: Label
-    score: float | None
-    document: str | None
-    system: str | None
-    words: int | None
-    test: str
-    match: Match | None = None
-    cluster: str = ""
-
-
-def _read(labels: Path | str | Iterable[Mapping[str, JsonValue]]) -> LabelFile:
-    return read_labels(Path(labels)) if isinstance(labels, Path | str) else labels_from_rows(labels)
+def _kept(report: RunReport, home: Path | None) -> LabelFile:
+    with open_runs(home, os.environ) as runs:
+        return kept_labels(runs.labels(), report.run.id)
 
 
 def _check(options: Options) -> None:
@@ -170,80 +161,6 @@ def _check(options: Options) -> None:
                 f"`{name}` must lie from 0 to 1, found {value:g}",
                 hint="labels and scores are brought to 0..1",
             )
-
-
-def _pairs(
-    given: LabelFile, run: Iterable[CaseResult] | None, *, run_id: str, allow_unmatched: bool
-) -> tuple[list[_Pair], int]:
-    if run is not None:
-        found = match_labels(given.labels, judged_items(run), run_id=run_id, allow_unmatched=allow_unmatched)
-        return [_of_match(match) for match in found.matches], len(found.unmatched)
-    if not given.has_scores:
-        hint = "name the run that was labelled (--run), or add the judge's scores as `score`"
-        raise UsageError(f"{given.path} has no scores of a judge", hint=hint)
-    return [_of_label(label) for label in given.labels], 0
-
-
-def _of_match(match: Match) -> _Pair:
-    label, item = match.label, match.item
-    return _Pair(
-        label,
-        match.score,
-        document=label.doc,
-        system=label.system or f"{item.prompt[1]} / {item.provider[1]}",
-        words=item.words,
-        test=f"test {item.test_index}",
-        match=match,
-    )
-
-
-def _of_label(label: Label) -> _Pair:
-    said = label.item
-    content = (said.description, said.variables)
-    name = said.id or (repr(content) if any(content) else said.output_sha256)
-    return _Pair(
-        label,
-        label.score,
-        document=label.doc,
-        system=label.system,
-        words=label.words,
-        test=str(name),
-    )
-
-
-def _assign_clusters(pairs: Sequence[_Pair], key: str | None) -> str:
-    """Give each pair its cluster, and return what they are grouped by."""
-    if key is None:
-        has_documents = all(pair.document is not None for pair in pairs)
-        for pair in pairs:
-            pair.document = pair.document if has_documents else pair.test
-            pair.cluster = str(pair.document)
-        return "doc" if has_documents else "test"
-    lacking: list[_Pair] = []
-    known: dict[str, None] = {}
-    for pair in pairs:
-        pair.document = pair.document or pair.test
-        columns = _columns(pair)
-        known.update(dict.fromkeys(columns))
-        if columns.get(key) is None:
-            lacking.append(pair)
-        pair.cluster = str(columns.get(key))
-    if lacking:
-        near = did_you_mean(key, known)
-        hint = f"did you mean `{near}`?" if near else f"known: {', '.join(known) or 'none'}"
-        what = f"{len(lacking):,} of {len(pairs):,} labels have no `{key}`"
-        raise UsageError(f"cannot group by `{key}`: {what}", hint=hint, location=lacking[0].label.location)
-    return key
-
-
-def _columns(pair: _Pair) -> dict[str, JsonValue]:
-    metadata = {} if pair.match is None else pair.match.item.metadata
-    own = {"doc": pair.label.doc, "system": pair.label.system, "id": pair.label.item.id}
-    return {
-        **metadata,
-        **pair.label.columns,
-        **{key: value for key, value in own.items() if value is not None},
-    }
 
 
 class _Data(Struct, frozen=True):
@@ -262,12 +179,12 @@ class _Data(Struct, frozen=True):
         return jackknife(statistic, self.clusters, is_correlation=is_correlation)
 
 
-def _marks(pairs: Sequence[_Pair]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def _marks(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     names = tuple(dict.fromkeys(name for pair in pairs for name in pair.label.marks))
     return names, np.array([[pair.label.marks.get(name, np.nan) for pair in pairs] for name in names])
 
 
-def _data(pairs: Sequence[_Pair]) -> _Data:
+def _data(pairs: Sequence[Pair]) -> _Data:
     names, marks = _marks(pairs)
     systems = [pair.system for pair in pairs if pair.system is not None]
     words = [pair.words for pair in pairs if pair.words is not None]
@@ -283,7 +200,7 @@ def _data(pairs: Sequence[_Pair]) -> _Data:
     )
 
 
-def _metric(name: str, pairs: Sequence[_Pair], options: Options) -> MetricAgreement:
+def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreement:
     scored = [pair for pair in pairs if pair.score is not None]
     scale = pairs[0].label.scale
     data, everything = _data(scored), _data(pairs)
@@ -387,7 +304,7 @@ def _kappa_with(rating: Numbers, own: Numbers, clusters: Sequence[str]) -> Estim
     )
 
 
-def _verdicts(data: _Data, pairs: Sequence[_Pair], metric: str, options: Options) -> Verdicts:
+def _verdicts(data: _Data, pairs: Sequence[Pair], metric: str, options: Options) -> Verdicts:
     threshold = options.threshold
     if threshold is None:
         used = {pair.match.item.thresholds.get(metric) for pair in pairs if pair.match is not None}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from geval_cli.statistics.agreement import AltTest, Confusion
-from geval_cli.statistics.correlation import Estimate
+from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.labels import Scale
 
 

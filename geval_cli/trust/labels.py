@@ -25,6 +25,8 @@ Scale = tuple[float, float]
 """The lowest and the highest label."""
 
 UNIT_SCALE: Scale = (0.0, 1.0)
+GOOD_AT = 0.75
+"""Mean labels from here on, brought to 0..1, are good."""
 KEYS = (
     "id",
     "metric",
@@ -91,6 +93,7 @@ class Label(Struct, frozen=True):
         scale: of the labels as they were written.
         score: the judge's, 0..1, where the file has it; None: the judge broke, or the file has no scores.
         words: of the output, where the file holds its text.
+        notes: by annotator, of those who wrote one.
         columns: keys of the row that have no meaning of their own.
         place: of the row in its file.
     """
@@ -106,6 +109,7 @@ class Label(Struct, frozen=True):
     note: str | None = None
     words: int | None = None
     columns: Mapping[str, JsonValue] = {}
+    notes: Mapping[str, str] = {}
 
     @property
     def human(self) -> float:
@@ -245,6 +249,7 @@ class _Collector:
             note=row.get("note"),
             words=words,
             columns={key: value for key, value in row.items() if key not in KEYS},
+            notes={name: str(row["note"]) for name in marks if row.get("note")},
         )
         self._keep(label)
 
@@ -386,6 +391,7 @@ class _Collector:
             system=earlier.system or label.system,
             words=label.words if earlier.words is None else earlier.words,
             columns={**label.columns, **earlier.columns},
+            notes={**earlier.notes, **label.notes},
         )
 
 

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from geval_cli.assertions.base import CriterionKey
+from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
@@ -36,6 +38,8 @@ class JudgedItem(Struct, frozen=True):
         scores: 0..1 by metric; None where the judge broke.
         thresholds: by metric, as the run decided with.
         judges: which model gave the scores, by metric.
+        criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
+        ranges: the lowest and highest rating that the judge could give, by metric.
     """
 
     id: str
@@ -52,6 +56,8 @@ class JudgedItem(Struct, frozen=True):
     metadata: Mapping[str, JsonValue]
     thresholds: Mapping[str, float]
     judges: Mapping[str, str]
+    criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
+    ranges: Mapping[str, tuple[float, float]] = {}
 
 
 class Match(Struct, frozen=True):
@@ -97,6 +103,8 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             metadata=result.metadata,
             thresholds=_of_metrics(result, lambda item: item.threshold),
             judges=_of_metrics(result, lambda item: item.detail.get("judge")),
+            criteria=_criteria_of(result),
+            ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
         )
 
 
@@ -119,6 +127,16 @@ def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | No
         value = value_of(assertion)
         if assertion.metric is not None and value is not None:
             found.setdefault(assertion.metric, value)
+    return found
+
+
+def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...]]:
+    found: dict[str, tuple[CriterionKey | None, ...]] = {}
+    for assertion, _ in with_members(result.assertions):
+        if assertion.metric is not None and assertion.score is not None:
+            key, parts = (assertion.detail.get(name) for name in (CRITERION_KEY, CRITERION_PARTS))
+            kept = CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
+            found[assertion.metric] = (*found.get(assertion.metric, ()), kept)
     return found
 
 

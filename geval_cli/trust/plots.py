@@ -1,7 +1,7 @@
 """Plots of a judge against people, as SVG: score against label, verdicts, and error by length. Without scripts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from geval_cli.trust.agreement_records import MetricAgreement
 
@@ -10,6 +10,7 @@ _BINS = 20
 _LARGEST = 11.0
 _SMALLEST = 1.5
 _LENGTH_GROUPS = 5
+_CURVE_STEPS = 100
 
 
 def score_plot(item: MetricAgreement) -> str:
@@ -53,6 +54,33 @@ def confusion_plot(item: MetricAgreement) -> str:
             f'<text x="{x + 8}" y="{y + 42}">{count:,} of {of_all:,}</text>'
         )
     return _svg(f"Verdicts at {item.verdicts.threshold:g}", "", "", "".join(drawn), has_axes=False)
+
+
+def reliability_plot(
+    points: Sequence[tuple[float, float, int]], curve: Callable[[float], float], threshold: float
+) -> str:
+    """Return the share of good outputs (upwards) of each score, and the curve of P(pass) through them.
+
+    The area of a dot is the number of labels; of many scores, neighbours are shown together.
+    """
+    groups: dict[float, list[tuple[float, float, int]]] = defaultdict(list)
+    for point in points:
+        groups[_bin(point[0])].append(point)
+    most = max((sum(count for *_, count in group) for group in groups.values()), default=1)
+    dots = []
+    for score, group in sorted(groups.items()):
+        count = sum(number for *_, number in group)
+        share = sum(good * number for _, good, number in group) / count
+        radius = max(_SMALLEST, _LARGEST * (count / most) ** 0.5)
+        dots.append(
+            f'<circle class="dot" fill-opacity=".6" cx="{_x(score):.1f}" cy="{_y(share):.1f}" r="{radius:.1f}">'
+            f"<title>score {score:.2f}: {100 * share:.0f} % of {count:,} outputs are good</title></circle>"
+        )
+    steps = [place / _CURVE_STEPS for place in range(_CURVE_STEPS + 1)]
+    line = " ".join(f"{_x(score):.1f},{_y(curve(score)):.1f}" for score in steps)
+    cut = f'<line class="cut" x1="{_x(threshold):.1f}" x2="{_x(threshold):.1f}" y1="{_y(0)}" y2="{_y(1)}"/>'
+    drawn = f'<polyline points="{line}" fill="none" stroke="currentColor"/>'
+    return _svg("P(pass) by score", "score", "share of good outputs", cut + "".join(dots) + drawn)
 
 
 def length_plot(item: MetricAgreement) -> str:

@@ -2,7 +2,7 @@ import asyncio
 
 from support.scripted_judge import ScriptedJudge, reply
 
-from geval_cli.assertions.metering import Meter, MeteredJudge
+from geval_cli.engine.judge_output import Meter, MeteredJudge
 from geval_cli.records import Message, ModelRequest
 
 REQUEST = ModelRequest((Message("user", "Rate it."),))

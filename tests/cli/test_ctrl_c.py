@@ -81,7 +81,7 @@ geval()
         "geval_cli.providers.echo",
         "uvloop",
         "geval_cli.report.console",
-        "geval_cli.report.summary",
+        "geval_cli.report.terminal",
     ],
 )
 def test_whenever_it_comes_there_is_a_word_and_no_traceback(tmp_path: Path, module: str) -> None:

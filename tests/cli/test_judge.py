@@ -287,6 +287,20 @@ def test_only_some_metrics_are_judged(product: Product, server: LoopbackServer, 
     assert set(again.results["summary"]["metrics"]) == {"clear", "word", "both"}
 
 
+def test_a_threshold_holds_also_within_a_set_that_is_chosen_as_a_whole(
+    product: Product, server: LoopbackServer
+) -> None:
+    product.run(config("word 0"), server)
+
+    again = product.command(server, "judge", "latest", "--only", "both", "--threshold", "clear=0.9")
+    left_out = product.command(server, "judge", "latest", "--only", "word", "--threshold", "clear=0.9")
+
+    assert verdicts(again, "clear") == [("failed", 0.6)] * 2
+    assert set(again.results["summary"]["metrics"]) == {"clear", "both"}
+    assert left_out.code == 2
+    assert "--only leaves the metric `clear` out" in left_out.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
@@ -436,6 +450,25 @@ def test_gates_decide_again(product: Product, server: LoopbackServer) -> None:
 
     assert [gate["status"] for gate in again.results["summary"]["gates"]] == ["passed", "failed", "passed"]
     assert again.code == 1
+
+
+def test_it_is_held_against_a_baseline_and_has_tags_of_its_own(
+    product: Product, server: LoopbackServer
+) -> None:
+    gate = "polite.delta >= 0 vs baseline"
+    source = product.run(config(gates=[gate]), server, "--baseline", "none").results["run"]["id"]
+
+    refused = product.command(server, "judge", source)
+    again = product.command(server, "judge", source, "--baseline", source, "--tag", "judge=old")
+    left_out = product.command(server, "judge", source, "--baseline", "none")
+
+    assert (refused.code, refused.results) == (2, {})
+    assert "needs a baseline, and there is none" in refused.stderr
+    gates = {item["gate"]: item["status"] for item in again.results["summary"]["gates"]}
+    assert gates[gate] == "passed"
+    assert again.results["summary"]["baseline"]["a"]["id"] == source
+    assert again.results["run"]["tags"] == {"judge": "old"}
+    assert left_out.results["summary"].get("baseline") is None
 
 
 def test_a_stranger_s_config_stays_a_stranger_s(

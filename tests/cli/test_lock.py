@@ -91,6 +91,30 @@ def test_only_steps_are_asked_for_and_runs_use_them(
     ]
 
 
+def test_each_judge_of_a_jury_has_steps_of_its_own(
+    product: Product, server: LoopbackServer, judge: Judge
+) -> None:
+    written = config("Polite.")
+    written["providers"].append({"id": "openai:third", "label": "my judge"})
+    jury = ["openai:one", "openai:two", "my judge"]
+    written["defaultTest"]["assert"][0].update(provider=jury)
+    product.write(written)
+    locked = lock(product, server)
+    assert locked.code == 0, locked.stderr
+    asked = ["openai:one", "openai:third", "openai:two"]
+    assert [entry["judge"] for entry in entries(product)] == asked
+
+    run = product.run(product.folder / "config.yaml", server, "--locked")
+
+    assert run.code == 0, run.stderr
+    assert judge.steps == 3
+    steps = {entry["judge"]: entry["steps"] for entry in entries(product)}
+    votes = [vote for item in run.verdicts for vote in item["detail"]["judges"]]
+    assert len(votes) == 4 * 3
+    names = {"my judge": "openai:third"}
+    assert all(vote["evaluation_steps"] == steps[names.get(vote["id"], vote["id"])] for vote in votes)
+
+
 def test_it_is_the_same_bytes_and_a_line_a_step(product: Product, server: LoopbackServer) -> None:
     product.write(config("Short.", "Polite: \u201ckind\u201d #1"))
     lock(product, server)

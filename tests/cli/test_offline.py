@@ -194,7 +194,7 @@ def leave_in_log(path: Path) -> None:
         "import sqlite3, os, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA wal_autocheckpoint = 0');"
         " rows = c.execute('SELECT * FROM choices').fetchall(); c.execute('DELETE FROM choices'); c.commit();"
         " c.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchall();"
-        " c.executemany('INSERT INTO choices VALUES (?, ?, ?)', rows); c.commit(); os._exit(0)"
+        " c.executemany('INSERT INTO choices VALUES (?, ?, ?, ?)', rows); c.commit(); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     assert Path(f"{path}-wal").stat().st_size > 0

@@ -1,5 +1,6 @@
 """`geval list`, `show` and `rm`: runs of a store, looked at and taken away."""
 
+import asyncio
 import io
 import json
 import os
@@ -8,7 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,19 +18,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.geval_command import clean_environment, run_geval
+from support.model_server import ModelServer, prompt_of
 from support.stored_runs import store_judged_run, store_run, write_config, write_replies
 
 from geval_cli.cli.arguments import parse_case, parse_grouping, parse_tags
+from geval_cli.cli.options import RemoveOptions
 from geval_cli.cli.remove import remove_runs
 from geval_cli.cli.runs import ShowChoice, print_runs, show_run
 from geval_cli.errors import StoreError, UsageError
 from geval_cli.records import CaseResult, RunStatus, Status
 from geval_cli.report.failures import GroupBy
+from geval_cli.runs.dry_run import plan_run
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.results_file import open_report
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
+from geval_cli.store.state import open_runs, open_state
 
 
 def read_all(file: Path) -> list[CaseResult]:
@@ -385,8 +390,9 @@ class TestShow:
 class TestRemove:
     @staticmethod
     def remove(folder: Path, *names: str, **options: Any) -> None:
-        given: dict[str, Any] = {"older_than_s": None, "keep": None, "is_sure": True, "as_json": True}
-        remove_runs(folder / ".geval", names, **{**given, **options})
+        older_than_s = options.pop("older_than_s", None)
+        given: dict[str, Any] = {"home": folder / ".geval", "is_sure": True, "as_json": True, **options}
+        remove_runs(names, RemoveOptions(**given), older_than_s=older_than_s)
 
     @staticmethod
     def left(folder: Path) -> list[str]:
@@ -400,7 +406,14 @@ class TestRemove:
         gone = stored(tmp_path, secret)
         stays = stored(tmp_path, "a")
         self.remove(tmp_path, gone, gone[:-1], "latest~1")
-        assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "removed": [gone], "left": []}
+        assert json.loads(capsys.readouterr().out) == {
+            "schema_version": 1,
+            "kind": "rm",
+            "removed": [gone],
+            "left": [],
+            "answers_removed": 0,
+            "labels": {"removed": 0, "kept": 0},
+        }
         assert self.left(tmp_path) == [stays]
         with closing(sqlite3.connect(tmp_path / ".geval" / "geval.db")) as connection:
             for table in ("results", "origins"):
@@ -475,6 +488,7 @@ class TestRemove:
             ((), {}, "name runs"),
             (("latest",), {"keep": 3}, "not by both"),
             (("latest", "20200101"), {}, "there is no run `20200101`"),
+            (("latest", "results.json"), {}, "is a results file and no stored run"),
         ],
     )
     def test_what_does_not_say_which_runs_removes_none(
@@ -498,15 +512,6 @@ class TestRemove:
         self.remove(tmp_path, "latest", is_sure=False, as_json=False)
         assert len(self.left(tmp_path)) == count
 
-    def test_cached_answers_stay(self, tmp_path: Path) -> None:
-        store_judged_run(tmp_path)
-        cache = tmp_path / ".geval" / "cache.db"
-        with closing(sqlite3.connect(cache)) as connection:
-            before = connection.execute("SELECT count(*) FROM choices").fetchone()
-        self.remove(tmp_path, "latest")
-        with closing(sqlite3.connect(cache)) as connection:
-            assert connection.execute("SELECT count(*) FROM choices").fetchone() == before
-
     def test_a_store_that_is_only_read_is_left_alone(self, tmp_path: Path) -> None:
         run_id = stored(tmp_path, "a")
         with (
@@ -514,6 +519,102 @@ class TestRemove:
             pytest.raises(StoreError, match="reading only"),
         ):
             runs.remove(run_id)
+
+
+class TestRemovedAnswers:
+    """Cached answers go with the only run that used them."""
+
+    @pytest.fixture
+    def asking(self, tmp_path: Path) -> Iterator[Callable[..., None]]:
+        """Run a suite that asks a server about some things; its answers end in what was asked."""
+
+        def ask(*about: str, **options: Any) -> None:
+            tests = [{"vars": {"x": text}} for text in about]
+            base = {"base_url": server.base_url, "api_key": "sk-test-key"}
+            provider = {"id": "openai:gpt-test", "config": base}
+            store_run(write_config(tmp_path, "asking.json", tests, providers=[provider]), **options)
+
+        with ModelServer(answer=lambda body: f"all about {prompt_of(body)}") as server:
+            yield ask
+
+    @staticmethod
+    def remove(folder: Path, *names: str, **options: Any) -> None:
+        home = folder / ".geval"
+        given = RemoveOptions(home=home, **options)
+        remove_runs(given, names, older_than_s=None, keep=None if names else 0, is_sure=True, as_json=True)
+
+    @staticmethod
+    def answers(folder: Path) -> list[str]:
+        with closing(sqlite3.connect(folder / "cache.db")) as connection:
+            found = connection.execute("SELECT json_extract(answer, '$.text') FROM choices")
+            return sorted(str(row[0]).removeprefix("all about ") for row in found)
+
+    @pytest.fixture
+    def removed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+        def remove(*names: str, **options: Any) -> Any:
+            self.remove(tmp_path, *names, **options)
+            return json.loads(capsys.readouterr().out)["answers_removed"]
+
+        return remove
+
+    def test_those_that_another_run_used_stay(
+        self, tmp_path: Path, asking: Callable[..., None], removed: Callable[..., Any]
+    ) -> None:
+        asking("tides", "rain")
+        asking("rain", "snow", "hail")
+        assert self.answers(tmp_path / ".geval") == ["hail", "rain", "snow", "tides"]
+        assert removed("latest") == 2
+        assert self.answers(tmp_path / ".geval") == ["rain", "tides"]
+        assert removed() == 1
+        assert self.answers(tmp_path / ".geval") == ["rain"]
+
+    def test_a_plan_is_no_user(
+        self, tmp_path: Path, asking: Callable[..., None], removed: Callable[..., Any]
+    ) -> None:
+        asking("tides", "rain")
+        prepared = prepare(RunRequest(tmp_path / "asking.json", {}))
+        with open_state(tmp_path / ".geval", {}) as state:
+            assert asyncio.run(plan_run(prepared, state.cache)).cases == 2
+        assert removed("latest") == 2
+
+    def test_they_cannot_be_read_from_the_files(
+        self, tmp_path: Path, asking: Callable[..., None], removed: Callable[..., Any]
+    ) -> None:
+        asking("tides")
+        files = tmp_path / ".geval"
+        assert b"all about tides" in (files / "cache.db").read_bytes()
+        assert removed("latest") == 1
+        assert b"all about tides" not in b"".join(path.read_bytes() for path in files.glob("*.db*"))
+
+    def test_they_are_kept_where_that_is_asked_for(
+        self, tmp_path: Path, asking: Callable[..., None], removed: Callable[..., Any]
+    ) -> None:
+        asking("tides")
+        assert removed("latest", keeps_answers=True) is None
+        assert self.answers(tmp_path / ".geval") == ["tides"]
+
+    def test_those_in_another_folder_go_when_it_is_named(
+        self, tmp_path: Path, asking: Callable[..., None], removed: Callable[..., Any]
+    ) -> None:
+        asking("tides")
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (tmp_path / ".geval" / "cache.db").rename(elsewhere / "cache.db")
+        assert removed("latest", cache_folder=elsewhere) == 1
+        assert self.answers(elsewhere) == []
+
+    def test_without_them_the_runs_go_all_the_same(
+        self, tmp_path: Path, asking: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        asking("tides")
+        with closing(sqlite3.connect(tmp_path / ".geval" / "cache.db")) as connection, connection:
+            connection.execute("INSERT INTO migrations VALUES (99, 'later')")
+        self.remove(tmp_path, "latest")
+        told = capsys.readouterr()
+        assert json.loads(told.out)["answers_removed"] is None
+        assert "was written by a newer geval; cached answers stay" in told.err
+        with open_runs(tmp_path / ".geval", {}) as runs:
+            assert runs.runs() == []
 
 
 def test_without_a_terminal_nothing_is_removed_unasked(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.specs import assertion_result
 
-from geval_cli.assertions.verdict import verdict_of, weighted_score
+from geval_cli.assertions.outcome import verdict_of, weighted_score
 from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.metrics import named_scores
 from geval_cli.records import (

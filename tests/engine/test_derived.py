@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from geval_cli.engine.derived import check_formulas, derive, derive_by_column
+from geval_cli.engine.aggregate import check_formulas, derive, derive_by_column
 from geval_cli.record_reading import run_summary_from_json
 from geval_cli.records import (
     CaseResult,

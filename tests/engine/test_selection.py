@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.sample_run import make_case
 
 from geval_cli.assertions.base import TestCase
-from geval_cli.engine.selection import SelectedTests, Selection, failing_tests, fingerprint
+from geval_cli.engine.plan import SelectedTests, Selection, failing_tests, fingerprint
 from geval_cli.records import Status
 from geval_cli.source.source_map import SourcePath
 

@@ -328,7 +328,7 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
     """Joined under way, found in memory, or read from the store once more: nothing of it is cached."""
 
     async def run(provider, requests):
-        gateway = world.gateway(cache=cache, policy=CallPolicy(is_for_one_run=True))
+        gateway = world.gateway(cache=cache, policy=CallPolicy(run_id="this run"))
         joined = await asyncio.gather(*(gateway.complete(provider, item) for item in requests))
         gateway._answers._memory = Memory()  # as if so much had come since that it was pushed out
         return [*joined, *[await gateway.complete(provider, item) for _ in range(2) for item in requests]]
@@ -353,7 +353,7 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
 
 def test_more_samples_of_a_question_count_those_that_are_new_to_the_run(world, cache):
     async def run():
-        gateway = world.gateway(cache=cache, policy=CallPolicy(is_for_one_run=True))
+        gateway = world.gateway(cache=cache, policy=CallPolicy(run_id="this run"))
         return [(await gateway.complete(provider, ask(samples=count))).usage for count in (2, 5, 5)]
 
     provider = FakeProvider()

@@ -132,4 +132,4 @@ def test_geval_s_own_configs_take_tests_from_no_program(tmp_path: Path) -> None:
         "prompts: [x]\nproviders: [echo]\ntests: file://make.js\n", encoding="utf-8"
     )
     done = run_geval("validate", "gevalconfig.yaml", cwd=tmp_path)
-    assert "tests that a program makes are not read here: `make.js`" in done.stderr
+    assert "tests come from programs in Python only: `make.js`" in done.stderr

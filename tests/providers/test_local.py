@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.calls import answer, ask, provider, run
 
-from geval_cli.assertions.graded.vectors import cosine
+from geval_cli.assertions.graded.embeddings import cosine
 from geval_cli.errors import ProviderRequestError
 from geval_cli.providers.base import Provider
 from geval_cli.providers.local.llama_server import (

@@ -3,7 +3,7 @@
 import pytest
 
 from geval_cli.records import Column, Status
-from geval_cli.report.comparison import Change, Pair, compare_runs
+from geval_cli.report.paired_cases import Change, Pair, compare_runs
 from geval_cli.store.run_pages import StoredVerdict
 
 ONE = (Column(0, "p", "m"),)

@@ -9,7 +9,7 @@ from support.sample_columns import ranked_report
 from support.sample_run import console_of, make_report
 
 from geval_cli.report.output import write_results_file
-from geval_cli.report.verdict_tables import print_rankings
+from geval_cli.report.verdict import print_rankings
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

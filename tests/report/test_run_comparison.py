@@ -176,6 +176,25 @@ def test_errors_are_left_out_and_counted() -> None:
     assert found.notes == ("left out as errors: 1 of 12 cases in A, 1 of 12 cases in B",)
 
 
+def test_runs_without_a_test_that_was_judged_in_both_are_not_compared() -> None:
+    errors = [case(test, status=Status.ERROR) for test in range(3)]
+    found = compared(errors, errors)
+
+    assert found.rows == ()
+    assert found.notes[-1] == "nothing was judged in both runs, so there is nothing to compare"
+
+
+def test_columns_with_equal_labels_are_paired_in_their_order() -> None:
+    twice = [Column(0, "p", "m"), Column(1, "p", "m"), Column(2, "q", "m")]
+    found = match_columns(twice, [*twice[:2], Column(2, "r", "m")])
+
+    assert [(pair.before.index, pair.after.index, pair.by) for pair in found.pairs] == [
+        (0, 0, MatchedBy.LABEL),
+        (1, 1, MatchedBy.LABEL),
+        (2, 2, MatchedBy.PLACE),
+    ]
+
+
 def test_one_test_shows_nothing() -> None:
     found = compared([case(0, {"m": 0.0})], [case(0, {"m": 1.0})])
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.sample_run import RUN, console_of, make_report
 
 from geval_cli.records import MetricSummary, Role, RunStatus, RunSummary, Usage
-from geval_cli.report.summary import print_summary
+from geval_cli.report.terminal import print_summary
 
 
 def printed(summary: RunSummary, *, status: RunStatus = RunStatus.COMPLETED, **changes: object) -> str:
@@ -62,6 +62,15 @@ def test_interrupted() -> None:
     said = " ".join(last_lines(text)[1:])
     assert "the run was stopped before its end: 7 of 18 cases finished; `geval run" in said
     assert "--resume` does the rest" in said
+
+
+def test_a_run_that_judged_another_is_not_to_be_resumed() -> None:
+    run = replace(RUN, status=RunStatus.INTERRUPTED, judged_from="20260101-000000-abcd")
+    text = printed(RunSummary(7, passed=7), run=run, planned=18)
+
+    said = " ".join(last_lines(text)[1:])
+    assert "; judge run 20260101-000000-abcd again for the rest" in said
+    assert "--resume" not in said
 
 
 def test_interrupted_without_knowing_how_much_was_planned() -> None:

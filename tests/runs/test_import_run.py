@@ -1,6 +1,8 @@
 """`geval import run`: results files that become stored runs, and what is said of those that cannot."""
 
 import json
+import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from support.product import Product
 
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import Role, Status
-from geval_cli.runs.import_run import read_results_file, store_run
+from geval_cli.report.output import write_results_file
+from geval_cli.runs.import_run import read_importable, store_run
+from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
 
 _CASE = {
@@ -96,7 +100,7 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
         "failureReason": 2,
         "gradingResult": None,
     }
-    found = read_results_file(_write(tmp_path, _theirs(_ROW, failed_call)))
+    found = read_importable(_write(tmp_path, _theirs(_ROW, failed_call)))
     error, case = found.results
 
     assert (error.status, error.score, error.output) == (Status.ERROR, None, None)
@@ -112,18 +116,129 @@ def test_results_of_promptfoo_become_results_of_geval(tmp_path: Path) -> None:
     assert found.run.config == {"env": {"KEY": "***"}}
 
 
+@pytest.fixture
+def names(tmp_path: Path) -> list[str]:
+    """The names of one run in a store, where it is the one before the latest, and in files."""
+    files = [_write(tmp_path, _theirs(_ROW), name) for name in ("theirs.json", "latest.json")]
+    imported = read_importable(files[0])
+    with closing(RunStore.open(tmp_path / "state")) as runs:
+        store_run(imported, runs)
+        store_run(read_importable(_write(tmp_path, _ours(_CASE))), runs)
+        report = load_report(runs, imported.run.id)
+        for ending in ("json", "jsonl"):
+            write_results_file(tmp_path / f"ours.{ending}", report)
+    ours = [str(tmp_path / f"ours.{ending}") for ending in ("json", "jsonl")]
+    return ["latest~1", imported.run.id, imported.run.id[:10], *map(str, files), *ours]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("show", "RUN", "--json"), 0),
+        (("export", "run", "RUN", "-o", "again.json"), 0),
+        (("judge", "RUN", "config.yaml", "-o", "again.json"), 1),
+        (("compare", "RUN", "latest~1", "-o", "again.json"), 0),
+        (("agree", "labels.jsonl", "--run", "RUN", "-o", "again.json"), 0),
+        (("run", "config.yaml", "--baseline", "RUN", "-o", "again.json"), 1),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_every_command_takes_every_name_of_a_run(
+    words: tuple[str, ...],
+    code: int,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    product.write(
+        {
+            "prompts": [{"label": "say", "raw": "Say {{ x }}"}],
+            "providers": [{"id": "echo", "label": "openai:m"}],
+            "tests": [
+                {
+                    "description": "the second",
+                    "vars": {"x": "b"},
+                    "assert": [{"type": "equals", "value": "c", "metric": "m"}],
+                }
+            ],
+        }
+    )
+    label = {"id": "1.0.0", "metric": "m", "label": 0.5, "scale": [0, 1]}
+    _write(tmp_path, json.dumps(label), "labels.jsonl")
+    found = []
+    with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
+        for name in names:
+            given = [name if word == "RUN" else word for word in words]
+            ended = product.command(server, *given, writes_results=False)
+            assert ended.code == code, (name, ended.stderr)
+            text = (
+                ended.stdout if "--json" in words else (tmp_path / "again.json").read_text(encoding="utf-8")
+            )
+            found.append(_essence(json.loads(text)))
+            if words[0] in {"judge", "run"}:
+                product.command(server, "rm", "latest", "--yes", writes_results=False)
+    assert all(item == found[0] for item in found), found
+    assert found[0]
+
+
+def test_every_json_document_says_what_it_is(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    product = Product(tmp_path, monkeypatch, capsys)
+    test = {"vars": {"x": "b"}, "description": "the second"}
+    product.write({"prompts": ["Say {{ x }}"], "providers": ["echo"], "tests": [test]})
+    label = {"id": "1.0.0", "metric": "m", "label": 0.5, "scale": [0, 1]}
+    _write(tmp_path, json.dumps(label), "labels.jsonl")
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    documents = {
+        "run": ["show", names[0], "--json"],
+        "list": ["list", "--json"],
+        "compare": ["compare", names[0], names[1], "--json"],
+        "agree": ["agree", "labels.jsonl", "--run", names[0], "--json"],
+        "problems": ["validate", "config.yaml", "--format", "json"],
+        "plan": ["run", "config.yaml", "--plan", "-o", "plan.json"],
+        "rm": ["rm", "latest", "--yes", "--json"],
+    }
+    assert re.findall(r"^\| `(\w+)` \|", page.partition("## JSON")[2], re.MULTILINE) == [
+        *("run", "plan", "list", "compare", "agree", "calibrate", "estimate", "rm", "problems")
+    ]
+    monkeypatch.setenv("GEVAL_HOME", str(tmp_path / "state"))
+    with LoopbackServer(respond=lambda body, headers: chat_reply("")) as server:
+        for kind, words in documents.items():
+            ended = product.command(server, *words, writes_results=False, names_home=kind != "problems")
+            written = tmp_path / words[-1]
+            text = written.read_text(encoding="utf-8") if words[-2] == "-o" else ended.stdout
+            assert text, ended.stderr
+            document = json.loads(text)
+            assert (document["schema_version"], document["kind"]) == (1, kind), ended.stderr
+
+
+def _essence(document: Any) -> Any:
+    """What does not say by which name a run was found, or when."""
+    if "rows" in document:
+        return [[row["metric"], row["verdict"], row["delta"]["value"]] for row in document["rows"]]
+    if "metrics" in document:
+        return [[item["metric"], item["n"]] for item in document["metrics"]]
+    baseline = document["summary"].get("baseline")
+    outcomes = [[case["output"], case["status"], case["score"]] for case in document["results"]]
+    counts = [document["summary"][name] for name in ("total", "passed", "failed")]
+    return [counts, outcomes, None if baseline is None else _essence(baseline)]
+
+
 def test_an_id_is_no_path_keys_are_masked_and_what_runs_no_more_was_interrupted(tmp_path: Path) -> None:
-    found = read_results_file(_write(tmp_path, _ours(_CASE, id="../../etc/latest")))
+    found = read_importable(_write(tmp_path, _ours(_CASE, id="../../etc/latest")))
 
     assert found.run.id == "etc-latest"
     assert "sk-abcdefgh1234" not in str(found.run.config)
     assert found.run.status == "interrupted"
-    assert read_results_file(_write(tmp_path, _ours(_CASE, id="latest"))).run.id != "latest"
+    assert read_importable(_write(tmp_path, _ours(_CASE, id="latest"))).run.id != "latest"
 
 
 def test_a_run_is_stored_once_and_counted_anew(tmp_path: Path) -> None:
     wrong = {**_ours(_CASE), "summary": {"total": 99, "passed": 99}}
-    imported = read_results_file(_write(tmp_path, wrong))
+    imported = read_importable(_write(tmp_path, wrong))
     with RunStore.open_in_memory() as runs:
         store_run(imported, runs)
         [stored] = runs.runs()
@@ -140,6 +255,10 @@ _BROKEN: dict[str, tuple[Any, str]] = {
     "a suite": ({"tests": []}, "it has no `run` and `results`"),
     "results of the wrong type": ({"run": _RUN, "results": 3}, "it has no `run` and `results`"),
     "a run of the wrong type": ({"run": [], "results": []}, "results.json:2:9"),
+    "a run that lacks something": (
+        {"run": {"id": "x"}, "results": []},
+        "the run cannot be read: Object missing",
+    ),
     "a result of the wrong type": (_ours(_CASE, "x"), "result 2: "),
     "a status that is none": (_ours({**_CASE, "status": "fine"}), "result 1: "),
     "a score of the wrong type": (_ours({**_CASE, "score": "high"}), "result 1: "),
@@ -158,7 +277,7 @@ def test_what_is_no_results_file_is_told_with_its_place(tmp_path: Path, name: st
     content, says = _BROKEN[name]
 
     with pytest.raises(ConfigError) as caught:
-        read_results_file(_write(tmp_path, content))
+        read_importable(_write(tmp_path, content))
 
     assert all(problem.location is not None for problem in caught.value.problems)
     told = [f"{problem.location} {problem.message}" for problem in caught.value.problems]
@@ -169,15 +288,15 @@ def test_each_broken_line_has_its_number(tmp_path: Path) -> None:
     lines = [json.dumps(_CASE), "{", json.dumps({**_CASE, "test_index": "x"}), "", json.dumps(_CASE)]
 
     with pytest.raises(ConfigError) as caught:
-        read_results_file(_write(tmp_path, "\n".join(lines), "r.jsonl"))
+        read_importable(_write(tmp_path, "\n".join(lines), "r.jsonl"))
 
     assert [problem.location.line for problem in caught.value.problems if problem.location] == [2, 3, 5]
     for empty in ("", "\n\n"):
         with pytest.raises(ConfigError) as caught:
-            read_results_file(_write(tmp_path, empty, "r.jsonl"))
+            read_importable(_write(tmp_path, empty, "r.jsonl"))
         assert "it is empty" in caught.value.problems[0].message
     with pytest.raises(ConfigError):
-        read_results_file(tmp_path / "absent.json")
+        read_importable(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl"])

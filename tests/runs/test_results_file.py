@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from support.stored_runs import store_run, write_config
 
-from geval_cli.errors import UsageError
+from geval_cli.errors import ConfigError, UsageError
 from geval_cli.report.output import write_results_file
 from geval_cli.report.report import RunReport
+from geval_cli.runs.import_run import read_importable
 from geval_cli.runs.results_file import named_report, read_results_file
 from geval_cli.runs.stored import load_report
 from geval_cli.store.runs import RunStore
@@ -98,6 +99,25 @@ def test_what_is_no_results_file_is_refused(tmp_path: Path, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
         read_results_file(path)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_file_of_a_newer_version_is_refused_by_all_readers(
+    tmp_path: Path, stored: str, *, is_ours: bool
+) -> None:
+    text = (tmp_path / "a.json").read_text("utf-8").replace('"schema_version": 1', '"schema_version": 2', 1)
+    path = tmp_path / "newer.json"
+    path.write_text(text if is_ours else json.dumps(json.loads(text)), encoding="utf-8")
+
+    assert stored
+    with pytest.raises(UsageError, match="newer geval: `schema_version` is 2, and 1 is read"):
+        read_results_file(path)
+    with pytest.raises(ConfigError) as refused:
+        read_importable(path)
+    [problem] = refused.value.problems
+    assert "newer geval" in problem.message
+    assert problem.location is not None
+    assert problem.location.line == (2 if is_ours else 1)
 
 
 def test_runs_before_the_latest_have_names(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ CORE: dict[str, tuple[str, ...]] = {
         "tests/engine/test_gates.py",
         "tests/engine/test_flakiness.py",
     ),
-    "geval_cli/engine/selection.py": (
+    "geval_cli/engine/plan.py": (
+        "tests/engine/test_plan.py",
         "tests/engine/test_selection.py",
         "tests/engine/test_filters.py",
         "tests/cli/test_gates_and_filters.py",

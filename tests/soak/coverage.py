@@ -1,4 +1,4 @@
-"""How often the intervals of a judge's agreement contain the truth, by simulation.
+"""How often the intervals of a judge's agreement, and of true pass rates, contain the truth, by simulation.
 
 Documents differ in how good their outputs are and in how a judge takes them, so pairs of one document are no
 independent evidence. The true rho is that of a large draw from the same world.
@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 
 from geval_cli.statistics.correlation import Numbers, dataset_level, spearman
+from geval_cli.statistics.estimate import Item, infer_rate
 
 OUTPUTS = 12
 _TRUTH_FROM = 40_000
@@ -45,6 +46,50 @@ def coverage_of_jackknife(documents: int, *, trials: int, seed: int) -> float:
     return covered / trials
 
 
+RATE_BOUNDS = (0.92, 0.985)
+
+
+def coverage_of_rates(
+    labels: int, outputs: int, *, good: float, trials: int, seed: int
+) -> tuple[float, float]:
+    """Return the share of intervals of a true pass rate that contain it, and the share of Wilson's by labels alone.
+
+    The judge passes nine of ten good outputs and four of ten bad ones, so its own rate is far off.
+    """
+    random, covered, alone = np.random.default_rng(seed), 0, 0
+    for _ in range(trials):
+        truth = random.random(outputs) < good
+        judged = np.where(truth, random.random(outputs) < 0.9, random.random(outputs) < 0.4)
+        read = set(random.choice(outputs, labels, replace=False).tolist())
+        items = [
+            Item(float(judged[place]), float(truth[place]) if place in read else None, str(place))
+            for place in range(outputs)
+        ]
+        found = infer_rate(items)
+        assert found is not None
+        covered += _contains(found.estimate.interval, good)
+        alone += _contains(found.labels.interval, good)
+    return covered / trials, alone / trials
+
+
+def _contains(interval: tuple[float, float] | None, value: float) -> bool:
+    return interval is not None and interval[0] <= value <= interval[1]
+
+
+def run_rates(seed: int) -> bool:
+    """Print the coverage of true pass rates, and return whether all are within bounds."""
+    is_good, (low, high) = True, RATE_BOUNDS
+    for good in (0.3, 0.6, 0.85):
+        for labels in (30, 50, 100):
+            found, alone = coverage_of_rates(labels, 600, good=good, trials=1_000, seed=seed + labels)
+            is_good &= low <= found <= high
+            print(
+                f"{labels} labels, {good:.0%} good: {found:.3f} of 95 % intervals contain the truth"
+                f" ({low} to {high}); by labels alone {alone:.3f}"
+            )
+    return is_good
+
+
 def run(seed: int) -> bool:
     """Print the coverage for several numbers of documents, and return whether all are within bounds."""
     is_good = True
@@ -54,4 +99,4 @@ def run(seed: int) -> bool:
         print(
             f"{documents} documents: {found:.3f} of 95 % intervals contain the truth ({low:.2f} to {high:.2f})"
         )
-    return is_good
+    return is_good & run_rates(seed)

@@ -11,7 +11,6 @@ from statsmodels.regression.linear_model import OLS
 
 from geval_cli.statistics.correlation import (
     CORRELATIONS,
-    Estimate,
     Numbers,
     dataset_level,
     fold,
@@ -23,6 +22,7 @@ from geval_cli.statistics.correlation import (
     summary_level,
     system_level,
 )
+from geval_cli.statistics.intervals import Estimate
 
 EXACT = 1e-9
 ORACLES: dict[str, Callable[[Numbers, Numbers], float]] = {

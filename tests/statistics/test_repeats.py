@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geval_cli.statistics.intervals import ClusteredMean
-from geval_cli.statistics.repeats import mean_share, pass_at_k, pass_hat_k
+from geval_cli.statistics.intervals import ClusteredMean, mean_share, pass_at_k, pass_hat_k
 
 
 @pytest.mark.parametrize("tries", range(1, 7))

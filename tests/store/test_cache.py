@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import hashlib
 import sqlite3
 
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from geval_cli.errors import StoreError
 from geval_cli.records import Choice, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.cache import DEFAULT_TTL_S, ResponseCache, StoredChoice, _decode, _encode
+from geval_cli.store.database import open_database
+from geval_cli.store.migrations import CACHE, Schema
 
 text = st.text(st.characters())
 number = st.floats(allow_nan=False, allow_infinity=False)
@@ -70,6 +73,79 @@ def test_answers_can_be_removed_one_by_one(cache):
 @given(stored_choices)
 def test_what_is_kept_comes_back_exactly(stored):
     assert _decode(_encode(stored)) == stored
+
+
+class TestAnswersOfRuns:
+    """An answer goes with the run that bought it, unless somebody else has used it since."""
+
+    @staticmethod
+    async def removed(cache, *runs):
+        removed = await cache.remove_runs(runs, shrinks=True)
+        left = await cache.get_many([key(name) for name in "abcd"])
+        return removed, sorted(stored.choice.text for stored in left.values())
+
+    @pytest.mark.parametrize("other", ["another run", None])
+    def test_what_somebody_else_used_stays(self, cache, other):
+        async def body():
+            await cache.used_by("a run").put_many({key(name): choice(name) for name in "abc"})
+            await cache.used_by(other).put_many({key("d"): choice("d")})
+            assert len(await cache.used_by("a run").get_many([key("a"), key("d")])) == 2
+            assert len(await cache.used_by(other).get_many([key("b"), key("never there")])) == 1
+            assert len(await cache.get_many([key("c")])) == 1  # looking is not using
+            return await self.removed(cache, "a run")
+
+        assert asyncio.run(body()) == (2, ["b", "d"])
+
+    def test_what_no_run_bought_goes_with_none(self, cache):
+        async def body():
+            await cache.used_by(None).put_many({key("a"): choice("a")})
+            await cache.put_many({key("b"): choice("b")})
+            return await self.removed(cache, "a run", "", "None")
+
+        assert asyncio.run(body()) == (0, ["a", "b"])
+
+    def test_what_was_asked_for_again_belongs_to_who_asked(self, cache):
+        async def body():
+            await cache.used_by("first").put_many({key("a"): choice("old")})
+            await cache.used_by("second").put_many({key("a"): choice("new")})
+            first = await self.removed(cache, "first")
+            return first, await self.removed(cache, "second")
+
+        assert asyncio.run(body()) == ((0, ["new"]), (1, []))
+
+    def test_many_runs_go_at_once(self, cache):
+        async def body():
+            for name in "abc":
+                await cache.used_by(f"run {name}").put_many({key(name): choice(name)})
+            return await self.removed(cache, *(f"run {number}" for number in range(2000)), "run a", "run c")
+
+        assert asyncio.run(body()) == (2, ["b"])
+
+    @pytest.mark.parametrize("only_run", [5, 2.5, b"a run", ""])
+    def test_an_owner_that_geval_never_wrote_owns_nothing(self, cache, tmp_path, only_run):
+        async def body():
+            await cache.used_by("a run").put_many({key("a"): choice("a")})
+            with contextlib.closing(sqlite3.connect(tmp_path / "cache.db")) as connection, connection:
+                connection.execute("UPDATE choices SET only_run = ?", (only_run,))
+            assert await cache.used_by("a run").get_many([key("a")]) == {key("a"): choice("a")}
+            return await self.removed(cache, "a run")
+
+        assert asyncio.run(body()) == (0, ["a"])
+
+    def test_a_cache_of_before_is_read_where_it_cannot_be_migrated(self, tmp_path):
+        schema = Schema(CACHE.name, CACHE.application_id, CACHE.migrations[:1])
+        with contextlib.closing(open_database(tmp_path / "cache.db", schema).connect()) as connection:
+            row = (bytes.fromhex(key("a")), 2e9, _encode(choice("a")))
+            connection.execute("INSERT INTO choices VALUES (?, ?, ?)", row)
+
+        async def look(cache):
+            return await cache.used_by("a run").get_many([key("a")])
+
+        with ResponseCache.open_read_only(tmp_path, is_frozen=True) as cache:
+            assert asyncio.run(look(cache)) == {key("a"): choice("a")}
+        with contextlib.closing(ResponseCache.open(tmp_path, ttl_s=None)) as cache:
+            assert asyncio.run(look(cache)) == {key("a"): choice("a")}
+            assert asyncio.run(self.removed(cache, "a run")) == (0, ["a"])
 
 
 def test_long_answers_take_less_room_than_they_are_long():

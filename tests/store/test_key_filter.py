@@ -2,7 +2,7 @@
 
 import hashlib
 
-from geval_cli.store.key_filter import KeyFilter
+from geval_cli.store.cache import KeyFilter
 
 
 def keys(name: str, count: int) -> list[str]:

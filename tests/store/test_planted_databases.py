@@ -75,26 +75,26 @@ def found(folder: Path) -> dict[str, StoredChoice]:
     ids=lambda value: str(value)[:40],
 )
 def test_a_row_that_geval_never_wrote_is_no_answer(tmp_path: Path, answer: object) -> None:
-    statement = "INSERT INTO choices VALUES (?, 4e9, ?)"
+    statement = "INSERT INTO choices (key, created_at, answer) VALUES (?, 4e9, ?)"
     assert found(planted(tmp_path, statement, (bytes.fromhex(KEY), answer))) == {}
 
 
 def test_a_row_that_geval_could_have_written_is_one(tmp_path: Path) -> None:
-    statement = "INSERT INTO choices VALUES (?, 4e9, ?)"
+    statement = "INSERT INTO choices (key, created_at, answer) VALUES (?, 4e9, ?)"
     kept = found(planted(tmp_path, statement, (bytes.fromhex(KEY), json.dumps(GOOD))))
     assert kept[KEY].choice == Choice("10")
 
 
 @pytest.mark.parametrize("created_at", ["zzz", "never", b"\xff"])
 def test_a_time_that_is_none_does_not_last_for_ever(tmp_path: Path, created_at: object) -> None:
-    statement = "INSERT INTO choices VALUES (?, ?, ?)"
+    statement = "INSERT INTO choices (key, created_at, answer) VALUES (?, ?, ?)"
     assert found(planted(tmp_path, statement, (bytes.fromhex(KEY), created_at, json.dumps(GOOD)))) == {}
 
 
 def test_an_answer_that_unpacks_to_more_than_any_answer_is_none(tmp_path: Path) -> None:
     packing = zlib.compressobj(1)
     bomb = b"".join(packing.compress(b" " * 1024 * 1024) for _ in range(130)) + packing.flush()
-    statement = "INSERT INTO choices VALUES (?, 4e9, ?)"
+    statement = "INSERT INTO choices (key, created_at, answer) VALUES (?, 4e9, ?)"
     assert found(planted(tmp_path, statement, (bytes.fromhex(KEY), bomb))) == {}
 
 

@@ -5,8 +5,8 @@ import pytest
 from support.suites import load_suite
 
 from geval_cli.assertions.base import Assertion
+from geval_cli.assertions.structured.markup import XmlRules
 from geval_cli.assertions.structured.sql_output import SqlRules
-from geval_cli.assertions.structured.xml_output import XmlRules
 from geval_cli.assertions.text.word_count import WordRange
 from geval_cli.source.edit.yaml_style import write_yaml
 

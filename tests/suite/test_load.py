@@ -171,7 +171,7 @@ def test_tests_of_a_json_lines_file_are_never_held(tmp_path: Path) -> None:
 
 
 def test_a_pass_gives_up_after_a_thousand_problems(tmp_path: Path) -> None:
-    write(tmp_path, '{"asert": 1}\n' * 3000, "t.jsonl")
+    write(tmp_path, '{"vars": {}, "asert": 1}\n' * 3000, "t.jsonl")
     suite = load(write(tmp_path, "prompts: x\ntests: file://t.jsonl"))
     with pytest.raises(ConfigError) as caught:
         list(suite.tests)

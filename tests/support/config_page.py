@@ -18,7 +18,7 @@ from geval_cli.specs.base import (
 from geval_cli.specs.provider_settings import config_schema
 from geval_cli.specs.type_messages import expected_text
 from geval_cli.suite.gates import DerivedMetric
-from geval_cli.suite.schema import SuiteSpec, TestSpec
+from geval_cli.suite.schema import SuiteSpec, TestFilesSpec, TestSpec
 
 PARTS: Mapping[str, type[Spec]] = {
     "a config": SuiteSpec,
@@ -26,6 +26,7 @@ PARTS: Mapping[str, type[Spec]] = {
     "a chat message": ChatMessageSpec,
     "a provider": ProviderSpec,
     "a test": TestSpec,
+    "files of tests": TestFilesSpec,
     "options of a test": TestOptionsSpec,
     "prompts of a judge": RubricPromptSpec,
     "options of a run": RunOptionsSpec,
@@ -39,7 +40,7 @@ _OPEN = {
     "prompts": "a prompt, or a list of them",
     "providers": "a provider, or a list of them",
     "default_test": "a test",
-    "tests": "a list of tests, or text",
+    "tests": "a list of tests and of files of tests, or text",
     "derived_metrics": "a list of derived metrics",
     "gates": "text or a list of texts",
     "assertions": "a list of assertions",

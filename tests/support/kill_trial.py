@@ -28,7 +28,7 @@ tests: file://tests.jsonl
 
 AT_ONCE = 8
 # The keys of ratings hold the address of the judge, which is another server in each run.
-_DIFFERS = frozenset({"latency_ms", "cached", "usage", "criterion_key", "rating_key"})
+_DIFFERS = frozenset({"latency_ms", "cached", "usage", "criterion_key", "criterion_parts", "rating_key"})
 """What may differ in a result between a run that was killed and one that was not."""
 
 

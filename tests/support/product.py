@@ -64,7 +64,12 @@ class Product:
         return self.command(server, "run", path.name, *options, folder=path.parent)
 
     def command(
-        self, server: LoopbackServer, *words: str, folder: Path | None = None, writes_results: bool = True
+        self,
+        server: LoopbackServer,
+        *words: str,
+        folder: Path | None = None,
+        writes_results: bool = True,
+        names_home: bool = True,
     ) -> Finished:
         """Run any command, with its results in a file where it `writes_results`, and the same state."""
         results = self.folder / "results.json"
@@ -74,7 +79,7 @@ class Product:
             self.monkeypatch.setenv(name, value)
         self.monkeypatch.chdir(folder or self.folder)
         output = ["-o", str(results)] if writes_results else []
-        state = [] if "--home" in words else ["--home", str(self.folder / "state")]
+        state = [] if "--home" in words or not names_home else ["--home", str(self.folder / "state")]
         self.monkeypatch.setattr(sys, "argv", ["geval", *words, *output, *state])
         self.capsys.readouterr()
         keep_built_commands()

@@ -8,28 +8,55 @@ from pathlib import Path
 import pytest
 from support.geval_command import clean_environment, run_geval
 
+from geval_cli.trust.estimation import STATISTICS as TRUE_FIGURES
 from geval_cli.trust.gates import STATISTICS
 from geval_cli.trust.label_rows import VAR_COLUMN
 from geval_cli.trust.labels import KEYS, read_labels
+from geval_cli.trust.probes import PROBES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 COMMANDS = [shlex.split(line) for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-EXAMPLE = ROOT / "examples" / "trust" / "helpfulness.jsonl"
+EXAMPLES = ROOT / "examples" / "trust"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(EXAMPLE, tmp_path)
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".geval"))
     return tmp_path
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+ALONE = [words for words in COMMANDS if words[1] in {"agree", "probe"}]
+"""Commands that need no run before them."""
+
+
+def test_the_walk_through_the_example_suite_prints_what_the_page_shows(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES, tmp_path / "trust", ignore=shutil.ignore_patterns(".geval"))
+    printed = []
+    for words in [words for words in COMMANDS if words not in ALONE]:
+        finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
+        assert finished.code == (1 if words[1] == "run" else 0), finished.stderr
+        printed.append(finished.stdout)
+    shown = [text for kind, text in BLOCKS if kind == "text" and text.startswith("helpful")]
+    assert len(shown) == 2
+    assert [text.strip() in "".join(printed) for text in shown] == [True, True]
+    config = next(text for kind, text in BLOCKS if kind == "yaml")
+    whole = (folder / "calibrated.yaml").read_text(encoding="utf-8")
+    assert [line for line in config.splitlines()[1:] if line not in whole.splitlines()] == []
+    finished = run_geval("run", "calibrated.yaml", cwd=folder, env=clean_environment(COLUMNS="80"))
+    assert finished.code == 0
+    assert "0.50 < 0.625  P(pass) 0.11" in finished.stdout
+
+
+@pytest.mark.parametrize("words", ALONE, ids=" ".join)
 def test_every_command_runs_on_the_example(words: list[str], folder: Path) -> None:
     finished = run_geval(*words[1:], cwd=folder, env=clean_environment(COLUMNS="80"))
-    assert (finished.code, finished.stderr) == (0, "")
-    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith("judge"))
+    is_probe = words[1] == "probe"  # whose judge fails, and which says beforehand what it will ask
+    assert finished.code == (1 if is_probe else 0)
+    assert finished.stderr.startswith("note: 12 outputs") if is_probe else finished.stderr == ""
+    beginning = " Judge" if is_probe else "judge"
+    shown = next(text for kind, text in BLOCKS if kind == "text" and text.startswith(beginning))
     assert shown.strip() in finished.stdout
     assert all((folder / name).exists() for name in words if name.startswith("agreement."))
 
@@ -49,13 +76,20 @@ def test_every_key_and_every_figure_is_on_the_page() -> None:
     table = PAGE[PAGE.index("| key |") : PAGE.index("A label belongs")]
     assert [key for key in KEYS if f"`{key}`" not in table] == []
     assert f"`{VAR_COLUMN}NAME`" in table
-    assert [name for name in STATISTICS if f"`{name}`" not in PAGE] == []
+    assert [name for name in (*STATISTICS, *TRUE_FIGURES) if f"`{name}`" not in PAGE] == []
 
 
 def test_the_python_on_the_page_prints_what_it_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    source = next(text for kind, text in BLOCKS if kind == "python")
-    exec(compile(source, "docs/trust.md", "exec"), {})
-    assert capsys.readouterr().out.split() == re.findall(r"# (\w+)$", source, re.MULTILINE)
+    sources = [text for kind, text in BLOCKS if kind == "python"]
+    assert len(sources) == 2
+    for source in sources:
+        exec(compile(source, "docs/trust.md", "exec"), {})
+        assert capsys.readouterr().out.split() == re.findall(r"# (\w+)$", source, re.MULTILINE)
+
+
+def test_every_probe_is_on_the_page() -> None:
+    table = PAGE[PAGE.index("| probe |") : PAGE.index("`--only injected` makes")]
+    assert [name for name in PROBES if f"`{name}`" not in table] == []

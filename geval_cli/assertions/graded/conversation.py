@@ -12,18 +12,15 @@ from geval_cli.assertions.graded.judge_client import JudgeClient, Question, chec
 from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import Problem
-from geval_cli.judge.calls import all_of
+from geval_cli.judge.calls import all_of, reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_yes_or_no
 from geval_cli.records import JsonValue
 from geval_cli.specs.base import Spec
 
-_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}},
-    "required": ["reason", "verdict"],
-    "additionalProperties": False,
-}
+_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
+)
 _TURNS = "_conversation"
 
 

@@ -1,6 +1,6 @@
-"""g-eval: renders the assertion's templates for a test and hands metric, case and judge to the judge room."""
+"""g-eval, evaluation-llm: render the templates for a test and hand metric, case and judge to the judge room."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -8,24 +8,35 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
-from geval_cli.assertions.graded.geval_metric import MetricDefaults, metric_from_spec
-from geval_cli.assertions.graded.geval_thresholds import (
+from geval_cli.assertions.graded.geval_metric import (
+    MetricDefaults,
     check_early_stop,
     check_threshold_on_rating,
+    metric_from_spec,
     scoring_levels,
     why_all_samples,
 )
-from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import Problem, Severity
-from geval_cli.judge.grading import criterion_facts, grade, judged_texts, steps_needed, steps_requests
+from geval_cli.errors import Problem, Severity, TemplateError
+from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
+from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
 from geval_cli.templating import Templates
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "criteria": ("dimension", "criteria", "name"),
+    "evaluation_params": ("evaluation_params",),
+    "rubric": ("rubric",),
+    "score_range": ("score_range", "score_step", "strict_mode"),
+    "scoring": ("scoring", "samples"),
+    "rubric_prompt": ("rubric_prompt",),
+}
 
 
 class GEvalAssertion(GEvalFields):
@@ -74,7 +85,15 @@ class GEvalAssertion(GEvalFields):
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
         facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
-        return facts if rules is None else [facts, rules.combine, rules.min_judges]
+        return facts if rules is None else [*facts, ["jury", rules.combine, rules.min_judges]]
+
+    def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
+        """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
+        facts, others = dict(zip(CRITERION_FACTS, written, strict=False)), written[len(CRITERION_FACTS) :]
+        found: dict[str, JsonValue] = {
+            name: [facts[fact] for fact in parts] for name, parts in _PARTS.items()
+        }
+        return {**found, "scoring": [*found["scoring"], *others]}
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return the texts that the judge is shown."""
@@ -89,7 +108,7 @@ class GEvalAssertion(GEvalFields):
         named = judge_provider(self, subject.test, tools.defaults)
         needed = steps_needed(metric_of(self, subject.test, tools), self.case(subject, tools))
         votes = rated.detail.get("judges") or [rated.detail]
-        for judge, vote in zip(_members(named), votes, strict=False):
+        for judge, vote in zip(members_of(named), votes, strict=False):
             model = tools.judge_for(judge)
             parts = vote.get("parts") or [vote]
             for (criteria, labels), part in zip(needed, parts, strict=False):
@@ -112,18 +131,13 @@ class GEvalAssertion(GEvalFields):
         return rated.against(threshold, is_default=is_default)
 
 
-def _members(named: ProviderSpec) -> tuple[ProviderSpec, ...]:
-    """Return the judges of a jury, or the one judge."""
-    return named.members if isinstance(named, JurySpec) else (named,)
-
-
 def prefetch_case(
     spec: GEvalFields, case: JudgedCase, test: TestCase, tools: Tools
 ) -> Iterator[tuple[Judge, ModelRequest]]:
     """Yield the requests of `judge_case` that do not depend on the output of `case`."""
     named = judge_provider(spec, test, tools.defaults)
     metric = metric_of(spec, test, tools)
-    for judge in _members(named):
+    for judge in members_of(named):
         model = tools.judge_for(judge)
         for request in steps_requests(metric, case, model, memory=tools.judge_memory):
             yield model, request
@@ -284,3 +298,46 @@ def _hint_for_missing(missing: Sequence[str], test: TestCase) -> str:
     if in_vars:
         return f"move {', '.join(in_vars)} out of `vars`, to the test itself"
     return "give the test these fields, or leave them out of evaluation_params"
+
+
+class LlmEvaluation(GEvalAssertion):
+    """evaluation-llm: the criteria that a prompt in the mode `llm` has for every answer; located at the criteria."""
+
+    def applies_to(self, test: TestCase, templates: Templates) -> bool:
+        """Return True when the criteria say anything, once the test's variables are in them."""
+        try:
+            return bool(templates.render(str(self.criteria), test.variables).strip())
+        except TemplateError:
+            return True  # somebody must be told
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criteria in one test; empty ones have none."""
+        return super().check(context) if self.applies_to(context.test, context.templates) else []
+
+    def prefetch(self, subject: Subject, tools: Tools) -> Iterator[tuple[Judge, ModelRequest]]:
+        """Yield the requests for the judge's steps, which hold nothing of an output."""
+        if self.applies_to(subject.test, tools.templates):
+            yield from super().prefetch(subject, tools)
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Have the judge rate the output, given prompt and input; without criteria no judge is called.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        if not self.applies_to(subject.test, tools.templates):
+            return Outcome.not_evaluated("the prompt has no `evaluation_criteria`")
+        return await super().judge(subject, tools)
+
+    def case(self, subject: Subject, tools: Tools) -> JudgedCase:
+        """Return the parts of a test and its output that the judge sees, the prompt among them."""
+        return _with_prompt(super().case(subject, tools), subject)
+
+
+def _with_prompt(case: JudgedCase, subject: Subject) -> JudgedCase:
+    """Return the case with the prompt beside the input; a prompt that is all of the input is not shown twice."""
+    if subject.system is not None:
+        return replace(case, prompt=subject.system)
+    if case.input or case.vars.get("input"):
+        return replace(case, prompt=case.rendered_prompt)
+    return case

@@ -1,11 +1,15 @@
-"""The metric that a g-eval assertion makes together with what is set above it."""
+"""The metric that a g-eval assertion makes together with what is set above it, and what hangs on its threshold."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from geval_cli.assertions.assert_set import AssertSet
+from geval_cli.assertions.base import JudgeDefaults, TestCase
 from geval_cli.assertions.graded.geval_checks import range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.errors import Problem, Severity
 from geval_cli.judge.metric import (
     DEFAULT_SAMPLES,
     DEFAULT_THRESHOLD,
@@ -13,8 +17,16 @@ from geval_cli.judge.metric import (
     Metric,
     RubricBand,
     RubricPrompt,
+    default_step,
+    format_number,
 )
-from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, Samples, Scoring
+from geval_cli.specs.base import EarlyStopSpec, RubricPromptSpec, Samples, Scoring, TestOptionsSpec
+from geval_cli.templating import Templates
+
+_NEAR = 0.2  # of a step: far enough from a rating, and still about the threshold that was meant
+_DIGITS = 4
+_DUST = 1e-9
+_PICKS_BY_SCORE = "max-score"
 
 
 class ScoringChoice(Struct, frozen=True):
@@ -114,3 +126,103 @@ def _rubric_prompt(written: str | RubricPromptSpec | None) -> RubricPrompt | Non
     if isinstance(written, str):
         return RubricPrompt(evaluate=written)
     return RubricPrompt(written.steps, written.evaluate)
+
+
+def scoring_levels(spec: GEvalFields, test: TestCase, defaults: JudgeDefaults) -> tuple[ScoringChoice, ...]:
+    """Return the estimator settings from the strongest level to the weakest; the assertion's own come first."""
+    return (
+        ScoringChoice(spec.scoring, spec.samples),
+        _of_options(test.options),
+        ScoringChoice(defaults.scoring, defaults.samples),
+        _of_options(test.default_options),
+    )
+
+
+def _of_options(options: TestOptionsSpec) -> ScoringChoice:
+    return ScoringChoice(options.scoring, options.samples)
+
+
+def why_all_samples(
+    spec: GEvalFields, test: TestCase, defaults: JudgeDefaults, templates: Templates
+) -> str | None:
+    """Return why a settled verdict is not enough for `spec` in `test`, so that all samples are to be taken; else None.
+
+    Only pass or fail is settled early. Where something is made of the score itself, it has to be as exact as it can be.
+    """
+    if not spec.weight:
+        return "with the weight 0 it has no verdict to settle"
+    if isinstance(spec.criteria, tuple) and len(spec.criteria) > 1:
+        return "the scores of several criteria are averaged"
+    if _combines_scores(spec):
+        return "the scores of several judges are combined"
+    if test.threshold is not None:
+        return "the `threshold` of the test is held against its score"
+    if test.promptfoo.assert_scoring_function is not None:
+        return "`assertScoringFunction` sees its score"
+    for other in test.assertions:
+        if isinstance(other, AssertSet) and other.threshold is not None and spec in other.members:
+            return "the `threshold` of the assert-set is held against its score"
+        if other.base_type == _PICKS_BY_SCORE:
+            return f"{_PICKS_BY_SCORE} compares its scores"
+    if defaults.exact_metrics is None:
+        return "a gate on `score.mean`, or a derived metric, is made of its score"
+    name = metric_name(spec, test, templates)
+    return f"a gate holds the mean of `{name}` against a limit" if name in defaults.exact_metrics else None
+
+
+def _combines_scores(spec: GEvalFields) -> bool:
+    """Return whether several judges rate and their scores count, not how many of them pass the output."""
+    return spec.jury_rules is not None and spec.jury_rules.combine != "majority"
+
+
+def check_early_stop(
+    spec: GEvalFields, test: TestCase, defaults: JudgeDefaults, templates: Templates
+) -> list[Problem]:
+    """Return a warning where samples were to end early and cannot."""
+    _, samples = choose_scoring(scoring_levels(spec, test, defaults))
+    why = why_all_samples(spec, test, defaults, templates) if isinstance(samples, EarlyStopSpec) else None
+    if why is None or not isinstance(samples, EarlyStopSpec):
+        return []
+    message = f"all {samples.upto} samples are taken, since {why}"
+    place = spec.place.key("samples") if spec.samples is not None else spec.place.key()
+    hint = f"`samples: {samples.upto}` says so"
+    return [Problem(message, place, hint, severity=Severity.WARNING)]
+
+
+def check_threshold_on_rating(spec: GEvalFields, levels: Sequence[ScoringChoice]) -> list[Problem]:
+    """Return a warning where a mean of ratings is held against a threshold that lies exactly on one of them.
+
+    A judge that is nearly sure of that rating gives a mean a hair above or below it, and chance decides. A single
+    rating, all-or-nothing, and a threshold that nobody wrote are not warned about; nor is the criteria form with
+    `scoring: auto`, where the judge decides what is averaged.
+    """
+    if spec.threshold is None or not 0 < spec.threshold <= 1 or spec.strict_mode:
+        return []
+    scoring, _ = choose_scoring(levels)
+    is_mean = scoring in ("samples", "logprobs") or (scoring == "auto" and spec.dimension is not None)
+    if not is_mean or _combines_scores(spec) or (isinstance(spec.criteria, tuple) and len(spec.criteria) > 1):
+        return []
+    low, high = range_of(spec)
+    if not low < high:
+        return []
+    step = default_step((low, high)) if spec.score_step is None else spec.score_step
+    share = step / (high - low)
+    steps = spec.threshold / share
+    if abs(steps - round(steps)) > _DUST * max(1.0, steps):
+        return []
+    rating = format_number(round(low + spec.threshold * (high - low), 9))
+    span = f"{format_number(low)} to {format_number(high)}"
+    message = (
+        f"`threshold` {format_number(spec.threshold)} lies exactly on the rating {rating} of {span}, so that a hair "
+        "in the mean of the ratings decides"
+    )
+    halfway = [spec.threshold + part * share for part in (-0.5, 0.5)]
+    between = " or ".join(_shown(value) for value in halfway if 0 < value < 1)
+    hint = f"halfway between two ratings: {between}; {_shown(spec.threshold - _NEAR * share)} will do, too"
+    entry = next((item for item in spec.dimensions or () if item.dimension == spec.dimension), None)
+    place = spec.place if entry is None or entry.threshold is None else entry.place
+    return [Problem(message, place.value("threshold"), hint, severity=Severity.WARNING)]
+
+
+def _shown(threshold: float) -> str:
+    return format_number(round(threshold, _DIGITS))

@@ -81,6 +81,7 @@ class JudgeClient:
         self, question: Question, count: int, read: Callable[[str], Read]
     ) -> Sequence[Read]:
         """Return `count` different replies, parsed by `read`; fewer when some failed."""
+        # At 0, several answers would mostly be one.
         request = self._request(question, temperature=1, samples=count)
         response = await self._calls.ask(request)
         return [read(choice.text) for choice in response.choices]
@@ -100,6 +101,7 @@ class JudgeClient:
             sample_indexes=tuple(range(samples)),
             repeat_index=self._subject.repeat_index,
             want_logprobs=want_logprobs,
+            # A prompt of the user's own may ask for an answer in another form.
             response_schema=question.schema if own is None else None,
             role=Role.JUDGE,
             purpose=question.purpose,

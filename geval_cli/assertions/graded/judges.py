@@ -66,14 +66,17 @@ def find_judge(
     return _DEFAULTS.get(kind)
 
 
+def members_of(judge: ProviderSpec) -> tuple[ProviderSpec, ...]:
+    """Return the judges of a jury, or the one judge."""
+    return judge.members if isinstance(judge, JurySpec) else (judge,)
+
+
 def judges_of(spec: ModelGradedAssertion, test: TestCase, defaults: JudgeDefaults) -> Iterator[ProviderSpec]:
     """Yield every provider that judges for an assertion."""
     for kind in spec.judge_kinds:
         found = find_judge(spec, test, defaults, kind)
-        if isinstance(found, JurySpec):
-            yield from found.members
-        elif found is not None:
-            yield found
+        if found is not None:
+            yield from members_of(found)
 
 
 def _as_kind(provider: ProviderSpec, kind: str) -> ProviderSpec | None:

@@ -19,7 +19,7 @@ from geval_cli.specs.base import JuryRulesSpec
 SPLIT = 0.5
 """Scores that lie so far apart are marked: the judges do not mean the same."""
 
-_DIGITS = 9
+_DIGITS = 9  # beyond them lies rounding: 0.7 and 0.2 are 0.5 apart, and not 0.49999999999999994
 
 Combine = Callable[[Sequence[float]], float]
 
@@ -76,6 +76,7 @@ def verdict_of_jury(votes: Sequence[Vote], rules: JuryRulesSpec) -> Outcome:
     if rules.combine == "majority":
         majority = len(grades) // 2 + 1
         score = sum(grade.status is Status.PASSED for grade in grades) / len(grades)
+        # On the scale of the score, the share of judges that pass: 2 of 3 must, 3 of 4, 3 of 5.
         threshold = majority / len(grades)
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold

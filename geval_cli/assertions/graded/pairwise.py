@@ -20,8 +20,8 @@ from geval_cli.assertions.base import (
     Subject,
     TestCase,
     Tools,
-    check_is_comparable,
 )
+from geval_cli.assertions.best_of import check_is_comparable
 from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.outcome import Outcome, shortened

@@ -12,6 +12,7 @@ from geval_cli.assertions.graded.judge_client import JudgeClient, Question, chec
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.assertions.values import render_deep
 from geval_cli.errors import Problem
+from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block
 from geval_cli.judge.replies.verdicts import Decision, parse_rubric_verdict
 from geval_cli.judge.scoring import passes
@@ -20,16 +21,9 @@ from geval_cli.providers.judge_kinds import can_search
 from geval_cli.records import JsonValue, Status
 from geval_cli.specs.promptfoo import JudgesSpec
 
-_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "reason": {"type": "string"},
-        "pass": {"type": "boolean"},
-        "score": {"type": "number"},
-    },
-    "required": ["reason", "pass", "score"],
-    "additionalProperties": False,
-}
+_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "pass": {"type": "boolean"}, "score": {"type": "number"}}
+)
 
 
 _PASSED = "judge_passed"

@@ -21,7 +21,7 @@ from referencing.jsonschema import specification_with
 
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import is_found
-from geval_cli.assertions.structured.written_schema import Schema, parse_schema
+from geval_cli.assertions.structured.json_text import Schema, parse_schema
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.source_map import KeyPath, SourcePath
@@ -52,7 +52,9 @@ def schema_problems(written: WrittenSchema, name: str, place: SourcePath) -> lis
     try:
         flaws = _flaws(json.dumps(parse_schema(written)))
     except ValueError as error:
-        return [Problem(f"{name} is not a JSON Schema: {error}", place.value(), "write a JSON Schema")]
+        is_name = isinstance(written, str) and "." in written and not set(written) & set("{} \n")
+        hint = f"write file://{written} if this is a file" if is_name else "write a JSON Schema"
+        return [Problem(f"{name} is not a JSON Schema: {error}", place.value(), hint)]
     whole = place.key() if isinstance(written, dict) else place.value()
     return [
         Problem(flaw.message, place.value(*flaw.path) if flaw.path else whole, flaw.hint) for flaw in flaws

@@ -1,21 +1,23 @@
-"""JSON in a model's output: the whole of it, or what code fences and prose surround."""
+"""JSON in a model's output, all of it or what prose surrounds, and JSON Schemas as a config has them. Loads quickly."""
 
 import json
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
+from geval_cli.specs.base import WrittenSchema
 
 _FENCE = compile_later(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<content>.*?)^[ \t]*\1", re.DOTALL | re.MULTILINE)
 _OPENING = compile_later(r"""\{(?=\s*["}])|\[(?=\s*[]["{tfnNI0-9-])""")
 _MOST_TRIES = (
     1000  # each takes time in proportion to the text; an answer with more broken brackets holds no JSON
 )
+Schema = dict[str, Any] | bool
 
 
 class FoundJson(Struct, frozen=True):
@@ -123,3 +125,23 @@ def _in_prose(text: str) -> Iterator[_Candidate]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def parse_schema(written: WrittenSchema) -> Schema:
+    """Return the schema that a config means; text is JSON.
+
+    Raises:
+        ValueError: the text is not JSON, or not an object or a boolean.
+    """
+    if isinstance(written, dict | bool):
+        return written
+    schema = parse_strict_json(written)
+    if not isinstance(schema, dict | bool):
+        raise ValueError("it must be an object or a boolean")  # noqa: TRY004 - one kind of error for one kind of problem
+    return schema
+
+
+def unless_empty(written: WrittenSchema | None) -> WrittenSchema | None:
+    """Return the schema, or None when it asks nothing: blank text, an object without keys, nothing at all."""
+    is_empty = "".join(written.split()) in {"", "{}"} if isinstance(written, str) else written == {}
+    return None if is_empty else written

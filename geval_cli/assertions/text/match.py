@@ -1,20 +1,32 @@
-"""contains, icontains, starts-with, ends-with, regex: the output's text against one expected text."""
+"""equals, contains, contains-all, regex and their like: the output's text against one expected text or several."""
 
 import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 import regex
 from msgspec import Struct
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Subject, TestCase, Tools
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.patterns import is_found
-from geval_cli.assertions.values import as_text
+from geval_cli.assertions.structured.json_text import parse_strict_json
+from geval_cli.assertions.values import (
+    as_text,
+    check_texts,
+    compact_json,
+    listed,
+    render_deep,
+    rendered_texts,
+)
 from geval_cli.errors import Problem, Severity
+from geval_cli.records import JsonValue
 from geval_cli.specs.dialect import DialectRules
+from geval_cli.templating import Templates
 
+Item = str | int | float | bool
 _WORD = "A-Za-z0-9_"
 _IN_CLASS = {"d": "0-9", "w": _WORD}
 _ALONE = {
@@ -33,6 +45,100 @@ _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 _FOREIGN_GROUP = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$]|[ims]+(?:-[ims]*)?:|-[ims]+:)")
 _PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
+
+
+class TextListAssertion(Assertion):
+    """contains-all, contains-any and their forms for any case: the output against several texts."""
+
+    value_form = "texts"
+
+    value: Item | tuple[Item, ...] = Field(
+        description="What to look for: a list of templates, or one text with commas between them."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return the problems of the expected texts: none is given, or a template is broken."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        if not problems and not _expected_texts(self, context.test, context.templates):
+            message = f"{self.base_type} has nothing to look for ({context.where})"
+            problems.append(Problem(message, self.place.value("value"), "list at least one text in `value`"))
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Look for every text; the reason names those that are missing, or the one that was found."""
+        expected = _expected_texts(self, subject.test, tools.templates)
+        output, ignores_case = subject.text, self.base_type.startswith("i")
+        if ignores_case:
+            output = output.casefold()
+        missing = [text for text in expected if (text.casefold() if ignores_case else text) not in output]
+        case = ", in any case," if ignores_case else ""
+        if self.base_type.endswith("-all"):
+            if missing:
+                return Outcome.of(False, f"the output does not contain{case} {listed(missing)}")
+            return Outcome.of(True, f"the output contains{case} all of {listed(expected)}")
+        found = [text for text in expected if text not in missing]
+        if found:
+            return Outcome.of(True, f"the output contains{case} {listed(found)}")
+        return Outcome.of(False, f"the output contains{case} none of {listed(expected)}")
+
+
+def _expected_texts(spec: TextListAssertion, test: TestCase, templates: Templates) -> list[str]:
+    return rendered_texts(spec.value, test, templates, split=True)
+
+
+class EqualsAssertion(Assertion):
+    """equals: the whole output is this text or, with a list or a mapping, this JSON value."""
+
+    value_form = "data"
+    value_may_be_null = True
+
+    value: Any = Field(description="What the output must be; texts are templates. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the templates in `value`, in one test."""
+        problems: list[Problem] = []
+        where = self.place.value("value")
+        expected_data(self.value, lambda text: context.render(text, where, problems) or "", context.rules)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Compare with the rendered `value`: texts letter by letter, lists and mappings as JSON."""
+        variables = subject.test.variables
+        if not isinstance(self.value, dict | list) and self.value is not None:
+            expected = tools.templates.render(as_text(self.value), variables)
+            return _outcome(subject.text == expected, expected)
+        value = expected_data(self.value, lambda text: tools.templates.render(text, variables), tools.rules)
+        try:
+            found = parse_strict_json(subject.text)
+        except ValueError:
+            return _outcome(False, compact_json(value))
+        return _outcome(is_same_json(found, value), compact_json(value))
+
+
+def expected_data(value: JsonValue, render: Callable[[str], str], rules: DialectRules) -> JsonValue:
+    """Return `value` rendered: all texts in it, or only those of a list, as the dialect has it."""
+    if rules.renders_mappings:
+        return render_deep(value, render)
+    if isinstance(value, list):
+        return [render(item) if isinstance(item, str) else item for item in value]
+    return render(value) if isinstance(value, str) else value
+
+
+def is_same_json(one: JsonValue, other: JsonValue) -> bool:
+    """Return whether two values are equal as JSON: 1 equals 1.0, true equals no number, keys have no order."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same_json, one, other))
+    return bool(one == other)
+
+
+def _outcome(passed: bool, expected: str) -> Outcome:
+    does = "equals" if passed else "is not equal to"
+    return Outcome.of(passed, f'the output {does} "{shortened(expected)}"')
 
 
 def is_javascript_pattern(pattern: str) -> bool:

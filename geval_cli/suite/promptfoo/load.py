@@ -17,9 +17,10 @@ from geval_cli.specs.dialect import PROMPTFOO_RULES
 from geval_cli.specs.promptfoo import PromptfooOptions, TemplateFilter
 from geval_cli.specs.type_messages import describe_value
 from geval_cli.suite.gates import DerivedMetric, read_derived_metrics, read_gates
+from geval_cli.suite.named_files import JAVASCRIPT_SUFFIXES, existing_files, find_files
 from geval_cli.suite.promptfoo.env import PromptfooEnv, literal_env
 from geval_cli.suite.promptfoo.merge import ConfigFile, MergedConfigs, gather, open_config, settings_of
-from geval_cli.suite.promptfoo.paths import JAVASCRIPT_SUFFIXES, existing_files, find_files, program_reference
+from geval_cli.suite.promptfoo.paths import program_reference
 from geval_cli.suite.promptfoo.prompts import ConfigPart, default_prompt, read_promptfoo_prompts
 from geval_cli.suite.promptfoo.providers import delayed, read_promptfoo_providers
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row

@@ -13,16 +13,8 @@ from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.paths import (
-    CODE_SUFFIXES,
-    existing_files,
-    file_keys,
-    find_files,
-    is_wildcard,
-    leads_outside,
-    program_reference,
-    with_file_contents,
-)
+from geval_cli.suite.named_files import CODE_SUFFIXES, existing_files, find_files, is_wildcard, leads_outside
+from geval_cli.suite.promptfoo.paths import file_keys, program_reference, with_file_contents
 from geval_cli.suite.promptfoo.prompt_files import PROMPT_SUFFIXES, read_prompt_file
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_json

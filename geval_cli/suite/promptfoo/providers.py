@@ -18,17 +18,15 @@ from geval_cli.specs.promptfoo import (
     own_env_of,
 )
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.env import literal_env
-from geval_cli.suite.promptfoo.paths import (
+from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     JAVASCRIPT_SUFFIXES,
     RUNNABLE_SUFFIXES,
-    STRUCTURED_SUFFIXES,
     existing_files,
-    file_keys,
     split_part,
-    with_file_contents,
 )
+from geval_cli.suite.promptfoo.env import literal_env
+from geval_cli.suite.promptfoo.paths import STRUCTURED_SUFFIXES, file_keys, with_file_contents
 from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.validation import LoadContext, build_spec, read_fields
 from geval_cli.templating.js_text import js_string

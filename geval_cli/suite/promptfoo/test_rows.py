@@ -1,8 +1,5 @@
 """Where a promptfoo config's tests come from: lists, files of every kind, wildcards, and lists of these."""
 
-import csv
-import io
-import zipfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,11 +9,10 @@ from msgspec import Struct
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.records import JsonValue
-from geval_cli.source.access import Access, open_regular
-from geval_cli.source.files import MAX_TEXT_BYTES, open_problem
+from geval_cli.source.access import Access
 from geval_cli.source.source_map import Positions, SourcePath
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.paths import (
+from geval_cli.suite.named_files import (
     CODE_SUFFIXES,
     PYTHON_SUFFIXES,
     RUNNABLE_SUFFIXES,
@@ -25,88 +21,31 @@ from geval_cli.suite.promptfoo.paths import (
 )
 from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.promptfoo.table_rows import TableColumns, not_empty
+from geval_cli.suite.tables import csv_rows, sheet_rows, uneven_problem
 from geval_cli.suite.tests import JsonLinesRows
 from geval_cli.suite.validation import LoadContext
 from geval_cli.templating.js_text import js_string
-from geval_cli.version import install_hint
 
 Rows = Iterator[tuple[int, list[str]]]
 """Rows as texts, each with the number of the line that it ends on, from 1."""
 
 
-def csv_rows(path: Path, access: Access, asked_at: Location | None, *, delimiter: str = ",") -> Rows:
-    """Yield the rows of a CSV file, line by line, the header among them; spaces belong to the texts.
-
-    Raises:
-        ConfigError: the file cannot be read or is no UTF-8 text, or a row has more or fewer cells than the header.
-    """
-    # Python's own bound is 128 kB a cell: documents in variables are longer.
-    csv.field_size_limit(MAX_TEXT_BYTES)
-    try:
-        with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, delimiter=delimiter)
-            width = None
-            for cells in reader:
-                if not cells:
-                    continue
-                if width is not None and len(cells) != width:
-                    raise ConfigError([_uneven(path, reader.line_num, len(cells), width)])
-                width = len(cells)
-                yield reader.line_num, cells
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, asked_at)]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(f"`{path}` is not UTF-8 text", asked_at, "save it as UTF-8")]) from error
-    except csv.Error as error:
-        where = Location(str(path), reader.line_num, 1, length=0)
-        raise ConfigError([Problem(f"this line cannot be read: {error}", where)]) from error
+def _csv_texts(path: Path, access: Access, asked_at: Location | None, delimiter: str) -> Rows:
+    width = None
+    for row in csv_rows(path, access, asked_at, delimiter=delimiter):
+        if width is not None and len(row.cells) != width:
+            raise ConfigError([uneven_problem(row, width, path)])
+        width = len(row.cells)
+        yield row.last_line, row.cells
 
 
-def sheet_rows(path: Path, sheet: str, access: Access, asked_at: Location | None) -> Rows:
-    """Yield the rows of a sheet (the first one when `sheet` is empty), values as texts.
-
-    Raises:
-        ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
-    """
-    try:
-        import openpyxl  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        hint = f"install it {install_hint('xlsx')}; or save the sheet as .csv"
-        raise ConfigError(
-            [Problem("reading .xlsx files needs the package openpyxl", asked_at, hint)]
-        ) from error
-    try:
-        with open_regular(path, access) as stream:
-            content = io.BytesIO(stream.read())
-        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
-    except OSError as error:
-        raise ConfigError([open_problem(path, error, asked_at)]) from error
-    except (
-        ValueError,
-        KeyError,
-        zipfile.BadZipFile,
-        openpyxl.utils.exceptions.InvalidFileException,
-    ) as error:
-        raise ConfigError([Problem(f"`{path}` is no sheet: {error}", asked_at, "save it as .csv")]) from error
-    if sheet and sheet not in book.sheetnames:
-        hint = f"it has: {', '.join(book.sheetnames)}"
-        raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
-    try:
-        table = book[sheet] if sheet else book[book.sheetnames[0]]
-        for number, cells in enumerate(table.iter_rows(values_only=True), start=1):
-            yield number, [_cell_text(cell) for cell in cells]
-    finally:
-        book.close()
+def _sheet_texts(path: Path, sheet: str, access: Access, asked_at: Location | None) -> Rows:
+    for row in sheet_rows(path, sheet, access, asked_at):
+        yield row.last_line, [_cell_text(cell) for cell in row.cells]
 
 
 def _cell_text(value: object) -> str:
     return js_string(value).strip() if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _uneven(path: Path, line: int, count: int, width: int) -> Problem:
-    where = Location(str(path), line, 1, length=0)
-    hint = "put quotes around texts with commas in them, without spaces before the quotes"
-    return Problem(f"this row has {count} cells, but the header has {width}", where, hint)
 
 
 PROMPTFOO_TYPES = frozenset(
@@ -202,13 +141,13 @@ def _of_file(
         delimiter = reading.env.values.get("PROMPTFOO_CSV_DELIMITER") or ","
         yield from _of_table(
             file.path,
-            csv_rows(file.path, reading.files.access, asked_at, delimiter=delimiter),
+            _csv_texts(file.path, reading.files.access, asked_at, delimiter),
             asked_at,
             reading,
         )
     elif file.suffix in _SHEETS:
         yield from _of_table(
-            file.path, sheet_rows(file.path, file.part, reading.files.access, asked_at), asked_at, reading
+            file.path, _sheet_texts(file.path, file.part, reading.files.access, asked_at), asked_at, reading
         )
     elif file.suffix in RUNNABLE_SUFFIXES and reading.scripts is not None:
         yield from _of_function(file, asked_at, part, reading)

@@ -17,14 +17,8 @@ from geval_cli.source.files import FILE_PREFIX, MAX_TEXT_BYTES, is_file_referenc
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.promptfoo.paths import (
-    CODE_SUFFIXES,
-    NamedFile,
-    existing_files,
-    is_wildcard,
-    program_reference,
-    split_part,
-)
+from geval_cli.suite.named_files import CODE_SUFFIXES, NamedFile, existing_files, is_wildcard, split_part
+from geval_cli.suite.promptfoo.paths import program_reference
 from geval_cli.suite.promptfoo.prompts import ConfigPart
 from geval_cli.suite.promptfoo.test_entries import ReadTest, read_row
 from geval_cli.suite.promptfoo.test_rows import TestRow, iterate_rows

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -104,6 +104,7 @@ class RunAnswer(Struct, frozen=True):
     """A run as in `results.json`, without its results unless they were asked for."""
 
     schema_version: int
+    kind: Literal["run"]
     run: RunRecord
     summary: RunSummary
     results: list[CaseResult] | None = None
@@ -221,7 +222,8 @@ async def read_run(
     report = await asyncio.to_thread(load_report, runs, run_id)
     if results:
         return StreamingResponse(_bytes(json_document(report)), media_type="application/json")
-    body = {"schema_version": SCHEMA_VERSION, "run": to_json(report.run), "summary": to_json(report.summary)}
+    head = {"schema_version": SCHEMA_VERSION, "kind": "run"}
+    body = {**head, "run": to_json(report.run), "summary": to_json(report.summary)}
     return _json(body)
 
 

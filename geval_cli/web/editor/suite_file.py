@@ -15,7 +15,7 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.runs.starting import choose_starter
 from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.edit.yaml_edit import EditableText, editable_text
-from geval_cli.source.files import MAX_CONFIG_BYTES, read_text
+from geval_cli.source.files import MAX_CONFIG_BYTES, is_file_reference, read_text
 from geval_cli.suite.load import read_with_rules, rules_of
 from geval_cli.web.problems_json import RefusedError
 from geval_cli.web.served_folder import CONFIG_SUFFIXES, served_config
@@ -266,10 +266,18 @@ def _listed(folder: Path, path: Path) -> ListedSuite | None:
         description=described if isinstance(described, str) else "",
         prompts=_count(value.get("prompts")),
         providers=_count(value.get("providers")),
-        tests=len(tests) if isinstance(tests, list) else None if tests else 0,
+        tests=_count_tests(tests),
         state="ok" if rules.is_editable else str(rules.name),
         modified_at=details.st_mtime,
     )
+
+
+def _count_tests(tests: JsonValue) -> int | None:
+    """Return how many tests there are; None when files hold some of them."""
+    if not isinstance(tests, list):
+        return None if tests else 0
+    has_files = any(is_file_reference(item) or (isinstance(item, dict) and "path" in item) for item in tests)
+    return None if has_files else len(tests)
 
 
 def _broken(name: str, modified_at: float) -> ListedSuite:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
-from geval_cli.report.assertion_view import AssertionView, JudgeVerdict
+from geval_cli.report.case_view import AssertionView, JudgeVerdict
 from geval_cli.report.numbers import format_percentage
 from geval_cli.report.verdict import Signs, has_fallback
 from geval_cli.web.html import render_page, shown_text

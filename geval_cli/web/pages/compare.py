@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, MetricSummary
-from geval_cli.report.comparison import Change, Comparison, Pair, compare_runs
+from geval_cli.report.paired_cases import Change, Comparison, Pair, compare_runs
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import RunPages, StoredVerdict

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.verdict import has_fallback
-from geval_cli.report.verdict_tables import derived_rows
+from geval_cli.report.verdict import derived_rows, has_fallback
 from geval_cli.runs.stored import load_report
 from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
 from geval_cli.web.html import render_page, short_text, shown_text

@@ -257,6 +257,21 @@ class TestSave:
         assert answer.json["digest"] == digest(editor.path)
         assert answer.json["form"]["prompts"][0]["fields"]["body"] == "Say {{ input }}"
 
+    def test_files_of_tests_between_tests_stay_as_they_are(self, editor: Editor) -> None:
+        (editor.folder / "t.csv").write_text("input,assert.equals,a\nfrom a table,from a table,b\n")
+        mixed = SUITE.replace(
+            "tests:\n", "tests:\n  - path: file://t.csv # the table\n    columns: {a: b}\n  - file://t.csv\n"
+        )
+        editor.path.write_text(mixed, encoding="utf-8")
+        page = json.loads(read_page(editor.server.get("/suites/edit?path=suite.yaml")).data)
+        assert [item["is_editable"] for item in page["form"]["tests"]] == [False, False, True]
+        tests = [{"origin": index, "fields": {}} for index in range(3)]
+        tests[2]["fields"] = {"input": "Hi"}
+        assert editor.check(tests=tests)["problems"] == []
+        assert editor.save(tests=tests).status == 200
+        assert editor.text == mixed.replace("input: Hello", "input: Hi")
+        assert "in a file" in read_page(editor.server.get("/suites")).text
+
     def test_nothing_changed_keeps_every_byte(self, editor: Editor) -> None:
         editor.path.write_bytes(b"\xef\xbb\xbf" + SUITE.replace("\n", "\r\n").encode())
         before = editor.path.read_bytes()

@@ -1,0 +1,150 @@
+"""model-graded-closedqa, factuality: a judge picks one of a few given verdicts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Subject, TestCase, Tools
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.values import as_text, check_texts
+from geval_cli.errors import Problem
+from geval_cli.judge.calls import reply_schema
+from geval_cli.judge.prompt import Block
+from geval_cli.judge.replies.verdicts import parse_category, parse_yes_or_no
+from geval_cli.judge.scoring import passes
+from geval_cli.records import Status
+from geval_cli.specs.base import FactualityWeightsSpec
+
+_CLOSED_QA_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["Y", "N"]}}
+)
+_FACTUALITY_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"reason": {"type": "string"}, "category": {"type": "string", "enum": list("ABCDE")}}
+)
+_MEANINGS = {
+    "A": "the output says less than the reference, and nothing against it",
+    "B": "the output says more than the reference, and nothing against it",
+    "C": "the output and the reference say the same",
+    "D": "the output and the reference contradict each other",
+    "E": "the output and the reference differ in what does not matter for the facts",
+}
+
+
+class ClosedQaAssertion(ModelGradedAssertion):
+    """model-graded-closedqa: whether the output meets one criterion, yes or no."""
+
+    value_form = "text"
+
+    value: str = Field(description="The criterion; a template. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the criterion and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("input", "criteria", "completion", "output"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 for yes and 0 for no.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        criterion = tools.templates.render(self.value, subject.test.variables)
+        question = Question(
+            "closed_question",
+            (
+                Block("Task", subject.rendered_prompt),
+                Block("Submission", subject.text),
+                Block("Criterion", criterion),
+            ),
+            {
+                "input": subject.rendered_prompt,
+                "criteria": criterion,
+                "completion": subject.text,
+                "output": subject.text,
+            },
+            _CLOSED_QA_SCHEMA,
+        )
+        judge = JudgeClient(self, subject, tools)
+        decision = await judge.ask(question, parse_yes_or_no)
+        reason = decision.reason or f"the criterion is {'met' if decision.passed else 'not met'}: {criterion}"
+        return replace(Outcome.of(decision.passed, reason), latency_ms=judge.latency_ms)
+
+
+class FactualityAssertion(ModelGradedAssertion):
+    """factuality: how the facts of the output relate to those of a reference answer."""
+
+    value_form = "text"
+
+    value: str | int | float = Field(description="The reference answer; a template. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the reference and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("input", "ideal", "completion", "output"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score what the relation is worth; it passes above 0 or, with a threshold, from that on.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        ideal = tools.templates.render(as_text(self.value), subject.test.variables)
+        question = Question(
+            "factuality",
+            (
+                Block("Question", subject.rendered_prompt),
+                Block("Expert Answer", ideal),
+                Block("Submitted Answer", subject.text),
+            ),
+            {
+                "input": subject.rendered_prompt,
+                "ideal": ideal,
+                "completion": subject.text,
+                "output": subject.text,
+            },
+            _FACTUALITY_SCHEMA,
+        )
+        judge = JudgeClient(self, subject, tools)
+        category, reason = await judge.ask(question, parse_category)
+        return replace(self._verdict(category, reason, subject.test), latency_ms=judge.latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Return what the relation that the judge saw is worth today."""
+        category = rated.detail.get("category")
+        if category not in _MEANINGS:
+            return None
+        verdict = self._verdict(category, rated.reason, test)
+        return replace(verdict, detail=rated.detail, latency_ms=rated.latency_ms)
+
+    def _verdict(self, category: str, reason: str | None, test: TestCase) -> Outcome:
+        score = _worth(category, weights_of(test))
+        passed = score > 0 if self.threshold is None else passes(score, self.threshold)
+        return Outcome(
+            Status.PASSED if passed else Status.FAILED,
+            score,
+            reason or _MEANINGS[category],
+            self.threshold,
+            detail={"category": category, "meaning": _MEANINGS[category]},
+        )
+
+
+def weights_of(test: TestCase) -> FactualityWeightsSpec:
+    """Return the score of each relation in a test."""
+    return test.options.factuality or test.default_options.factuality or FactualityWeightsSpec()
+
+
+def _worth(category: str, weights: FactualityWeightsSpec) -> float:
+    return {
+        "A": weights.subset,
+        "B": weights.superset,
+        "C": weights.agree,
+        "D": weights.disagree,
+        "E": weights.differ_but_factual,
+    }[category]

@@ -1,0 +1,219 @@
+"""context-faithfulness, context-recall, context-relevance: a judge looks at what was retrieved for an answer."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import CheckContext, Subject, Tools
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt, own_prompt
+from geval_cli.assertions.graded.retrieval import (
+    DEFAULT_THRESHOLD,
+    ContextAssertion,
+    check_context_is_there,
+    context_of,
+    needed_context,
+    question_of,
+    sentences_of,
+)
+from geval_cli.assertions.outcome import Outcome, threshold_in_words
+from geval_cli.assertions.values import check_texts
+from geval_cli.errors import JudgeParseError, Problem
+from geval_cli.judge.calls import reply_schema
+from geval_cli.judge.prompt import Block, numbered
+from geval_cli.judge.replies.verdicts import (
+    parse_attributions,
+    parse_numbers,
+    parse_plain,
+    parse_texts,
+    parse_verdict_list,
+)
+from geval_cli.records import Purpose
+
+_ATTRIBUTIONS_SCHEMA: Mapping[str, Any] = reply_schema(
+    {
+        "sentences": {
+            "type": "array",
+            "items": reply_schema({"sentence": {"type": "string"}, "attributed": {"type": "boolean"}}),
+        }
+    }
+)
+_SCHEMA: Mapping[str, Any] = reply_schema({"relevant": {"type": "array", "items": {"type": "integer"}}})
+_NOTHING = "insufficient information"
+_STATEMENTS_SCHEMA: Mapping[str, Any] = reply_schema(
+    {"statements": {"type": "array", "items": {"type": "string"}}}
+)
+_VERDICTS_SCHEMA: Mapping[str, Any] = reply_schema(
+    {
+        "verdicts": {
+            "type": "array",
+            "items": reply_schema(
+                {
+                    "reason": {"type": "string"},
+                    "verdict": {"type": "string", "enum": ["yes", "no"]},
+                }
+            ),
+        }
+    }
+)
+
+
+class ContextRecallAssertion(ContextAssertion):
+    """context-recall: how much of what is known to be true the retrieved context says."""
+
+    value_form = "text"
+
+    value: str = Field(description="What is known to be true; a template. May be file://.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the known truth and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_texts(self.value, self.place.child("value"), context, problems)
+        check_own_prompt(self, context, ("context", "groundTruth"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score the share of sentences that the context says; where a test has none, the prompt is the context.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+        """
+        truth = tools.templates.render(self.value, subject.test.variables)
+        context = "\n".join(context_of(subject.test)) or subject.rendered_prompt
+        question = Question(
+            "recall",
+            (Block("Context", context), Block("Known Truth", truth)),
+            {"context": context, "groundTruth": truth},
+            _ATTRIBUTIONS_SCHEMA,
+        )
+        judge = JudgeClient(self, subject, tools)
+        claims = await judge.ask(question, parse_attributions)
+        score = sum(claims) / len(claims)
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        reason = f"{sum(claims)} of {len(claims)} sentences are found in the context; {threshold_in_words(threshold)}"
+        outcome = Outcome.graded(
+            score, reason, threshold, is_default=self.threshold is None, attributed=list(claims)
+        )
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+
+class ContextRelevanceAssertion(ContextAssertion):
+    """context-relevance: how much of the retrieved context the question needs."""
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the context and of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        if self.context_transform is None:
+            check_context_is_there(self, context, problems)
+        check_own_prompt(self, context, ("context", "query"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score the share of passages that are needed: those of a list, or the lines of a text.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the test has no context.
+        """
+        passages = sentences_of(needed_context(subject))
+        query, context = question_of(subject), "\n".join(passages)
+        question = Question(
+            "relevance",
+            (Block("Question", query), Block("Context", numbered(passages))),
+            {"query": query, "question": query, "context": context},
+            _SCHEMA,
+        )
+        is_own = own_prompt(self, subject.test) is not None
+        read = partial(_quoted, passages) if is_own else partial(_numbered, len(passages))
+        judge = JudgeClient(self, subject, tools)
+        needed = await judge.ask(question, read)
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        reason = f"{needed} of {len(passages)} passages are needed; {threshold_in_words(threshold)}"
+        outcome = Outcome.graded(needed / len(passages), reason, threshold, is_default=self.threshold is None)
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+
+def _numbered(count: int, text: str) -> int:
+    return len(parse_numbers(text, "relevant", count))
+
+
+def _quoted(passages: tuple[str, ...], text: str) -> int:
+    """Return the number of passages that a reply to the user's own prompt quotes, one a line."""
+    if _NOTHING in parse_plain(text).lower():
+        return 0
+    lines = set(parse_texts(text, "relevant"))
+    quoted = sum(any(line in passage or passage in line for line in lines) for passage in passages)
+    if not quoted:
+        raise JudgeParseError("the judge quotes nothing of the context", raw_text=text)
+    return quoted
+
+
+class ContextFaithfulnessAssertion(ContextAssertion):
+    """context-faithfulness: how much of what the output claims the retrieved context says."""
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the context and of the user's own prompts in one test."""
+        problems: list[Problem] = []
+        if self.context_transform is None:
+            check_context_is_there(self, context, problems)
+        check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Ask the judge twice: for the claims of the answer, and for those that follow from the context.
+
+        An answer that claims nothing is faithful: there is nothing that the context could fail to say.
+
+        Raises:
+            JudgeError, ProviderError: no verdict could be had.
+            UnjudgeableError: the test has no context.
+        """
+        context, asked = "\n".join(needed_context(subject)), question_of(subject)
+        judge = JudgeClient(self, subject, tools)
+        statements = await judge.ask(_statements_question(asked, subject.text), _parse_statements)
+        verdicts: tuple[bool, ...] = ()
+        if statements:
+            question = Question(
+                "faithfulness",
+                (Block("Context", context), Block("Statements", numbered(statements))),
+                {"context": context, "statements": list(statements)},
+                _VERDICTS_SCHEMA,
+            )
+            verdicts = await judge.ask(question, lambda text: parse_verdict_list(text, len(statements)))
+        score = sum(verdicts) / len(verdicts) if verdicts else 1.0
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        outcome = Outcome.graded(
+            score,
+            _reason(statements, verdicts),
+            threshold,
+            is_default=self.threshold is None,
+            statements=list(statements),
+            verdicts=list(verdicts),
+        )
+        return replace(outcome, latency_ms=judge.latency_ms)
+
+
+def _statements_question(asked: str, answer: str) -> Question:
+    return Question(
+        "statements",
+        (Block("Question", asked), Block("Answer", answer)),
+        {"question": asked, "answer": answer},
+        _STATEMENTS_SCHEMA,
+        part="steps",
+        purpose=Purpose.CLAIMS,
+    )
+
+
+def _parse_statements(text: str) -> tuple[str, ...]:
+    return parse_texts(text, "statements")
+
+
+def _reason(statements: tuple[str, ...], verdicts: tuple[bool, ...]) -> str:
+    if not statements:
+        return "the answer claims nothing"
+    unsupported = [text for text, holds in zip(statements, verdicts, strict=True) if not holds]
+    if not unsupported:
+        return f"all {len(statements)} claims follow from the context"
+    return f"{len(unsupported)} of {len(statements)} claims do not follow from the context: {unsupported[0]}"

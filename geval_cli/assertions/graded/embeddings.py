@@ -1,0 +1,220 @@
+"""similar, answer-relevance: how near two texts are in meaning, by the embeddings of both."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import (
+    Amount,
+    CheckContext,
+    JudgeDefaults,
+    ModelGradedAssertion,
+    Subject,
+    TestCase,
+    Tools,
+)
+from geval_cli.assertions.graded.judge_client import JudgeClient, Question, check_own_prompt
+from geval_cli.assertions.graded.judges import judge_provider
+from geval_cli.assertions.graded.retrieval import DEFAULT_THRESHOLD, question_of
+from geval_cli.assertions.outcome import Outcome, shortened, threshold_in_words
+from geval_cli.assertions.values import check_texts, rendered_texts
+from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
+from geval_cli.judge.calls import all_of
+from geval_cli.judge.prompt import Block, user_message
+from geval_cli.judge.replies.verdicts import parse_plain
+from geval_cli.judge.scoring import passes
+from geval_cli.numbers import format_score_beside
+from geval_cli.providers.judge_kinds import EMBEDDING
+from geval_cli.records import ModelRequest, Purpose, Role, Status
+from geval_cli.specs.promptfoo import JudgesSpec
+
+Vector = tuple[float, ...]
+_DEFAULT_THRESHOLD = 0.75
+_EUCLIDEAN = "similar:euclidean"
+_QUESTIONS = 3
+
+
+async def embed(
+    texts: Sequence[str], spec: ModelGradedAssertion, subject: Subject, tools: Tools
+) -> tuple[list[Vector], float]:
+    """Return the vectors of `texts`, and the latency of the slowest in milliseconds; equal texts are requested once.
+
+    Raises:
+        ProviderError: the model could not answer.
+        JudgeParseError: it answered with something else.
+        UnjudgeableError: a text is empty, which has no meaning to compare.
+    """
+    if any(not text.strip() for text in texts):
+        raise UnjudgeableError(
+            "an empty text has no embedding", hint="check the output and `value` for emptiness first"
+        )
+    model = tools.judge_for(judge_provider(spec, subject.test, tools.defaults, EMBEDDING))
+    # An embedding is the same in every repeat, so that the repeat is no part of the request.
+    requests = [
+        ModelRequest(user_message(text), role=Role.JUDGE, purpose=Purpose.EMBEDDING) for text in texts
+    ]
+    responses = await all_of(model.complete(request) for request in requests)
+    vectors = [_vector(response.choices[0].text) for response in responses]
+    if len({len(vector) for vector in vectors}) > 1:
+        raise JudgeParseError("the embeddings differ in length", raw_text=responses[0].choices[0].text)
+    return vectors, max(response.latency_ms for response in responses)
+
+
+def cosine(first: Vector, second: Vector) -> float:
+    """Return the cosine of the angle between two vectors, -1 to 1; 0 when one of them is all zeros."""
+    norms = math.hypot(*first) * math.hypot(*second)
+    return dot(first, second) / norms if norms else 0.0
+
+
+def dot(first: Vector, second: Vector) -> float:
+    """Return the scalar product."""
+    return math.fsum(one * other for one, other in zip(first, second, strict=True))
+
+
+def distance(first: Vector, second: Vector) -> float:
+    """Return the Euclidean distance."""
+    return math.dist(first, second)
+
+
+def _vector(text: str) -> Vector:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(item, int | float) for item in found):
+        raise JudgeParseError(
+            "the embedding model answered with something else than a vector",
+            raw_text=text,
+            hint="name an embedding model, for example openai:embedding:text-embedding-3-small",
+        )
+    return tuple(float(item) for item in found)
+
+
+_MEASURES = {_EUCLIDEAN: distance, "similar:dot": dot}
+
+
+class SimilarAssertion(ModelGradedAssertion):
+    """similar: how near the output is to a text in meaning, by embeddings; of several texts any may be near."""
+
+    value_form = "texts"
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("embedding",)
+
+    value: str | int | float | tuple[str | int | float, ...] = Field(
+        description="The text, a template, or several, of which one must be near."
+    )
+    threshold: Amount | None = Field(
+        None,
+        description="The lowest similarity (for similar:euclidean the greatest distance) that passes; 0.75.",
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the texts and of the threshold."""
+        problems: list[Problem] = []
+        if self.value == ():
+            message = f"{self.base_type} has nothing to compare with"
+            problems.append(Problem(message, self.place.value("value"), "write the text in `value`"))
+        check_texts(self.value, self.place.child("value"), context, problems)
+        if self.base_type != _EUCLIDEAN and self.threshold is not None and self.threshold > 1:
+            message = f"the threshold of {self.base_type} must be from 0 to 1"
+            problems.append(Problem(message, self.place.value("threshold"), "for example 0.8"))
+        problems.extend(_passed_over(self, context))
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Return the first of the texts that is near enough; when none is, the score is that of the nearest.
+
+        Raises:
+            ProviderError, JudgeError: the embeddings could not be had.
+            UnjudgeableError: a text is empty.
+        """
+        texts = rendered_texts(self.value, subject.test, tools.templates)
+        (of_output, *vectors), latency_ms = await embed([subject.text, *texts], self, subject, tools)
+        measure = _MEASURES.get(self.base_type, cosine)
+        found = [measure(of_output, vector) for vector in vectors]
+        return replace(self._verdict(texts, found), latency_ms=latency_ms)
+
+    def decide_again(self, rated: Outcome, test: TestCase, tools: Tools) -> Outcome | None:
+        """Hold the similarities that were measured against the threshold of today."""
+        texts = rendered_texts(self.value, test, tools.templates)
+        one = rated.detail.get("similarity", rated.detail.get("distance"))
+        found = rated.detail.get("measured", [one])
+        if len(found) != len(texts) or None in found:
+            return None
+        return replace(self._verdict(texts, found), latency_ms=rated.latency_ms)
+
+    def _verdict(self, texts: Sequence[str], found: Sequence[float]) -> Outcome:
+        outcomes = [_compared(self, text, near) for text, near in zip(texts, found, strict=True)]
+        near = next((outcome for outcome in outcomes if outcome.status is Status.PASSED), None)
+        chosen = near or max(outcomes, key=lambda outcome: outcome.score or 0.0)
+        if near is None and len(outcomes) > 1:
+            chosen = replace(chosen, reason=f"none of the {len(outcomes)} texts is near; {chosen.reason}")
+        if len(found) > 1:
+            chosen = replace(chosen, detail={**chosen.detail, "measured": list(found)})
+        return chosen
+
+
+def _passed_over(spec: SimilarAssertion, context: CheckContext) -> Iterator[Problem]:
+    own, asked = spec.provider, judge_provider(spec, context.test, JudgeDefaults(), EMBEDDING)
+    if own is None or isinstance(own, JudgesSpec) or asked.label == own.label:
+        return
+    message = f"`{own.public_id}` gives no embeddings and is passed over; {asked.public_id} is asked"
+    hint = "name an embedding model, for example openai:embedding:text-embedding-3-large"
+    yield Problem(message, spec.place.value("provider"), hint, severity=Severity.WARNING)
+
+
+def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
+    is_default = spec.threshold is None
+    threshold = _DEFAULT_THRESHOLD if spec.threshold is None else spec.threshold
+    shown = shortened(text, 60)
+    if spec.base_type == _EUCLIDEAN:
+        far = format_score_beside(found, threshold)
+        reason = f'the distance to "{shown}" is {far}; at most {threshold:g} passes'
+        status = Status.PASSED if passes(threshold, found) else Status.FAILED
+        return Outcome(status, 1 / (1 + found), reason, threshold, is_default, {"distance": found})
+    near = format_score_beside(found, threshold)
+    reason = f'the similarity to "{shown}" is {near}; the threshold is {threshold:g}'
+    score = min(max(found, 0.0), 1.0)
+    return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
+
+
+class AnswerRelevanceAssertion(ModelGradedAssertion):
+    """answer-relevance: how close questions that the output would answer are to the one that was asked."""
+
+    judge_kinds: ClassVar[tuple[str, ...]] = ("text", "embedding")
+    default_threshold = DEFAULT_THRESHOLD
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the user's own prompt in one test."""
+        problems: list[Problem] = []
+        check_own_prompt(self, context, ("answer",), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Return the mean cosine between the question and three that a judge makes up for the answer.
+
+        Raises:
+            JudgeError, ProviderError: no questions, or no embeddings, could be had.
+            UnjudgeableError: there is no question to compare with.
+        """
+        question = Question(
+            "asked_question",
+            (Block("Answer", subject.text),),
+            {"answer": subject.text},
+            purpose=Purpose.QUESTIONS,
+        )
+        judge = JudgeClient(self, subject, tools)
+        made_up = await judge.ask_several(question, _QUESTIONS, parse_plain)
+        (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
+        near = [cosine(asked, vector) for vector in vectors]
+        score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
+        threshold = DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        reason = f"the relevance is {format_score_beside(score, threshold)}; {threshold_in_words(threshold)}"
+        outcome = Outcome.graded(
+            score, reason, threshold, is_default=self.threshold is None, questions=list(made_up)
+        )
+        return replace(outcome, latency_ms=judge.latency_ms + embedding_ms)

@@ -1,0 +1,161 @@
+"""latency, cost, finish-reason, guardrails, perplexity: what came with the answer, beside its text."""
+
+import math
+
+from msgspec.structs import replace
+from pydantic import Field
+
+from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome, shortened
+from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.numbers import format_cost, format_score, format_score_beside
+from geval_cli.providers.wire.chat import STOPPED_BY_FILTER
+from geval_cli.records import ModelResponse
+from geval_cli.specs.base import Score
+
+_LARGEST_EXPONENT = 700  # beyond it a float overflows; a perplexity like that is no more than very large
+
+
+class PerplexityAssertion(Assertion):
+    """perplexity: how unsure the model was of its own tokens; 1 is certain. Needs token probabilities."""
+
+    threshold_is_score = False
+    needs_logprobs = True
+
+    threshold: Amount | None = Field(
+        None, description="The highest perplexity that passes; any when left out."
+    )
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Pass up to the threshold, with score 1 or 0.
+
+        Raises:
+            UnjudgeableError: the answer came without token probabilities.
+        """
+        perplexity = _perplexity(subject.response, tools)
+        passed = self.threshold is None or perplexity <= self.threshold
+        limit = "" if self.threshold is None else f"; the threshold is {self.threshold:g}"
+        reason = f"the perplexity is {perplexity:.4g}{limit}"
+        return Outcome.of(passed, reason, perplexity=perplexity, limit=self.threshold)
+
+
+class PerplexityScoreAssertion(Assertion):
+    """perplexity-score: 1 / (1 + perplexity). Needs token probabilities."""
+
+    needs_logprobs = True
+
+    threshold: Score | None = Field(None, description="The lowest score that passes; any when left out.")
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Hold the score against the threshold, if there is one.
+
+        Raises:
+            UnjudgeableError: the answer came without token probabilities.
+        """
+        perplexity = _perplexity(subject.response, tools)
+        score = 1 / (1 + perplexity)
+        if self.threshold is None:
+            reason = f"the perplexity is {perplexity:.4g}, which is a score of {format_score(score)}"
+            return replace(Outcome.of(True, reason, perplexity=perplexity), score=score)
+        reason = (
+            f"the score is {format_score_beside(score, self.threshold)}; the threshold is {self.threshold:g}"
+        )
+        return Outcome.graded(score, reason, self.threshold, perplexity=perplexity)
+
+
+def _perplexity(response: ModelResponse | None, tools: Tools) -> float:
+    """Euler's number to the mean surprise of a token: 1 when the model was certain of each.
+
+    A stored answer has no probabilities any more, but what was found of them.
+    """
+    for earlier in tools.earlier:
+        if isinstance(known := earlier.detail.get("perplexity"), int | float):
+            return float(known)
+    tokens = None if response is None else response.choices[0].token_logprobs
+    if not tokens:
+        raise UnjudgeableError(
+            "the answer came without token probabilities",
+            hint="perplexity needs a provider that gives logprobs, for example an OpenAI chat model",
+        )
+    mean = sum(token.logprob for token in tokens) / len(tokens)
+    return math.exp(min(-mean, _LARGEST_EXPONENT))
+
+
+class GuardrailsAssertion(Assertion):
+    """guardrails: the provider's own safety filter let prompt and answer pass."""
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Fails when the provider says that a filter stopped the prompt or the answer, or that the model refuses."""
+        response = subject.response
+        reason = None if response is None else response.choices[0].finish_reason
+        if reason is not None and reason.lower() in STOPPED_BY_FILTER:
+            return Outcome.of(False, f'the provider stopped it ("{reason}"): {shortened(subject.text)}')
+        return Outcome.of(True, "no safety filter of the provider stopped it")
+
+
+class FinishReasonAssertion(Assertion):
+    """finish-reason: why the model stopped: stop, length, content_filter, tool_calls."""
+
+    value_form = "text"
+
+    value: str = Field(description="The reason that passes, in any case; a template.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the template in `value`."""
+        problems: list[Problem] = []
+        context.render(self.value, self.place.value("value"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Compare in any case. A provider that gives no reason has not given the right one."""
+        expected = tools.templates.render(self.value, subject.test.variables).strip()
+        found = None if subject.response is None else subject.response.choices[0].finish_reason
+        if found is None:
+            return Outcome.of(False, "the provider gave no finish reason")
+        passed = found.lower() == expected.lower()
+        reason = f'the model stopped because of "{shortened(found)}"'
+        return Outcome.of(passed, reason if passed else f'{reason}, not "{shortened(expected)}"')
+
+
+class LimitAssertion(Assertion):
+    """latency, cost: what the answer took, in milliseconds or US dollars, is at most `threshold`."""
+
+    threshold_is_score = False
+
+    threshold: Amount = Field(description="The most that passes: milliseconds for latency, dollars for cost.")
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Return whether the answer stayed within the limit: score 1 or 0.
+
+        Raises:
+            UnjudgeableError: the output was not generated, or its price is unknown.
+        """
+        if subject.response is None:
+            raise UnjudgeableError(
+                f"there is no {self.base_type}: no model was asked for this output",
+                hint=f"take {self.base_type} out of tests that bring their own output",
+            )
+        is_latency = self.base_type == "latency"
+        value, shown = _latency(subject.response) if is_latency else _cost(subject.response)
+        passed = value <= self.threshold
+        limit = f"the limit of {self.threshold:g} {'ms' if is_latency else 'USD'}"
+        reason = f"{shown}, {'within' if passed else 'above'} {limit}"
+        return Outcome.of(passed, reason, value=value, limit=self.threshold)
+
+
+def _latency(response: ModelResponse) -> tuple[float, str]:
+    """Return the latency in milliseconds; for an answer from the cache, that of the original request."""
+    when = " when it was asked for (it comes from the cache)" if response.is_from_cache else ""
+    return response.latency_ms, f"the answer took {response.latency_ms:.0f} ms{when}"
+
+
+def _cost(response: ModelResponse) -> tuple[float, str]:
+    """US dollars. An answer from the cache cost what it cost when it was bought."""
+    cost_usd = response.bought_usd if response.cached else response.usage.cost_usd
+    if cost_usd is None:
+        raise UnjudgeableError(
+            "the answer's cost is unknown",
+            hint="write `price: {input: ..., output: ...}`, dollars a million tokens, in the provider's config",
+        )
+    when = " when it was bought (it comes from the cache)" if response.is_from_cache else ""
+    return cost_usd, f"the answer cost {format_cost(cost_usd)}{when}"

@@ -1,1 +1,0 @@
-"""Assertions about what came with the answer: time, cost, finish reason, probabilities."""

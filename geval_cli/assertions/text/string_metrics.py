@@ -1,0 +1,178 @@
+"""levenshtein, rouge-n, bleu, gleu, meteor: how near the wording is to a reference; of several the best counts.
+
+The counting is that of nltk and rouge-score. What they leave open (tokens, an n-gram that does not occur) is decided
+here, so that scores can be compared with those of other tools.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from threading import Lock
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from geval_cli.assertions.base import Amount, Assertion, CheckContext, Subject, Tools
+from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.values import as_text, check_texts, rendered_texts
+from geval_cli.errors import Problem
+from geval_cli.numbers import format_score_beside
+from geval_cli.specs.base import Score
+
+_DEFAULT_THRESHOLDS = {"rouge-n": 0.75, "bleu": 0.5, "gleu": 0.5, "meteor": 0.5}
+_LARGEST_NGRAM = 4
+_ABSENT_NGRAM = 1e-7  # the precision of an n-gram size without any match, so that the geometric mean is not 0
+_ONE_AT_A_TIME = Lock()
+"""Importing nltk, whose modules import each other in a circle, fails when two threads begin at once."""
+
+
+class LevenshteinAssertion(Assertion):
+    """levenshtein: at most `threshold` characters must be changed to get from the output to the text."""
+
+    value_form = "text"
+    threshold_is_score = False
+    libraries = ("rapidfuzz",)
+    extra = "text-metrics"
+
+    value: str | int | float = Field(description="The text to compare with; a template.")
+    threshold: Amount = Field(5, description="The most changes that pass; 5 when left out.")
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the template in `value`."""
+        problems: list[Problem] = []
+        context.render(as_text(self.value), self.place.value("value"), problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Score 1 up to the threshold, else 0: a distance has no upper end that would make a share of it."""
+        expected = tools.templates.render(as_text(self.value), subject.test.variables)
+        levenshtein = import_module("rapidfuzz.distance.Levenshtein")
+        distance = await asyncio.to_thread(levenshtein.distance, subject.text, expected)
+        passed = distance <= self.threshold
+        relation = "at most" if passed else "more than"
+        reason = f"the edit distance is {distance}, {relation} {self.threshold:g}"
+        return Outcome.of(passed, reason, distance=distance, limit=self.threshold)
+
+
+class TextMetricAssertion(Assertion):
+    """rouge-n, bleu, gleu: how much of the output's wording is that of a reference."""
+
+    value_form = "texts"
+    libraries = ("nltk", "rouge_score")
+    extra = "text-metrics"
+
+    value: str | tuple[str, ...] = Field(
+        description="The reference, a template, or several, of which the best counts."
+    )
+    threshold: Score | None = Field(
+        None, description="The lowest score that passes: 0.75 for rouge-n, else 0.5, when left out."
+    )
+
+    def check(self, context: CheckContext) -> list[Problem]:
+        """Return problems of the references."""
+        problems: list[Problem] = []
+        if not self.value:
+            message = f"{self.base_type} has no reference"
+            problems.append(
+                Problem(message, self.place.value("value"), "write the expected wording in `value`")
+            )
+        check_texts(self.value, self.place.child("value"), context, problems)
+        return problems
+
+    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
+        """Return the score of the metric, 0 to 1, against the threshold."""
+        references = rendered_texts(self.value, subject.test, tools.templates)
+        is_default = self.threshold is None
+        threshold = _DEFAULT_THRESHOLDS[self.base_type] if self.threshold is None else self.threshold
+        score = await asyncio.to_thread(_score, self, subject.text, references)
+        name = self.base_type.upper()
+        reason = f"{name} is {format_score_beside(score, threshold)}; the threshold is {threshold:g}"
+        return Outcome.graded(score, reason, threshold, is_default=is_default)
+
+
+class MeteorAssertion(TextMetricAssertion):
+    """meteor: words and word stems that output and reference share, and whether they are in the same order."""
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = Field(0.9, description="How much recall counts.")
+    beta: Amount = Field(3.0, description="How steeply scattered matches are punished.")
+    gamma: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="The most that scatter costs.")
+
+
+def _score(spec: TextMetricAssertion, output: str, references: Sequence[str]) -> float:
+    if not output.strip():
+        return 0.0
+    if isinstance(spec, MeteorAssertion):
+        return _meteor(spec, output, references)
+    return _METRICS[spec.base_type](output, references)
+
+
+def _rouge_n(output: str, references: Sequence[str]) -> float:
+    """F1 of the single tokens, letter by letter, tokens as in the Penn Treebank."""
+    treebank = _library("nltk.tokenize.treebank").TreebankWordTokenizer()
+    scorer = _library("rouge_score.rouge_scorer").RougeScorer(["rouge1"], tokenizer=treebank)
+    return max(float(scorer.score(reference, output)["rouge1"].fmeasure) for reference in references)
+
+
+def _bleu(output: str, references: Sequence[str]) -> float:
+    """BLEU of one sentence, n-grams of 1 to 4 words in small letters, as far as the output has so many."""
+    sentence_bleu = _library("nltk.translate.bleu_score").sentence_bleu
+    words = [_words(reference) for reference in references]
+    found = _words(output)
+    sizes = min(_LARGEST_NGRAM, len(found))
+    weights = (1 / sizes,) * sizes
+    return float(sentence_bleu(words, found, weights=weights, smoothing_function=_smoothed))
+
+
+def _smoothed(precisions: Sequence[Any], **_: Any) -> list[float]:
+    return [float(precision) or _ABSENT_NGRAM for precision in precisions]
+
+
+def _gleu(output: str, references: Sequence[str]) -> float:
+    """Google's BLEU: the lesser of precision and recall over n-grams of 1 to 4 words without full stops."""
+    sentence_gleu = _library("nltk.translate.gleu_score").sentence_gleu
+    words = [_bare_words(reference) for reference in references]
+    return float(sentence_gleu(words, _bare_words(output)))
+
+
+def _meteor(spec: MeteorAssertion, output: str, references: Sequence[str]) -> float:
+    """METEOR with words and their stems. Synonyms would need a dictionary that has to be fetched."""
+    meteor_score = _library("nltk.translate.meteor_score").meteor_score
+    words = [[word.rstrip(".") for word in reference.split()] for reference in references]
+    score = meteor_score(
+        words,
+        [word.rstrip(".") for word in output.split()],
+        wordnet=_NoDictionary(),
+        alpha=spec.alpha,
+        beta=spec.beta,
+        gamma=spec.gamma,
+    )
+    return float(score)
+
+
+class _NoDictionary:
+    """Knows no synonyms."""
+
+    def synsets(self, word: str) -> list[Any]:
+        """Return None for any `word`."""
+        del word
+        return []
+
+
+def _library(name: str) -> Any:
+    with _ONE_AT_A_TIME:
+        return import_module(name)
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
+
+
+def _bare_words(text: str) -> list[str]:
+    return [word.rstrip(".") for word in _words(text)]
+
+
+_METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {
+    "rouge-n": _rouge_n,
+    "bleu": _bleu,
+    "gleu": _gleu,
+}

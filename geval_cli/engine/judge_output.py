@@ -1,0 +1,291 @@
+"""Judge one output by its assertions, errors as results; judges are asked ahead where they can be, and metered."""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import Assertion, RowMember, Subject, TestCase, Tools, location_of
+from geval_cli.assertions.metric_names import metric_name
+from geval_cli.assertions.registry import (
+    judge_assertion,
+    judge_row,
+    prefetch_requests,
+    score_threshold,
+)
+from geval_cli.engine.transforms import (
+    seen_by_assertion,
+)
+from geval_cli.errors import (
+    BudgetError,
+    CodeFailedError,
+    GevalError,
+    JudgeError,
+    ProviderError,
+)
+from geval_cli.judge.calls import all_of
+from geval_cli.judge.metric import Judge, KeepingJudge, identity_of, public_id_of
+from geval_cli.providers.base import ProviderIdentity
+from geval_cli.records import (
+    INTERNAL_ERROR,
+    AssertionResult,
+    CaseResult,
+    ErrorInfo,
+    JsonValue,
+    ModelRequest,
+    ModelResponse,
+    Role,
+    Status,
+    Usage,
+)
+from geval_cli.specs.base import ProviderSpec
+
+_RAW_SHOWN = 2_000  # characters of a reply or an error body that a result keeps
+_SPECS_KEPT = 256  # whose requests were sent ahead; a suite may have a spec of its own for every test
+
+
+class _PendingAnswer(Struct):
+    judge: Judge
+    request: ModelRequest
+    answer: asyncio.Task[ModelResponse]
+
+
+class PrefetchedAnswers(Struct):
+    """Answers that were requested for one job. Each is handed out once, to the assertion that requests it."""
+
+    _questions: list[_PendingAnswer] = field(default_factory=list)
+
+    def ask(self, judge: Judge, request: ModelRequest) -> None:
+        """Send the requests without waiting for the answers."""
+        self._questions.append(_PendingAnswer(judge, request, asyncio.ensure_future(judge.complete(request))))
+
+    def take(self, judge: Judge, request: ModelRequest) -> asyncio.Task[ModelResponse] | None:
+        """Return the pending answer to `request`, if it was sent and nobody took its answer yet."""
+        for question in self._questions:
+            if question.judge == judge and question.request == request:
+                self._questions.remove(question)
+                return question.answer
+        return None
+
+    def tools(self, tools: Tools) -> Tools:
+        """Return `tools` whose judges use these answers."""
+        if not self._questions:
+            return tools
+
+        def judge_for(spec: ProviderSpec) -> Judge:
+            return _PrefetchingJudge(tools.judge_for(spec), self)
+
+        return replace(tools, judge_for=judge_for)
+
+    async def accounted_for(self, result: CaseResult) -> CaseResult:
+        """`result` with the cost of the answers that nobody took; they are paid for all the same."""
+        if not self._questions:
+            return result
+        answers = [question.answer for question in self._questions]
+        # Waited for, not cancelled: the requests are sent, and their cost belongs to this case.
+        came = await asyncio.gather(*answers, return_exceptions=True)
+        spent = sum((answer.usage for answer in came if isinstance(answer, ModelResponse)), Usage())
+        judging = result.usage.get(Role.JUDGE, Usage()) + spent
+        return replace(result, usage={**result.usage, Role.JUDGE: judging})
+
+    def cancel(self) -> None:
+        """Stop waiting for answers that nobody took."""
+        for question in self._questions:
+            question.answer.cancel()
+
+
+class Prefetcher:
+    """Sends the requests of each assertion ahead, once: the first test's requests serve all tests that share it."""
+
+    def __init__(self) -> None:
+        # Held, so that no other can get the identity of one of these.
+        self._asked: dict[int, Assertion] = {}
+
+    def ask(
+        self, specs: Sequence[Assertion], subject: Subject, tools: Tools, answers: PrefetchedAnswers
+    ) -> None:
+        """Ask into `answers` what the new ones of `specs` need to know; `subject` has no output yet."""
+        for spec in specs:
+            # By identity: all tests share the assertion objects of `defaultTest`.
+            if id(spec) in self._asked:
+                continue
+            self._asked[id(spec)] = spec
+            if len(self._asked) > _SPECS_KEPT:
+                del self._asked[next(iter(self._asked))]
+            for judge, request in prefetch_requests(spec, subject, tools):
+                answers.ask(judge, request)
+
+
+class _WrappedJudge(Struct, frozen=True, eq=False):
+    """A judge with something around its calls. To whoever remembers judges it is the judge itself."""
+
+    judge: Judge
+
+    @property
+    def label(self) -> str:
+        return self.judge.label
+
+    @property
+    def provider_params(self) -> Mapping[str, JsonValue]:
+        return self.judge.provider_params
+
+    @property
+    def identity(self) -> ProviderIdentity | None:
+        return identity_of(self.judge)
+
+    @property
+    def public_id(self) -> str:
+        return public_id_of(self.judge)
+
+    async def forget(self, request: ModelRequest) -> None:
+        if isinstance(self.judge, KeepingJudge):
+            await self.judge.forget(request)
+
+    def __eq__(self, other: object) -> bool:
+        return self.judge == (other.judge if isinstance(other, type(self)) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.judge)
+
+
+class _PrefetchingJudge(_WrappedJudge, frozen=True, eq=False):
+    """A judge with some answers under way."""
+
+    answers: PrefetchedAnswers
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        answer = self.answers.take(self.judge, request)
+        return await (self.judge.complete(request) if answer is None else answer)
+
+
+class Meter(Struct):
+    """The sum of what was used."""
+
+    usage: Usage = field(default_factory=Usage)
+
+
+class MeteredJudge(_WrappedJudge, frozen=True, eq=False):
+    """A judge that adds the usage of every answer to `meter`: calls cost, even when no verdict comes of them."""
+
+    meter: Meter
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        response = await self.judge.complete(request)
+        self.meter.usage = self.meter.usage + response.usage
+        return response
+
+
+async def judge_each(specs: Sequence[Assertion], subject: Subject, tools: Tools) -> list[AssertionResult]:
+    """Return the results of several assertions on one output, in order. Raises as `judge_one`."""
+    if len(specs) == 1:  # most tests: no task is needed for it
+        return [await judge_one(specs[0], subject, tools)]
+    return await all_of(judge_one(spec, subject, tools) for spec in specs)
+
+
+async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> AssertionResult:
+    """Return the result of one assertion on one output, errors as results too.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
+    started, meter = time.monotonic(), Meter()
+    metered = _metered(tools, meter)
+    try:
+        seen = await seen_by_assertion(spec, subject, metered)
+        return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
+    except BudgetError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
+        return replace(_error_result(spec, subject, tools, error, started), usage=meter.usage)
+
+
+def _metered(tools: Tools, meter: Meter) -> Tools:
+    """`tools` whose judges' usage `meter` counts.
+
+    They do not hold themselves: a cycle for each assertion would stay in memory until the next search for such.
+    """
+    measured: Tools = replace(
+        tools,
+        judge_for=lambda judge: MeteredJudge(tools.judge_for(judge), meter),
+        judge_each=lambda members, seen: judge_each(members, seen, _metered(tools, meter)),
+    )
+    return measured
+
+
+async def judge_given(spec: Assertion, test: TestCase, tools: Tools) -> AssertionResult:
+    """Return the result of one assertion on the output that a test brings.
+
+    Raises:
+        GevalError: it could not be judged.
+    """
+    meter = Meter()
+    metered = _metered(tools, meter)
+    given = Subject(test, test.output, test.input or "", rules=tools.rules)
+    seen = await seen_by_assertion(spec, given, metered)
+    return replace(await judge_assertion(spec, seen, metered), usage=meter.usage)
+
+
+async def compare_outputs(
+    spec: Assertion, members: Sequence[RowMember], tools: Tools
+) -> Sequence[AssertionResult]:
+    """Return the results of an assertion that compares the outputs of a group, errors as results too.
+
+    Raises:
+        BudgetError: the run may spend no more.
+    """
+    started = time.monotonic()
+    found: Sequence[AssertionResult | Exception]
+    try:
+        found = await judge_row(spec, members, tools)
+    except BudgetError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
+        found = [error] * len(members)
+    return [
+        _error_result(spec, member.subject, tools, item, started) if isinstance(item, Exception) else item
+        for member, item in zip(members, found, strict=True)
+    ]
+
+
+def _error_result(
+    spec: Assertion, subject: Subject, tools: Tools, error: Exception, started: float
+) -> AssertionResult:
+    """The result of an assertion that could not be judged; `started` is when it was begun, by the monotonic clock."""
+    return AssertionResult(
+        type=spec.type,
+        metric=metric_name(spec, subject.test, tools.templates),
+        status=Status.ERROR,
+        score=None,
+        threshold=score_threshold(spec),
+        weight=spec.weight,
+        error=error_info(error) if isinstance(error, GevalError) else internal_error(error),
+        location=location_of(spec),
+        latency_ms=elapsed_ms(started),
+    )
+
+
+def error_info(error: GevalError) -> ErrorInfo:
+    """Return an error as a value, with an excerpt of what came back instead of an answer."""
+    raw = None
+    if isinstance(error, JudgeError):
+        raw = error.raw_text
+    elif isinstance(error, ProviderError):
+        raw = error.body
+    elif isinstance(error, CodeFailedError):
+        raw = error.detail
+    return ErrorInfo(type(error).__name__, error.message, error.hint, raw[:_RAW_SHOWN] if raw else None)
+
+
+def internal_error(error: Exception) -> ErrorInfo:
+    """Return a bug as a value, with the end of its traceback."""
+    hint = "this is a bug in geval; please report it with the traceback, which a results file (-o FILE) holds"
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return ErrorInfo(INTERNAL_ERROR, f"{type(error).__name__}: {error}", hint, trace[-_RAW_SHOWN:])
+
+
+def elapsed_ms(started: float) -> float:
+    """Return the milliseconds since `started`, a time of the monotonic clock."""
+    return (time.monotonic() - started) * 1000

@@ -1,0 +1,189 @@
+"""`check`: any assertion of a config on one output, without a suite and without a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from geval_cli.library.records import JudgingOptions
+from geval_cli.library.session import Session
+from geval_cli.library.table import verdict_html
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Unpack
+
+    from geval_cli.library.metric import GEval
+    from geval_cli.records import AssertionResult
+    from geval_cli.runs.judging import Judges
+    from geval_cli.runs.requests import PreparedRun
+
+
+class CheckKeywords(TypedDict, total=False):
+    """Keywords of `check`, beside output and assertion.
+
+    Attributes:
+        input: what the user said to the model under test.
+        expected_output: a good answer, for comparison.
+        context: what is true about the matter: a text or several.
+        retrieval_context: what a search found for the input: a text or several.
+        vars: variables for templates in the assertion.
+        grader: who judges, where the assertion does not say so: "openai:gpt-4.1".
+        samples: how often a judge is asked.
+    """
+
+    input: str | None
+    expected_output: str | None
+    context: str | Sequence[str] | None
+    retrieval_context: str | Sequence[str] | None
+    vars: Mapping[str, Any] | None
+    grader: str | None
+    samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The verdict of one assertion on one output.
+
+    Attributes:
+        type: of the assertion.
+        status: `passed`, `failed` or `not_evaluated` (there was nothing to evaluate).
+        success: whether it did not fail.
+        score: 0..1; None when nothing was scored.
+        threshold: what the score had to reach; None where it is not about that.
+        reason: in words.
+        metric: the name under which scores are summed up, if there is one.
+        latency_ms: how long judging took, in milliseconds.
+        metadata: how the score came about, as results files have it under `detail`; `usage` is what judges took.
+    """
+
+    type: str
+    status: Literal["passed", "failed", "not_evaluated"]
+    success: bool
+    score: float | None
+    threshold: float | None
+    reason: str | None
+    metric: str | None
+    latency_ms: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        return verdict_html(self)
+
+
+def check(
+    output: Any, assertion: "Mapping[str, Any] | GEval", **given: "Unpack[CheckKeywords]"
+) -> CheckResult:
+    """Return the verdict of an assertion on `output`. Blocks until it is there, inside a running event loop too.
+
+    Equal questions to a judge are asked once in a process.
+
+    Args:
+        output: text, or data as JSON would have it.
+        assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`.
+        **given: see `CheckKeywords`.
+
+    Raises:
+        UsageError: naming everything that is wrong with the assertion, or that its judge lacks.
+        ApiError: the judge could not answer.
+        JudgeError: the judge answered, but no verdict can be read.
+        GevalError: it cannot be judged for another reason.
+    """
+    prepared = prepare_check(output, assertion, dict(given))
+    return to_check_result(_session.run(judging_work(prepared)))
+
+
+async def acheck(
+    output: Any, assertion: "Mapping[str, Any] | GEval", **given: "Unpack[CheckKeywords]"
+) -> CheckResult:
+    """Check as `check` does, without blocking the event loop."""
+    prepared = prepare_check(output, assertion, dict(given))
+    return to_check_result(await _session.arun(judging_work(prepared)))
+
+
+_session = Session(JudgingOptions())
+
+_FIELDS = ("input", "expected_output", "context", "retrieval_context", "vars")
+
+
+def prepare_check(
+    output: Any,
+    assertion: Any,
+    given: Mapping[str, Any],
+    *,
+    is_offline: bool = False,
+    max_cost_usd: float | None = None,
+) -> "PreparedRun":
+    """Return a checked suite of one test, which brings `output` and has one assertion.
+
+    Raises:
+        UsageError: with every problem of it.
+    """
+    import os
+
+    from geval_cli.errors import ConfigError, Severity, UsageError
+    from geval_cli.library.run_options import check_is_own
+    from geval_cli.library.suite import Suite, build_suite
+    from geval_cli.runs.preparation import prepare
+    from geval_cli.runs.requests import RunRequest
+
+    check_is_own(os.environ)
+    unknown = sorted(given.keys() - CheckKeywords.__annotations__.keys())
+    if unknown:
+        hint = f"there are {', '.join(CheckKeywords.__annotations__)}"
+        raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
+    test = {name: given[name] for name in _FIELDS if given.get(name) is not None}
+    # As for a `GEval`, a dimension is held against the input where there is no context.
+    prompts = None if given.get("input") is None else "{{ input }}"
+    suite = Suite(tests=[{**test, "output": output, "assert": [assertion]}], prompts=prompts, name="check")
+    request = RunRequest(
+        suite.path,
+        os.environ,
+        built=build_suite(suite),
+        grader=given.get("grader"),
+        samples=given.get("samples"),
+        is_offline=is_offline,
+        max_cost=max_cost_usd,
+    )
+    try:
+        return prepare(request)
+    except ConfigError as error:
+        problems = [item for item in error.problems if item.severity is Severity.ERROR]
+        raise UsageError.of("this assertion cannot be checked", problems) from error
+
+
+def judging_work(
+    prepared: "PreparedRun",
+) -> "Callable[[Judges], Coroutine[Any, Any, AssertionResult]]":
+    """Return the work that judges do for a check; it raises the errors of the library."""
+    from geval_cli.errors import ApiError, ProviderError, UnjudgeableError
+    from geval_cli.records import Status
+    from geval_cli.runs.checking import check_output
+
+    async def work(judges: "Judges") -> "AssertionResult":
+        try:
+            result = await check_output(judges, prepared)
+        except ProviderError as error:
+            raise ApiError(error.message, status=error.status, body=error.body, hint=error.hint) from error
+        if result.status is Status.ERROR:  # of a set, a member could not be judged
+            failed = next(item.error for item in (result, *result.assertions) if item.error is not None)
+            raise UnjudgeableError(failed.message, hint=failed.hint)
+        return result
+
+    return work
+
+
+def to_check_result(found: "AssertionResult") -> CheckResult:
+    """Return a result in the library's words."""
+    from geval_cli.records import to_json
+
+    return CheckResult(
+        type=found.type,
+        status=found.status.value,  # type: ignore[arg-type] # an error was raised
+        success=found.status.value != "failed",
+        score=found.score,
+        threshold=found.threshold,
+        reason=found.reason,
+        metric=found.metric,
+        latency_ms=found.latency_ms,
+        metadata={**found.detail, "usage": to_json(found.usage)},
+    )

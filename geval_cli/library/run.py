@@ -1,0 +1,364 @@
+"""`run`: a config file, or a suite made in Python, as `geval run` runs it; the records of the run are returned."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from geval_cli.library.suite import Suite, build_suite
+from geval_cli.library.table import results_html
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import Unpack
+
+    from geval_cli.events import RunEvent
+    from geval_cli.gateway.budget import Budget
+    from geval_cli.records import CaseResult, RunRecord, RunSummary
+    from geval_cli.runs.requests import RunRequest
+    from geval_cli.store.state import CacheChoice
+
+
+class RunKeywords(TypedDict, total=False):
+    """Options of `run`: those of `geval run`, under the names of Python.
+
+    Attributes:
+        grader: who judges, where the suite does not say so: "openai:gpt-4.1".
+        scoring: how ratings become a score: auto, logprobs, samples or single.
+        samples: how often each output is judged.
+        repeats: how often every test is run.
+        vars: variables for every test; they win over its own.
+        max_concurrency: most requests under way at once.
+        fail_fast: whether to stop at the first failure or error.
+        filter_pattern, filter_providers, filter_prompts: regular expressions; only what they find is run.
+        filter_metadata: metadata that a test must have, by name.
+        filter_first: how many tests at most.
+        filter_sample, seed: how many tests at most, drawn at random.
+        allow_empty: whether it is fine when no test is selected.
+        fail_under: the share of cases, 0..1, that must pass; without it, all must.
+        max_errors: how many cases may error where there are gates.
+        max_cost: US dollars that may be spent.
+        max_requests: requests that may be sent.
+        cache: whether answers of earlier runs are used.
+        cache_ttl: their greatest age: "12h", "30d" or "never"; 14 days when left out.
+        cache_dir: where the cache is; the state folder when left out.
+        offline: whether the cache alone answers.
+        resume: True resumes the latest unfinished run of this suite; a run's id, that one.
+        retry_errors: whether the errored cases of the latest run are done again.
+        home: the state folder; GEVAL_HOME, or `.geval` in the current folder, when left out.
+        env_file: a file with environment values.
+        output: result files to write; the ending says the format.
+        progress: whether it is shown on stderr how far the run is; None: if that is a terminal.
+    """
+
+    grader: str | None
+    scoring: Literal["auto", "logprobs", "samples", "single"] | None
+    samples: int | None
+    repeats: int | None
+    vars: Mapping[str, Any] | None
+    max_concurrency: int | None
+    fail_fast: bool
+    filter_pattern: str | None
+    filter_providers: str | None
+    filter_prompts: str | None
+    filter_metadata: Mapping[str, str] | None
+    filter_first: int | None
+    filter_sample: int | None
+    seed: int
+    allow_empty: bool
+    fail_under: float | None
+    max_errors: int | None
+    max_cost: float | None
+    max_requests: int | None
+    cache: bool
+    cache_ttl: str | None
+    cache_dir: str | Path | None
+    offline: bool
+    resume: bool | str
+    retry_errors: bool
+    home: str | Path | None
+    env_file: str | Path | None
+    output: str | Path | Sequence[str | Path]
+    progress: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run that is over: its record, its sums, its results. Iterating gives the results.
+
+    Attributes:
+        run: id, status, times, config; `run.status` is `completed`, or says that the run ended early.
+        summary: counts, pass rate, metrics, usage.
+        results: of every case, by test, repeat and column; they are all in memory.
+        exit_code: what `geval run` would have ended with.
+    """
+
+    run: "RunRecord"
+    summary: "RunSummary"
+    results: "tuple[CaseResult, ...]" = field(repr=False)
+    exit_code: int
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the run came to its end with nothing failed or errored, or its gates hold."""
+        return self.exit_code == 0
+
+    @property
+    def failures(self) -> "tuple[CaseResult, ...]":
+        """The results that fell short."""
+        return tuple(result for result in self.results if result.status.value == "failed")
+
+    @property
+    def errors(self) -> "tuple[CaseResult, ...]":
+        """The results of cases that could not be judged."""
+        return tuple(result for result in self.results if result.status.value == "error")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `-o results.json` would hold."""
+        from geval_cli.records import SCHEMA_VERSION, to_json
+
+        parts = {name: to_json(getattr(self, name)) for name in ("run", "summary", "results")}
+        return {"schema_version": SCHEMA_VERSION, **parts}
+
+    def __iter__(self) -> "Iterator[CaseResult]":
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __bool__(self) -> bool:
+        """Return True: an empty run is a run; `passed` says how it went."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"<RunResult {self.run.id}: {self._counts}>"
+
+    def _repr_html_(self) -> str:
+        return results_html(f"run {self.run.id}: {self._counts}", self.results, len(self.results))
+
+    @property
+    def _counts(self) -> str:
+        sums = self.summary
+        return f"{self.run.status.value}, {sums.passed} passed, {sums.failed} failed, {sums.errored} errors"
+
+
+def run(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunResult:
+    """Run a suite and return its results. Blocks until they are there, inside a running event loop too.
+
+    There the run has a thread and an event loop of its own: `await arun(...)` runs coroutine functions in yours.
+    Ctrl-C ends the run as it ends `geval run`: what is finished is stored, and `resume=True` does the rest.
+
+    Args:
+        suite: a `Suite`, or the path of a config file.
+        **options: see `RunKeywords`.
+
+    Raises:
+        ConfigError: with every problem of the suite; nothing was sent.
+        UsageError: the options make no sense, or there is no run to resume.
+        StoreError: the results could not be stored, and might have cost money; nothing was sent.
+        OutputError: a result file cannot be written; the run is stored.
+    """
+    request, cache = make_request(suite, options)
+    return run_blocking(request, cache, progress=options.get("progress"))
+
+
+async def arun(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunResult:
+    """Run a suite as `run` does, in this event loop and without blocking it. Cancelling it ends the run."""
+    request, cache = make_request(suite, options)
+    return await run_request(request, cache, options.get("progress"))
+
+
+def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool | None) -> RunResult:
+    """Run in an event loop of its own; inside a running one, in a thread."""
+    import asyncio
+
+    from geval_cli.runs.event_loop import run_async
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run_async(run_request(request, cache, progress))
+    return _run_in_thread(request, cache, progress)
+
+
+def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
+    """Run in an event loop in a thread of its own; Ctrl-C, which comes to the main thread, ends the run there."""
+    import asyncio
+    import threading
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="geval-run", daemon=True)
+    thread.start()
+    ended = threading.Event()
+
+    async def work() -> RunResult:
+        try:
+            return await run_request(request, cache, progress)
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(work(), loop)
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+        ended.wait()
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def run_request(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
+    """Check a suite, run it, and return its results."""
+    import asyncio
+    import logging
+
+    from geval_cli.engine.runner import StopSignal
+    from geval_cli.errors import ConfigError
+    from geval_cli.report.output import open_results_file
+    from geval_cli.runs.evaluation import run_evaluation
+    from geval_cli.runs.preparation import prepare
+    from geval_cli.runs.resume import resume_run
+    from geval_cli.runs.stored import exit_code
+    from geval_cli.store.state import open_state
+
+    log = logging.getLogger("geval_cli")
+    try:
+        prepared = await asyncio.to_thread(prepare, request)
+    except ConfigError as error:
+        raise explained(error) from None
+    for problem in prepared.warnings:
+        log.warning(problem_line(problem))
+    files = [open_results_file(path) for path in request.outputs]
+    with open_state(request.home, request.environ, cache) as state, _display(progress) as listener:
+        for warning in state.warnings:
+            log.warning(warning)
+        resumed = (
+            None if request.resumption is None else await asyncio.to_thread(resume_run, prepared, state.runs)
+        )
+        listeners = [listener.listen, *(file.listen for file in files)]
+        stop = StopSignal()
+
+        def listen(event: "RunEvent") -> None:
+            for hear in listeners:
+                hear(event)
+
+        report = await run_evaluation(
+            prepared,
+            state,
+            listen=listen,
+            stop=stop,
+            resumed=resumed,
+        )
+        for file in files:
+            await asyncio.to_thread(file.finish, report)
+        results = await asyncio.to_thread(lambda: tuple(report.results()))
+        return RunResult(report.run, report.summary, results, int(exit_code(report, stop.reason)))
+
+
+def explained(error: Any) -> Any:
+    """Return a ConfigError whose traceback says what is wrong: a note for each of its problems."""
+    for problem in error.problems:
+        if problem.severity.value == "error":
+            error.add_note(problem_line(problem))
+    return error
+
+
+def problem_line(problem: Any) -> str:
+    """Return a problem in a line: where, what, and what to do about it."""
+    where = "" if problem.location is None else f"{problem.location}: "
+    return f"{where}{problem.message}" + (f" ({problem.hint})" if problem.hint else "")
+
+
+def _display(progress: bool | None) -> "AbstractContextManager[Any]":
+    import sys
+
+    from geval_cli.report.console import make_console
+    from geval_cli.report.progress import make_progress
+
+    is_shown = sys.stderr.isatty() if progress is None else bool(progress)
+    if is_shown:
+        return make_progress(make_console(sys.stderr, environ=os.environ))
+    from contextlib import nullcontext
+
+    return nullcontext(_Logged())
+
+
+class _Logged:
+    """Stands in for a display: what a user should know goes to the logger."""
+
+    def listen(self, event: Any) -> None:
+        import logging
+
+        from geval_cli.events import Noticed
+
+        if isinstance(event, Noticed):
+            logging.getLogger("geval_cli").warning(event.message)
+
+
+_RENAMED = {
+    "vars": "variables",
+    "cache": "reads_cache",
+    "cache_dir": "cache_folder",
+    "offline": "is_offline",
+    "allow_empty": "allows_empty",
+}
+_PATHS = frozenset({"cache_dir", "home", "env_file"})
+_NOT_OPTIONS = frozenset({"resume", "output", "progress"})
+
+
+def make_request(
+    suite: Any,
+    options: Mapping[str, Any],
+    *,
+    only: frozenset[int] | None = None,
+    budget: "Budget | None" = None,
+) -> "tuple[RunRequest, CacheChoice]":
+    """Return the request for a run, and which cache it uses.
+
+    Args:
+        suite: a `Suite`, or a path.
+        options: as `run` takes them.
+        only: the numbers of the tests to run; None for all.
+        budget: which several runs share; None: this run has what `options` say for itself.
+
+    Raises:
+        UsageError: with everything that is wrong with the options.
+        ConfigError: a result file cannot be written.
+    """
+    from geval_cli.errors import ConfigError, UsageError
+    from geval_cli.library.run_options import check_is_own, check_options, run_cache
+    from geval_cli.report.output import check_output_path
+    from geval_cli.runs.requests import RunRequest
+
+    check_is_own(os.environ)
+    check_options(options)
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in _NOT_OPTIONS and value is not None:
+            values[_RENAMED.get(name, name)] = Path(value) if name in _PATHS else value
+    values["filter_metadata"] = tuple(dict(options.get("filter_metadata") or {}).items())
+    resume = options.get("resume", False)
+    values["resume_latest"], values["resume_from"] = (
+        resume is True,
+        resume if isinstance(resume, str) else None,
+    )
+    values["outputs"] = tuple(map(Path, _listed(options.get("output", ()))))
+    problems = [item for path in values["outputs"] if (item := check_output_path(path)) is not None]
+    if problems:
+        raise explained(ConfigError(problems))
+    values["only"], values["budget"] = only, budget
+    if isinstance(suite, Suite):
+        request = RunRequest(suite.path, os.environ, built=build_suite(suite), **values)
+    elif isinstance(suite, str | Path):
+        request = RunRequest(Path(suite), os.environ, **values)
+    else:
+        hint = 'run("suite.yaml"), or run(Suite(tests=[...]))'
+        raise UsageError(f"a suite is a Suite or the path of a config, not {type(suite).__name__}", hint=hint)
+    return request, run_cache(request)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

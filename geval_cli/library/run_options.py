@@ -1,0 +1,145 @@
+"""Check the options of `run`, their names, types and ranges, before anything is read or sent."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import regex
+
+from geval_cli.errors import Problem, UsageError
+from geval_cli.library.run import RunKeywords
+from geval_cli.runs.options import RunOptions, declared_options
+from geval_cli.runs.requests import UNTRUSTED_VARIABLE, RunRequest, is_untrusted
+from geval_cli.source.problems import did_you_mean
+from geval_cli.specs.base import Scoring
+from geval_cli.store.cache import DEFAULT_TTL_S
+from geval_cli.store.state import CacheChoice
+
+_FLAGS = frozenset({"fail_fast", "allow_empty", "cache", "offline", "retry_errors"})
+_TEXTS = frozenset({"grader", "filter_pattern", "filter_providers", "filter_prompts", "cache_ttl"})
+_PATTERNS = ("filter_pattern", "filter_providers", "filter_prompts")
+_COUNTS = frozenset(
+    {
+        "samples",
+        "repeats",
+        "max_concurrency",
+        "filter_first",
+        "filter_sample",
+        "seed",
+        "max_errors",
+        "max_requests",
+    }
+)
+_MAPPINGS = frozenset({"vars", "filter_metadata"})
+_PATHS = frozenset({"home", "env_file", "cache_dir"})
+_SHARES = {"fail_under": (1.0, "a share from 0 to 1"), "max_cost": (math.inf, "US dollars from 0")}
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check the options of a run.
+
+    Raises:
+        UsageError: with every problem of them.
+    """
+    problems = [*_unknown(options), *_wrong(options), *_contradictions(options)]
+    if problems:
+        raise UsageError.of("these options make no sense", problems)
+
+
+def check_is_own(environ: Mapping[str, str]) -> None:
+    """Check that suites are the program's own.
+
+    Raises:
+        UsageError: GEVAL_UNTRUSTED says that every config is a stranger's, and nothing confines this process.
+    """
+    if is_untrusted(environ):
+        hint = "`geval run --untrusted` runs a stranger's config; unset the variable for your own"
+        raise UsageError(f"{UNTRUSTED_VARIABLE} is set, and a Python program cannot be confined", hint=hint)
+
+
+def run_cache(request: RunRequest) -> CacheChoice:
+    """Return which cache a run of checked options uses, and how."""
+    ttl = request.cache_ttl
+    age_s = DEFAULT_TTL_S if ttl is None else None if ttl == "never" else float(ttl[:-1]) * _UNITS_S[ttl[-1]]
+    return CacheChoice(request.cache_folder, age_s, is_offline=request.is_offline)
+
+
+def _unknown(options: Mapping[str, Any]) -> Iterator[Problem]:
+    known = RunKeywords.__annotations__
+    for name in options.keys() - known.keys():
+        near = did_you_mean(name, known)
+        hint = f"did you mean `{near}`?" if near else f"there are {', '.join(known)}"
+        yield Problem(f"`run` has no option `{name}`", hint=hint)
+
+
+def _wrong(options: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, value in options.items():
+        expected = None if value is None else _expected(name, value)
+        if expected is not None:
+            yield Problem(f"`{name}` must be {expected}, found {value!r:.80}")
+
+
+def _expected(name: str, value: Any) -> str | None:
+    """Return what an option must be where `value` is something else."""
+    if name in _FLAGS and not isinstance(value, bool):
+        return "True or False"
+    if name in _MAPPINGS and not isinstance(value, Mapping):
+        return "a mapping"
+    if name in _PATHS and not isinstance(value, str | Path):
+        return "a path"
+    if name in _COUNTS:
+        return _expected_count(name, value)
+    if name in _SHARES:
+        most, what = _SHARES[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if is_number and 0 <= value <= most and math.isfinite(value) else what
+    return _expected_text(name, value)
+
+
+def _expected_text(name: str, value: Any) -> str | None:
+    if name in _TEXTS and not isinstance(value, str):
+        return "text"
+    if name == "scoring" and value not in get_args(Scoring):
+        return f"one of {', '.join(get_args(Scoring))}"
+    if name == "cache_ttl" and value != "never" and not regex.fullmatch(r"\d{1,9}(\.\d{1,6})?[smhdw]", value):
+        return "an age such as 12h, 30d or never"
+    if name in _PATTERNS and not _is_pattern(value):
+        return "a regular expression"
+    if name == "resume" and not isinstance(value, bool | str):
+        return "True, False or a run's id"
+    if name == "output" and not all(isinstance(item, str | Path) for item in _listed(value)):
+        return "a path, or several"
+    return None
+
+
+def _expected_count(name: str, value: Any) -> str | None:
+    option = next(option for declared, option in declared_options(RunOptions) if declared.name == name)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    least = -math.inf if option.minimum is None else option.minimum
+    if is_whole and least <= value <= (option.maximum or math.inf):
+        return None
+    least_text = "" if option.minimum is None else f" from {option.minimum}"
+    return f"a whole number{least_text}" + (f" to {option.maximum}" if option.maximum else "")
+
+
+def _contradictions(options: Mapping[str, Any]) -> Iterator[Problem]:
+    if options.get("offline") and options.get("cache") is False:
+        yield Problem("offline=True means that only the cache answers, and cache=False does not read it")
+    if options.get("offline") and options.get("cache_ttl") is not None:
+        yield Problem("with offline=True answers never expire, and `cache_ttl` says when they do")
+    if options.get("samples") is not None and options.get("scoring") not in (None, "samples"):
+        yield Problem(f"`samples` means scoring='samples', not {options['scoring']!r}")
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        regex.compile(text)
+    except regex.error:
+        return False
+    return True
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,278 @@
+"""Suites that a Python program makes: as a config file would have them, with functions as providers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geval_cli.errors import Problem, UsageError
+from geval_cli.library.records import TestCase
+
+if TYPE_CHECKING:
+    from geval_cli.suite.load import BuiltSuite
+
+_PROVIDER_KEYS = frozenset({"provider", "providers"})
+_DEFAULT_PROMPT = "{{ input }}"
+_MAX_DEPTH = 64
+_CELL_DEPTH = 2
+"""How deep in a test a missing value of a table (NaN) may stand: it is a cell, or a variable that was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite made in Python. Its parts are written as in a config file; what differs is said here.
+
+    Attributes:
+        tests: mappings with the keys of a test, `TestCase`s, or a table with `to_dict("records")`. An iterator is used
+            up at once. In a table a missing value is a key that is not there. Texts in tests are taken as they are:
+            neither `file://` nor `{{ env.NAME }}` means anything in them.
+        prompts: None, where there are providers, for the input of each test.
+        providers: ids, mappings, and functions, also coroutine functions: given the prompt, and `{"vars": ...}` if they
+            take two arguments, they return the answer, or `{"output": ..., "cost": ...}`. None at all: the tests bring
+            their outputs.
+        assertions: for every test, as mappings or as `GEval`s.
+        default_test: what every test has unless it says otherwise.
+        options: of the run, as in a config: {"max_concurrency": 4}.
+        gates: conditions on the whole run, for example "pass_rate >= 0.9".
+        derived_metrics: numbers computed of the sums of metrics.
+        description: shown with the run.
+        name: what stored runs are found by.
+        folder: what `file://` in prompts and assertions is relative to.
+
+    Raises:
+        UsageError: `tests` cannot be gone through. All else is found when the suite is run, before anything is sent.
+    """
+
+    tests: Any = field(repr=False)
+    prompts: Any = None
+    providers: Any = ()
+    assertions: Any = ()
+    default_test: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
+    gates: Sequence[Any] | None = None
+    derived_metrics: Sequence[Mapping[str, Any]] | None = None
+    description: str | None = None
+    name: str = "suite"
+    folder: Path | str = "."
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tests", tuple(_rows(self.tests)))
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise UsageError("`name` of a Suite must be a text that is not empty")
+
+    @property
+    def path(self) -> Path:
+        """Where the config would be, if it were a file."""
+        return Path(self.folder) / self.name.replace("/", "-")
+
+
+def _rows(tests: Any) -> Iterable[Any]:
+    if hasattr(tests, "to_dict") and not isinstance(tests, Mapping):
+        found: Iterable[Any] = tests.to_dict("records")
+        return found
+    if isinstance(tests, str | bytes | Mapping | TestCase) or not isinstance(tests, Iterable):
+        message = f"`tests` must be an iterable of tests, found {type(tests).__name__}"
+        raise UsageError(message, hint="for example [{'input': '...', 'output': '...'}]")
+    return tests
+
+
+def build_suite(suite: Suite) -> "BuiltSuite":
+    """Return the suite as a config would have it, with the functions that it names.
+
+    Raises:
+        UsageError: with everything in it that no config could hold.
+    """
+    from geval_cli.source.source_map import DataPositions, Document, Positions
+    from geval_cli.suite.load import BuiltSuite
+
+    builder = _Builder()
+    content = builder.content(suite)
+    if builder.problems:
+        raise UsageError.of("this suite cannot be run", builder.problems)
+    document = Document(content, Positions("", values=DataPositions(content)), may_use_env=False)
+    return BuiltSuite(document, builder.functions, builder.parts)
+
+
+class _Builder:
+    """Writes the parts of a suite as JSON, and notes functions and problems."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Any] = {}
+        self.parts: dict[str, str] = {}
+        self.problems: list[Problem] = []
+
+    def content(self, suite: Suite) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for name in ("description", "options", "gates", "derived_metrics"):
+            value = getattr(suite, name)
+            if value is not None:
+                content[name] = self.plain(value, (name,))
+        providers = _listed(suite.providers)
+        if providers:
+            content["providers"] = [self.provider(item, ("providers", i)) for i, item in enumerate(providers)]
+        if suite.prompts is not None or providers:
+            prompts = _DEFAULT_PROMPT if suite.prompts is None else suite.prompts
+            content["prompts"] = self.plain(prompts, ("prompts",))
+        default = dict(suite.default_test or {})
+        if _listed(suite.assertions):
+            default["assert"] = [*_listed(default.get("assert")), *_listed(suite.assertions)]
+        if default:
+            content["defaultTest"] = self.plain(default, ("defaultTest",))
+        content["tests"] = [self.row(item, ("tests", index)) for index, item in enumerate(suite.tests)]
+        return content
+
+    def row(self, test: Any, path: tuple[str | int, ...]) -> Any:
+        if isinstance(test, TestCase):
+            test = {name: value for name, value in _case_fields(test).items() if value is not None}
+        return self.plain(test, path)
+
+    def plain(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        """Return `value` as JSON would have it; a problem is noted where it cannot be."""
+        if value is None or isinstance(value, bool | int | str):
+            return getattr(value, "value", value)  # of an Enum whose members are texts
+        if len(path) > _MAX_DEPTH:
+            return self._refuse("this is nested too deep", path)
+        if isinstance(value, float):
+            is_finite = value - value == 0
+            return value if is_finite else self._refuse(f"{value} is no number that JSON knows", path)
+        if isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.plain(item, (*path, index)) for index, item in enumerate(value)]
+        return self._object(value, path)
+
+    def provider(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        """Return a provider as a config would have it; what is an object of the program is named by an id."""
+        from geval_cli.library.definition import client_model, is_judge
+        from geval_cli.providers.wire.client_model import is_openai_client
+
+        if isinstance(value, list) and path[-1] == "providers":
+            return [self.provider(item, (*path, index)) for index, item in enumerate(value)]
+        if is_openai_client(value) or (isinstance(value, tuple) and any(map(is_openai_client, value))):
+            client = client_model(value, self.problems)
+            return None if client is None else self._named(client, client.model)
+        if is_judge(value):
+            return self._named(value, value.label)
+        if callable(value):
+            return self._named(value, _name_of(value))
+        if isinstance(value, Mapping) and callable(value.get("id")):
+            named = self._named(value["id"], _name_of(value["id"]))
+            return {**named, **self.plain({key: item for key, item in value.items() if key != "id"}, path)}
+        return self.plain(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: tuple[str | int, ...]) -> dict[str, Any]:
+        found = {}
+        for key, item in value.items():
+            here = (*path, str(key))
+            if key in _PROVIDER_KEYS:
+                found[str(key)] = self.provider(item, here)
+            elif not (path[0] == "tests" and len(path) <= _CELL_DEPTH + 1 and _is_missing(item)):
+                found[str(key)] = self.plain(item, here)
+        return found
+
+    def _object(self, value: Any, path: tuple[str | int, ...]) -> Any:
+        from geval_cli.library.metric import GEval
+
+        if isinstance(value, GEval):
+            return self._metric(value, path)
+        if hasattr(value, "tolist"):  # numpy's numbers and arrays
+            return self.plain(value.tolist(), path)
+        if hasattr(value, "isoformat"):
+            return value.isoformat()
+        if isinstance(value, Path):
+            return str(value)
+        what = "a function" if callable(value) else f"an object of the class {type(value).__name__}"
+        return self._refuse(f"{what} cannot stand here", path)
+
+    def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:
+        from geval_cli.library.definition import written_form
+
+        # A suite asks for each metric by itself.
+        written = {"type": "g-eval", "metric": metric.name, **written_form({**metric.arguments, "joint": ()})}
+        if metric.jury is not None:
+            written["jury"] = metric.jury
+        judges = [self._judge(model, path) for model in metric.judges or (metric.model,)]
+        if judges != [None]:
+            written["provider"] = judges if metric.judges else judges[0]
+        return {key: self.plain(item, (*path, key)) for key, item in written.items()}
+
+    def _judge(self, model: Any, path: tuple[str | int, ...]) -> Any:
+        from geval_cli.library.definition import provider_form
+
+        provider = None if model is None else self.provider(model, path)
+        return (
+            provider_form(model)
+            if isinstance(model, str | tuple) and provider in (model, list(model))
+            else provider
+        )
+
+    def _named(self, function: Any, name: str) -> dict[str, Any]:
+        import hashlib
+
+        provider_id, number = f"function:{name}", 1
+        while provider_id in self.functions and self.functions[provider_id] is not function:
+            number += 1
+            provider_id = f"function:{name}#{number}"
+        self.functions[provider_id] = function
+        self.parts[provider_id] = hashlib.sha256(_code_of(function)).hexdigest()
+        return {"id": provider_id, "label": provider_id.removeprefix("function:")}
+
+    def _refuse(self, message: str, path: tuple[str | int, ...]) -> None:
+        from geval_cli.source.source_map import format_key_path
+
+        self.problems.append(Problem(f"{format_key_path(path)}: {message}"))
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) and not _is_client_pair(value) else [value]
+
+
+def _is_client_pair(value: Any) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) > 1
+        and not isinstance(value[0], str | Mapping)
+        and isinstance(value[1], str)
+        and not callable(value[0])
+    )
+
+
+def _case_fields(case: TestCase) -> dict[str, Any]:
+    return {
+        "input": case.input,
+        "output": case.actual_output,
+        "expected_output": case.expected_output,
+        "context": case.context,
+        "retrieval_context": case.retrieval_context,
+    }
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a table has nothing in a cell: NaN, or what pandas has in its place."""
+    return type(value).__name__ in {"NAType", "NaTType"} or (isinstance(value, float) and value != value)  # noqa: PLR0124 - only NaN differs from itself
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return "".join(sign if sign.isalnum() or sign in "_.-" else "" for sign in name) or "function"
+
+
+def _code_of(function: Any) -> bytes:
+    """Return the code of a function, by which a changed one is known; its name where there is none to see."""
+    called = getattr(function, "func", function)  # of a functools.partial
+    code = getattr(called, "__code__", None) or getattr(vars(type(called)).get("__call__"), "__code__", None)
+    return _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
+
+
+def _instructions(code: Any) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _instructions(constant)
+        elif isinstance(constant, frozenset):  # in no order that another process would have
+            yield repr(sorted(map(repr, constant))).encode()
+        else:
+            yield repr(constant).encode()

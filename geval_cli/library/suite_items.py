@@ -1,0 +1,183 @@
+"""`*.geval.yaml` files in pytest: each test of a config is an item, and all that are selected run at once."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geval_cli.errors import ConfigError, GevalError
+from geval_cli.library.run import make_request, run_blocking
+from geval_cli.library.testing import POLL_S, SessionOptions, budget_of, digest, shared_runs
+from geval_cli.library.verdict_report import FellShortError, NotJudgedError, broken_lines, failed_lines
+from geval_cli.records import (
+    CaseResult,
+    Status,
+)
+from geval_cli.report.sanitize import one_line, sanitize
+from geval_cli.runs.sessions import ListedTest, list_tests
+from geval_cli.source.problems import render_problems
+from geval_cli.store.state import open_runs
+
+_NAME_WIDTH = 80
+
+
+class SuiteFile(pytest.File):
+    """A config whose tests are items. Collecting it reads it; nothing is sent, and none of its code runs."""
+
+    _results: "dict[int, list[CaseResult]] | None" = None
+    _failure: GevalError | None = None
+    _missing = "the run ended before this test"
+
+    def collect(self) -> Iterable["SuiteItem"]:
+        """Yield an item for each test; one for all where only code of the config knows them."""
+        try:
+            tests = list_tests(self.path, os.environ)
+        except ConfigError as error:
+            raise self.CollectError(render_problems(error.problems)) from error
+        if tests is None:
+            yield SuiteItem.from_parent(self, name="all tests", test=None)
+            return
+        for name, test in zip(_names(tests), tests, strict=True):
+            yield SuiteItem.from_parent(self, name=name, test=test)
+
+    def results_of(self, index: int | None) -> "list[CaseResult]":
+        """Return the results of a test, or of all; the first to ask has all selected tests run.
+
+        Raises:
+            GevalError: the suite could not be run, or the test has no result.
+        """
+        if self._results is None and self._failure is None:
+            try:
+                self._results = self._by_test(self._run())
+            except ConfigError as error:
+                self._failure = NotJudgedError(render_problems(error.problems))
+            except GevalError as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
+        results = self._results or {}
+        found = (
+            [item for items in results.values() for item in items] if index is None else results.get(index)
+        )
+        if not found:
+            raise NotJudgedError(self._missing)
+        return found
+
+    def _by_test(self, ran: "_Ran") -> "dict[int, list[CaseResult]]":
+        found: dict[int, list[CaseResult]] = {}
+        for result in ran.results:
+            found.setdefault(result.test_index, []).append(result)
+        if ran.warnings:
+            self._missing = "; ".join(map(sanitize, ran.warnings))
+        return found
+
+    def _run(self) -> "_Ran":
+        """Return the run of the selected tests: with xdist one process runs, and the others read what it stored."""
+        shared, name = shared_runs(self.config), digest(self.nodeid)
+        if shared is None:
+            return self._run_here()
+        while True:
+            known = shared.find(name)
+            if known is not None:
+                return _read_run(SessionOptions.of(self.config).folder, known)
+            if shared.acquire(name):
+                try:
+                    if shared.find(name) is None:
+                        ran = self._run_here()
+                        shared.note(name, ran.run_id)
+                        return ran
+                finally:
+                    shared.release(name)
+            time.sleep(POLL_S)
+
+    def _run_here(self) -> "_Ran":
+        items = [
+            item for item in self.session.items if isinstance(item, SuiteItem) and item.path == self.path
+        ]
+        indexes = [item.test.index for item in items if item.test is not None]
+        options = SessionOptions.of(self.config)
+        given = {"grader": options.grader, "offline": options.is_offline, "home": options.home}
+        request, cache = make_request(
+            self.path,
+            {**given, "max_cost": options.max_cost_usd, "progress": False},
+            only=frozenset(indexes) if indexes else None,
+            budget=budget_of(self.config),
+        )
+        result = run_blocking(request, cache, progress=False)
+        return _Ran(result.run.id, result.results, result.run.warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A run of a suite's selected tests."""
+
+    run_id: str
+    results: Sequence[CaseResult]
+    warnings: Sequence[str]
+
+
+def _read_run(home: Path, run_id: str) -> _Ran:
+    with open_runs(home, os.environ) as runs:
+        run = runs.find(run_id).run
+        return _Ran(run_id, tuple(runs.results(run_id)), run.warnings)
+
+
+class SuiteItem(pytest.Item):
+    """One test of a config, with all of its cases: prompts, providers and repeats."""
+
+    def __init__(self, *, test: ListedTest | None, **given: Any) -> None:
+        super().__init__(**given)
+        self.test = test
+        self._results: list[CaseResult] = []
+
+    def setup(self) -> None:
+        """Have the suite run, if nobody did; raise if one of the cases has no verdict.
+
+        Raises:
+            NotJudgedError: a model or a judge broke.
+        """
+        parent = self.parent
+        assert isinstance(parent, SuiteFile)
+        self._results = parent.results_of(None if self.test is None else self.test.index)
+        broken = [result for result in self._results if result.status is Status.ERROR]
+        if broken:
+            raise NotJudgedError("\n\n".join("\n".join(broken_lines(result)) for result in broken))
+
+    def runtest(self) -> None:
+        """Raise what fell short.
+
+        Raises:
+            FellShortError: a case of the test does not pass.
+        """
+        failed = [result for result in self._results if result.status is Status.FAILED]
+        if failed:
+            raise FellShortError("\n\n".join("\n".join(failed_lines(result)) for result in failed))
+        if all(result.status is Status.NOT_EVALUATED for result in self._results):
+            pytest.skip("nothing of it is evaluated")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the report of a verdict without a traceback, which would lead into geval."""
+        error = excinfo.value
+        if isinstance(error, FellShortError):
+            return str(error)
+        if isinstance(error, GevalError):
+            return f"{error.message}\n  = {error.hint}" if error.hint else error.message
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return where the test stands."""
+        location = None if self.test is None else self.test.location
+        return self.path, None if location is None else max(location.line - 1, 0), self.name
+
+
+def _names(tests: Sequence[ListedTest]) -> Iterator[str]:
+    """Yield a name for each test that no other test of the file has: its description, or its number."""
+    taken: dict[str, int] = {}
+    for test in tests:
+        name = one_line(test.description or f"test {test.index + 1}", _NAME_WIDTH).replace("::", ":")
+        taken[name] = taken.get(name, 0) + 1
+        yield name if taken[name] == 1 else f"{name} #{taken[name]}"

@@ -1,0 +1,74 @@
+"""Results as HTML tables, for notebooks. All text in them may be a model's: it is made harmless and escaped."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geval_cli.records import AssertionResult, CaseResult
+
+ROWS_SHOWN = 100
+_TEXT_SHOWN = 300
+_COLOURS = {"passed": "#1a7f37", "failed": "#cf222e", "error": "#9a6700", "not_evaluated": "#6e7781"}
+_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap;overflow-wrap:anywhere"
+_HEADS = ("#", "test", "provider", "output", "status", "score", "why")
+
+
+def verdict_html(result: Any) -> str:
+    """Return a verdict as a table of two columns: its fields but for the metadata, which may be long."""
+    names = [name for name in result.__dataclass_fields__ if name != "metadata"]
+    rows = [(name, getattr(result, name)) for name in names]
+    lines = "".join(f"<tr><th>{_shown(name)}</th>{_cell(value)}</tr>" for name, value in rows)
+    return f"<table>{lines}</table>"
+
+
+def results_html(title: str, results: "Iterable[CaseResult]", total: int) -> str:
+    """Return the first results of a run as a table, with its summary above it."""
+    head = "".join(f"<th>{name}</th>" for name in _HEADS)
+    rows = "".join(_row(number, result) for number, result in enumerate(results) if number < ROWS_SHOWN)
+    more = f"<p>and {total - ROWS_SHOWN:,} more</p>" if total > ROWS_SHOWN else ""
+    return f"<p>{_shown(title)}</p><table><tr>{head}</tr>{rows}</table>{more}"
+
+
+def _row(number: int, result: "CaseResult") -> str:
+    name = result.description or _input_of(result.vars) or f"test {result.test_index}"
+    status = result.status.value
+    marked = f'<td style="{_CELL};color:{_COLOURS[status]}">{_shown(status)}</td>'
+    before = "".join(map(_cell, (number, name, result.provider.label, result.output)))
+    return f"<tr>{before}{marked}{_cell(result.score)}{_cell(why(result))}</tr>"
+
+
+def why(result: "CaseResult") -> str:
+    """Return why a case did not pass, in a line for each assertion; empty when it did."""
+    if result.error is not None:
+        return result.error.message
+    return "\n".join(text for item in result.assertions if (text := _why_not(item)))
+
+
+def _why_not(found: "AssertionResult") -> str:
+    if found.status.value not in ("failed", "error"):
+        return ""
+    what = found.metric or found.type
+    return f"{what}: {found.error.message if found.error is not None else found.reason or 'failed'}"
+
+
+def _input_of(variables: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in variables.items())
+
+
+def _cell(value: Any) -> str:
+    return f'<td style="{_CELL}">{_shown(value)}</td>'
+
+
+def _shown(value: Any) -> str:
+    import html
+
+    from geval_cli.report.sanitize import sanitized_lines
+
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    shown = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 1]}…"
+    return html.escape("\n".join(sanitized_lines(shown)))

@@ -1,0 +1,380 @@
+"""The fixture `geval` of pytest, and what a session of it shares; loaded by the first test that uses it."""
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import pytest
+
+from geval_cli.engine.judge_output import error_info
+from geval_cli.errors import GevalError, UsageError
+from geval_cli.gateway.budget import Budget
+from geval_cli.library.check import CheckKeywords, CheckResult, judging_work, prepare_check, to_check_result
+from geval_cli.library.evaluation import evaluate_case
+from geval_cli.library.metric import GEval
+from geval_cli.library.records import JudgingOptions, Result, TestCase
+from geval_cli.library.session import Session
+from geval_cli.library.verdict_report import FellShortError, assertion_lines, output_lines
+from geval_cli.numbers import format_cost
+from geval_cli.record_reading import case_result_from_json
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    ProviderRef,
+    RenderedPrompt,
+    Role,
+    Status,
+    Usage,
+    to_json,
+)
+from geval_cli.report.sanitize import sanitize
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.runs.sessions import SessionRun
+from geval_cli.store.home import current_folder, home_folder
+from geval_cli.store.run_locks import SharedRuns
+
+_MARKER = "geval"
+_MARKER_KEYS = frozenset({"grader", "samples"})
+_LIMITS = frozenset({"threshold", "metric", "weight"})
+POLL_S = 0.05
+"""How long a process waits before it looks again whether another one is done."""
+
+_budget_key: pytest.StashKey[Budget] = pytest.StashKey()
+
+
+class Notes(Protocol):
+    """Takes down what is judged in the test that runs, which is `item`."""
+
+    @property
+    def item(self) -> pytest.Item | None: ...
+
+    def add(self, result: str) -> None:
+        """Take down a result, as JSON."""
+        ...
+
+    def add_error(self, error: BaseException) -> None:
+        """Take down why an output could not be judged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The options of a session of pytest.
+
+    Attributes:
+        home: the state folder; None for GEVAL_HOME, or `.geval` in the current folder.
+        is_offline: whether only the cache answers.
+        max_cost_usd: what this process may spend: with xdist its share, so that the session keeps to the bound.
+        grader: who judges where nothing nearer says so.
+    """
+
+    home: Path | None
+    is_offline: bool
+    max_cost_usd: float | None
+    grader: str | None
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> "SessionOptions":
+        """Return the options that were given.
+
+        Raises:
+            pytest.UsageError: an amount is none.
+        """
+        home, amount = config.getoption("--geval-home"), config.getoption("--geval-max-cost")
+        if amount is not None and not (math.isfinite(amount) and amount >= 0):
+            raise pytest.UsageError(f"--geval-max-cost takes US dollars from 0, not {amount:g}")
+        if amount is not None:
+            amount /= getattr(config, "workerinput", {}).get("workercount", 1)
+        return cls(
+            None if home is None else Path(home),
+            config.getoption("--geval-offline"),
+            amount,
+            config.getoption("--geval-grader"),
+        )
+
+    @property
+    def folder(self) -> Path:
+        return home_folder(self.home, env=os.environ, cwd=current_folder())
+
+
+def budget_of(config: pytest.Config) -> Budget:
+    """Return the budget that everything in this process shares."""
+    if _budget_key not in config.stash:
+        config.stash[_budget_key] = Budget(SessionOptions.of(config).max_cost_usd)
+    return config.stash[_budget_key]
+
+
+class GevalFixture:
+    """The fixture `geval`: judges outputs, with the cache of the state folder. All of a session is one stored run.
+
+    A verdict below its threshold fails the test. An output that cannot be judged is an error of the test, never a low
+    score: a `GevalError` is raised.
+    """
+
+    def __init__(self, config: pytest.Config, notes: "Notes") -> None:
+        self._notes = notes
+        self._options = options = SessionOptions.of(config)
+        self._session = Session(
+            JudgingOptions(
+                uses_cache=True,
+                home=options.home,
+                is_offline=options.is_offline,
+                budget=budget_of(config),
+            )
+        )
+        self._turns = _Turns(config)
+
+    def close(self) -> None:
+        """End connections and threads."""
+        self._session.close()
+
+    def check(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
+        """Judge an output, and fail the test if it falls short.
+
+        Args:
+            output: text, or data as JSON would have it.
+            assertion: as in a config, `{"type": "contains", "value": "x"}`, or a `GEval`. None: a g-eval.
+            **given: of the test case: input, expected_output, context, retrieval_context, vars; who judges: grader,
+                samples; and keys of the assertion: criteria, dimension, evaluation_steps, rubric, threshold, ...
+
+        Raises:
+            FellShortError: it does not pass.
+            GevalError: it could not be judged.
+        """
+        __tracebackhide__ = True
+        with self._recorded(output, given) as record:
+            prepared, asked = self._prepare(output, assertion, given)
+            with self._turns.taken(asked):
+                record.found = self._session.run(judging_work(prepared))
+        return _passed(record.found, output)
+
+    async def acheck(self, output: Any, assertion: Any = None, **given: Any) -> CheckResult:
+        """Check as `check` does, without blocking the event loop."""
+        __tracebackhide__ = True
+        with self._recorded(output, given) as record:
+            prepared, asked = self._prepare(output, assertion, given)
+            with await asyncio.to_thread(self._turns.taken, asked):
+                record.found = await self._session.arun(judging_work(prepared))
+        return _passed(record.found, output)
+
+    def judge(self, case: TestCase, metric: GEval) -> Result:
+        """Return the verdict of a metric on a test case; whether it passes is for the test to say.
+
+        Raises:
+            GevalError: it could not be judged.
+        """
+        with self._recorded_case(case) as record:
+            evaluation = self._evaluation(metric)
+            with self._turns.taken(evaluation):
+                result = self._session.run(lambda judges: evaluate_case(judges, evaluation, case))
+            record.found = _as_assertion(result, metric)
+        return result
+
+    async def ajudge(self, case: TestCase, metric: GEval) -> Result:
+        """Judge as `judge` does, without blocking the event loop."""
+        with self._recorded_case(case) as record:
+            evaluation = self._evaluation(metric)
+            with await asyncio.to_thread(self._turns.taken, evaluation):
+                result = await self._session.arun(lambda judges: evaluate_case(judges, evaluation, case))
+            record.found = _as_assertion(result, metric)
+        return result
+
+    def _prepare(
+        self, output: Any, assertion: Any, given: Mapping[str, Any]
+    ) -> tuple[PreparedRun, tuple[Any, ...]]:
+        """Return the checked test, and what a judge is asked about any output."""
+        known = CheckKeywords.__annotations__.keys()
+        marked = self._marked()
+        about = {**marked, **{name: value for name, value in given.items() if name in known}}
+        about.setdefault("grader", self._options.grader)
+        keys = {name: value for name, value in given.items() if name not in known}
+        if assertion is None:
+            assertion = {"type": "g-eval", **keys}
+        elif isinstance(assertion, Mapping):
+            assertion = {**assertion, **keys}
+        elif keys:
+            hint = "say it where the metric is made"
+            raise UsageError(f"`{next(iter(keys))}` cannot be given beside a GEval", hint=hint)
+        max_cost = self._options.max_cost_usd
+        prepared = prepare_check(
+            output, assertion, about, is_offline=self._options.is_offline, max_cost_usd=max_cost
+        )
+        return prepared, (assertion, about.get("grader"))
+
+    def _evaluation(self, metric: Any) -> Any:
+        if not isinstance(metric, GEval):
+            hint = "judge(TestCase(...), GEval(...)); `check` takes other assertions"
+            raise UsageError(f"a metric is a GEval, not {type(metric).__name__}", hint=hint)
+        grader = self._marked().get("grader") or self._options.grader
+        samples = self._marked().get("samples")
+        if samples is not None and metric.scoring in ("auto", "samples"):
+            metric = dataclasses.replace(metric, scoring="samples", samples=samples)
+        has_judge = metric.model is not None or len(metric.judges) > 0
+        return metric._evaluation(None if has_judge else grader, None)
+
+    def _marked(self) -> dict[str, Any]:
+        """Return what the marker of the test says.
+
+        Raises:
+            UsageError: it says something else than it may.
+        """
+        item = self._notes.item
+        marker = None if item is None else item.get_closest_marker(_MARKER)
+        if marker is None:
+            return {}
+        if marker.args or marker.kwargs.keys() - _MARKER_KEYS:
+            hint = 'for example @pytest.mark.geval(grader="openai:gpt-4.1", samples=5)'
+            raise UsageError("the marker `geval` takes grader=... and samples=...", hint=hint)
+        return dict(marker.kwargs)
+
+    def _recorded_case(self, case: Any) -> "contextlib.AbstractContextManager[_Record]":
+        if not isinstance(case, TestCase):
+            return self._recorded(None, {})
+        return self._recorded(
+            case.actual_output, {"input": case.input, "expected_output": case.expected_output}
+        )
+
+    @contextlib.contextmanager
+    def _recorded(self, output: Any, given: Mapping[str, Any]) -> Iterator["_Record"]:
+        """Note what comes out of a block, to be stored; an error of judging is marked as such for the report."""
+        record, item = _Record(), self._notes.item
+        name = "" if item is None else item.nodeid
+        try:
+            yield record
+        except GevalError as error:
+            self._notes.add_error(error)
+            self._notes.add(_written(_case_of(name, output, given, None, error)))
+            raise
+        self._notes.add(_written(_case_of(name, output, given, record.found, None)))
+
+
+class _Turns:
+    """Lets only one process of a session ask a question for the first time: the judge's steps are then bought once.
+
+    The others wait and find them in the cache. Without xdist nobody waits.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._shared = shared_runs(config)
+        self._taken: set[str] = set()
+
+    def taken(self, asked: Any) -> contextlib.AbstractContextManager[object]:
+        """Return the turn of this process, for the time of a block; waits until it comes."""
+        shared, name = self._shared, digest(_without_limits(asked))
+        if shared is None or name in self._taken:
+            return contextlib.nullcontext()
+        self._taken.add(name)
+        while not shared.acquire(name):
+            time.sleep(POLL_S)
+        stack = contextlib.ExitStack()
+        stack.callback(shared.release, name)
+        return stack
+
+
+def _without_limits(asked: Any) -> str:
+    """Return a question as text, without what decides only whether its score passes."""
+    if isinstance(asked, tuple) and isinstance(asked[0], Mapping):
+        asked = ({key: value for key, value in asked[0].items() if key not in _LIMITS}, *asked[1:])
+    return repr(asked)
+
+
+class _Record:
+    """The result that a block found."""
+
+    found: AssertionResult
+
+
+def _passed(found: AssertionResult, output: Any) -> CheckResult:
+    __tracebackhide__ = True
+    if found.status is Status.FAILED:
+        raise FellShortError("\n".join([*assertion_lines(found), *output_lines(output)]))
+    return to_check_result(found)
+
+
+def _as_assertion(result: Result, metric: GEval) -> AssertionResult:
+    detail = {"rating": result.metadata.get("raw_score"), **result.metadata}
+    return AssertionResult(
+        type="g-eval",
+        metric=metric.name,
+        status=Status.PASSED if result.success else Status.FAILED,
+        score=result.score,
+        threshold=result.threshold,
+        reason=result.reason,
+        latency_ms=result.latency_ms,
+        usage=msgspec.convert(result.metadata.get("usage", {}), Usage),
+        detail=detail,
+    )
+
+
+def _written(result: CaseResult) -> str:
+    return json.dumps(to_json(result), default=str)
+
+
+def _case_of(
+    name: str, output: Any, given: Mapping[str, Any], found: AssertionResult | None, error: GevalError | None
+) -> CaseResult:
+    """Return the result as a run stores it; its number comes with its place in the run."""
+    asked = given.get("input")
+    return CaseResult(
+        id="0.0.0",
+        test_index=0,
+        repeat_index=0,
+        column=0,
+        description=name,
+        prompt=RenderedPrompt("none", "", asked if isinstance(asked, str) else ""),
+        provider=ProviderRef("pytest", "pytest"),
+        vars={key: given[key] for key in ("input", "expected_output") if given.get(key) is not None},
+        output=output,
+        status=Status.ERROR if found is None else found.status,
+        score=None if found is None else found.score,
+        error=None if error is None else error_info(error),
+        usage={Role.GENERATION: Usage(), Role.JUDGE: Usage() if found is None else found.usage},
+        assertions=() if found is None else (found,),
+    )
+
+
+def begin_session(config: pytest.Config) -> SessionRun:
+    """Return the run of a session, stored as it begins."""
+    options = SessionOptions.of(config)
+    return SessionRun("pytest", {"description": "a session of pytest"}, options.home, os.environ)
+
+
+def read_result(text: str) -> CaseResult:
+    """Return a result that a report brought."""
+    return case_result_from_json(json.loads(text))
+
+
+def session_line(run: SessionRun) -> str:
+    """Return what the end of a session says: the run's id, what was judged, what it cost."""
+    sums = run.summary
+    usage = sums.usage[Role.JUDGE]
+    cost = "" if not usage.cost_usd else f", {format_cost(usage.cost_usd)}"
+    counts = f"{sums.passed} passed, {sums.failed} failed, {sums.errored} errors{cost}"
+    where = f"geval show {run.id}" if run.failure is None else f"not stored: {sanitize(run.failure.message)}"
+    return f"geval: {counts} ({where})"
+
+
+def digest(text: str) -> str:
+    """Return a name for a file that stands for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def shared_runs(config: pytest.Config) -> SharedRuns | None:
+    """Return what the processes of xdist share; None in a session of one process."""
+    session = getattr(config, "workerinput", {}).get("geval_session")
+    return None if session is None else SharedRuns(SessionOptions.of(config).folder, session)
+
+
+def forget_session(config: pytest.Config, session: str) -> None:
+    """Remove the notes by which the processes of a session found each other's runs."""
+    SharedRuns(SessionOptions.of(config).folder, session).forget()

@@ -1,0 +1,173 @@
+"""The pytest plugin: the fixture and marker `geval`, and `*.geval.yaml` files whose tests are items.
+
+It is loaded in every session of whoever has geval installed, so it imports nothing until a session uses it.
+"""
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from geval_cli.library.suite_items import SuiteFile
+    from geval_cli.library.testing import GevalFixture
+    from geval_cli.runs.sessions import SessionRun
+
+ENDINGS = (".geval.yaml", ".geval.yml")
+
+_item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
+_results_key: pytest.StashKey[list[str]] = pytest.StashKey()
+_broken_key: pytest.StashKey[BaseException] = pytest.StashKey()
+_session_key: pytest.StashKey[str] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options; they are read where something is judged."""
+    group = parser.getgroup("geval", "answers of language models (geval)")
+    group.addoption(
+        "--geval-home", metavar="FOLDER", help="where runs and cache are kept [$GEVAL_HOME or .geval]"
+    )
+    group.addoption("--geval-offline", action="store_true", help="only the cache answers; nothing is sent")
+    group.addoption("--geval-max-cost", type=float, metavar="USD", help="stop asking when this much is spent")
+    group.addoption("--geval-grader", metavar="PROVIDER", help="who judges, for example openai:gpt-4.1")
+    parser.addini(
+        "geval_files", "collect *.geval.yaml files that are not named, too", type="bool", default=False
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers",
+        "geval(grader=None, samples=None): who judges in this test, and how often an output is judged",
+    )
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_SessionStore(config), "geval-session")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "SuiteFile | None":
+    """Collect a suite where it is named on the command line, or where the ini setting asks for all."""
+    if not file_path.name.endswith(ENDINGS):
+        return None
+    if not (_is_named(file_path, parent) or parent.config.getini("geval_files")):
+        return None
+    from geval_cli.library.suite_items import SuiteFile
+
+    return SuiteFile.from_parent(parent, path=file_path)
+
+
+@pytest.fixture(scope="session")
+def geval(request: pytest.FixtureRequest) -> "Iterator[GevalFixture]":
+    """Judge outputs: `geval.check(output, criteria=...)`, `await geval.ajudge(case, metric)`."""
+    from geval_cli.library.testing import GevalFixture
+
+    fixture = GevalFixture(request.config, _Notes(request.config))
+    yield fixture
+    fixture.close()
+
+
+def _is_named(path: Path, parent: pytest.Collector) -> bool:
+    """Return whether a file is named on the command line, also beside a folder that holds it."""
+    config = parent.config
+    named = (Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args)
+    return parent.session.isinitpath(path) or str(path) in map(os.path.abspath, named)
+
+
+class _Notes:
+    """Takes down what is judged in the test that runs, for its report. The fixture lives as long as the session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @property
+    def item(self) -> pytest.Item | None:
+        return self._config.stash.get(_item_key, None)
+
+    def add(self, result: str) -> None:
+        """Take down a result, as JSON."""
+        if self.item is not None:
+            self.item.stash.setdefault(_results_key, []).append(result)
+
+    def add_error(self, error: BaseException) -> None:
+        """Take down why an output could not be judged."""
+        if self.item is not None:
+            self.item.stash[_broken_key] = error
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note which test runs."""
+    item.config.stash[_item_key] = item
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send along with the report of a test what was judged in it; with xdist, another process stores it."""
+    report = yield
+    found = item.stash.get(_results_key, None)
+    if found:
+        vars(report)["geval_results"] = found
+        del item.stash[_results_key]
+    broken = item.stash.get(_broken_key, None)
+    if broken is not None and call.excinfo is not None and call.excinfo.value is broken:
+        vars(report)["geval_broken"] = True
+    return report
+
+
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    """Report an output that could not be judged as an error: a broken judge says nothing about it."""
+    if report.failed and getattr(report, "geval_broken", False):
+        return "error", "E", "ERROR"
+    return None
+
+
+class _SessionStore:
+    """Stores what was judged in the tests of a session as one run, in the process that all reports come to."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._run: SessionRun | None = None
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        found = getattr(report, "geval_results", None)
+        if not found:
+            return
+        from geval_cli.library.testing import begin_session, read_result
+
+        if self._run is None:
+            self._run = begin_session(self._config)
+        for text in found:
+            self._run.add(read_result(text))
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if self._run is not None:
+            self._run.finish(is_interrupted=exitstatus == pytest.ExitCode.INTERRUPTED)
+
+    @pytest.hookimpl
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._run is not None:
+            from geval_cli.library.testing import session_line
+
+            terminalreporter.write_line(session_line(self._run))
+
+    @pytest.hookimpl
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        name = config.stash.get(_session_key, None)
+        if name is not None:
+            from geval_cli.library.testing import forget_session
+
+            forget_session(config, name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give the processes of xdist a name that they share and no other session has."""
+    stash = node.config.stash
+    if _session_key not in stash:
+        stash[_session_key] = f"pytest-{os.urandom(8).hex()}"
+    node.workerinput["geval_session"] = stash[_session_key]

@@ -1,0 +1,407 @@
+"""One case in words: its assertions, the facts of a judge's verdict that `detail` holds, and all of it printed."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeGuard
+
+from msgspec import Struct, field
+from rich.console import Console
+from rich.text import Text
+
+from geval_cli.numbers import format_comparison, format_score
+from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
+from geval_cli.report.console import print_hanging
+from geval_cli.report.numbers import format_duration, format_percentage, plural
+from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
+from geval_cli.report.verdict import (
+    PROBLEMS,
+    Signs,
+    case_verdict,
+    column_title,
+    has_fallback,
+    signs_of,
+    verdict,
+)
+
+_DISTRIBUTION_MAX = 6
+_CRITERIA_WIDTH = 300
+_TOLD = frozenset(
+    {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
+    | {"evaluation_steps", "reason", "parts", "requested", "valid"}
+)
+"""The keys of `detail` that have words of their own."""
+
+_LABEL_WIDTH = len("output  ")
+_NAMED_MAX = 12
+_USUAL_ENDS = frozenset({None, "stop", "end_turn", "stop_sequence", "eos", "tool_calls", "function_call"})
+_UNUSUAL_ENDS = {
+    "length": "a token limit cut the answer off",
+    "max_tokens": "a token limit cut the answer off",
+    "content_filter": "a content filter cut the answer off or replaced it",
+}
+
+
+class AssertionView(Struct, frozen=True):
+    """Reads `detail` with care: it may come from an older version's store, or from somebody's own file."""
+
+    assertion: AssertionResult
+    signs: Signs
+
+    def verdict(self) -> Text:
+        """`✗ FAIL`, and a mark when the estimator fell back."""
+        item = self.assertion
+        line = verdict(item.status, None, self.signs, has_fallback=has_fallback((item,)))
+        return line.append("  ")
+
+    def heading(self) -> Text:
+        """`g-eval coherence  0.40 < 0.50 (default)  summaries.yaml:8:9`."""
+        item = self.assertion
+        name = f"{sanitize(item.type)} {sanitize(item.metric)}" if item.metric else sanitize(item.type)
+        line = Text.assemble((name, "bold"))
+        if item.score is not None and item.status is not Status.ERROR:
+            line.append(f"  {self.score_text()}")
+        if item.detail.get("split") is True:
+            line.append("  split", style="yellow")
+        if item.weight != 1:
+            line.append(f"  weight {item.weight:g}", style="dim")
+        if item.location:
+            line.append(f"  {sanitize(item.location)}", style="dim")
+        return line
+
+    def verdicts(self) -> list["JudgeVerdict"]:
+        """Return the judge's verdicts: one, or one for each of a list of criteria, or of each of several judges."""
+        detail = self.assertion.detail
+        parts = detail.get("judges") or detail.get("parts")
+        if not isinstance(parts, list | tuple):
+            return [JudgeVerdict(detail)]
+        return [JudgeVerdict(part) for part in parts if isinstance(part, Mapping)] or [JudgeVerdict(detail)]
+
+    def further(self) -> Iterator[tuple[str, str]]:
+        """Yield everything else in `detail`, as JSON; not sanitized yet, since it may have lines."""
+        for name, value in self.assertion.detail.items():
+            if name not in _TOLD and value not in (None, [], {}):
+                yield sanitize(name), value if isinstance(value, str) else value_text(value)
+
+    def score_text(self) -> str:
+        """`0.40 < 0.50 (default)`, and `P(pass) 0.14` where it is known; empty when nothing was scored."""
+        compared, chance = self._compared(), self.assertion.detail.get("p_pass")
+        if not compared or not _is_number(chance):
+            return compared
+        mark = ", borderline" if self.assertion.detail.get("borderline") is True else ""
+        return f"{compared}  P(pass) {format_score(chance)}{mark}"
+
+    def _compared(self) -> str:
+        item = self.assertion
+        if item.score is None:
+            return ""
+        if item.threshold is None:
+            return format_score(item.score)
+        default = " (default)" if item.threshold_is_default else ""
+        if item.type.startswith("not-"):
+            # The threshold is compared with what was judged; the score is that inverted.
+            judged = format_comparison(1 - item.score, item.threshold)
+            return f"{format_score(item.score)}, since {judged}{default}"
+        return f"{format_comparison(item.score, item.threshold)}{default}"
+
+
+class JudgeVerdict(Struct, frozen=True):
+    """One verdict of a judge out of `detail`; all its texts are sanitized."""
+
+    detail: Mapping[str, JsonValue]
+
+    def title(self) -> str:
+        """Return the score and the criteria on one line."""
+        score, criteria = self.detail.get("score"), self.detail.get("label") or self.detail.get("criteria")
+        parts = [format_score(score)] if _is_number(score) else []
+        return "  ".join(
+            [*parts, one_line(criteria, _CRITERIA_WIDTH)] if isinstance(criteria, str) else parts
+        )
+
+    def reason(self) -> str:
+        """Return the judge's reason as it came; not sanitized yet, since it may have lines."""
+        text = self.detail.get("reason")
+        return text if isinstance(text, str) else ""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Label and text of each thing that is known about the rating."""
+        facts = [("rating", self._rating()), ("spread", self._distribution())]
+        known = {**self.detail, "error": _message_of(self.detail.get("error"))}
+        for label, key in (
+            ("judge", "judge"),
+            ("source", "source_from"),
+            ("note", "fallback"),
+            ("error", "error"),
+        ):
+            value = known.get(key)
+            facts.append((label, one_line(value, 400) if isinstance(value, str) else ""))
+        return [(label, text) for label, text in facts if text]
+
+    def evaluation_steps(self) -> tuple[str, ...]:
+        """Return the steps that the judge followed; empty when it had none."""
+        steps = self.detail.get("evaluation_steps")
+        if not isinstance(steps, list | tuple):
+            return ()
+        return tuple(sanitize(" ".join(step.split())) for step in steps if isinstance(step, str))
+
+    def shares(self) -> list[tuple[str, float]]:
+        """Every rating that has a share of the distribution, in the order of the scale; the shares add up to 1."""
+        masses = _masses(self.detail.get("distribution"))
+        total = sum(mass for _, mass in masses)
+        return [(rating, mass / total) for rating, mass in _ordered(masses)] if total > 0 else []
+
+    def _rating(self) -> str:
+        rating = self.detail.get("rating")
+        bounds = self.detail.get("score_range")
+        estimator = self._estimator()
+        if not _is_number(rating):
+            return f"none ({estimator})" if estimator else ""
+        text = _short(float(rating))
+        match bounds:
+            case [low, high] if _is_number(low) and _is_number(high):
+                text += f" in {low:g} to {high:g}"
+        return f"{text} ({estimator})" if estimator else text
+
+    def _estimator(self) -> str:
+        detail = self.detail
+        estimator = detail.get("estimator")
+        coverage, requested, valid = (detail.get(key) for key in ("coverage", "requested", "valid"))
+        if estimator == "logprobs" and _is_number(coverage):
+            return f"logprobs, coverage {format_score(coverage)}"
+        if estimator == "samples" and _is_number(requested):
+            taken = f"{requested:g}{_most_samples(detail)} samples"
+            return f"{taken}, {valid:g} valid" if _is_number(valid) else taken
+        if estimator == "single":
+            return "single rating"
+        return one_line(estimator, 100) if isinstance(estimator, str) else ""
+
+    def _distribution(self) -> str:
+        """`3: 50%, 2: 40%, 1: 5%`: the likeliest ratings in the order of the scale."""
+        masses = _masses(self.detail.get("distribution"))
+        total = sum(mass for _, mass in masses)
+        if total <= 0:
+            return ""
+        likeliest = sorted(masses, key=lambda pair: -pair[1])[:_DISTRIBUTION_MAX]
+        shown = ", ".join(
+            f"{one_line(name, 20)}: {_percent(mass, total)}" for name, mass in _ordered(likeliest)
+        )
+        hidden = sum(1 for _, mass in masses if mass > 0) - len(likeliest)
+        return f"{shown}, and {hidden} more" if hidden > 0 else shown
+
+
+def _message_of(error: JsonValue) -> JsonValue:
+    """Return the message of a judge's error."""
+    return error.get("message") if isinstance(error, Mapping) else None
+
+
+def _most_samples(detail: Mapping[str, JsonValue]) -> str:
+    """Return ` of at most 20` where samples could end early."""
+    early_stop = detail.get("early_stop")
+    upto = early_stop.get("upto") if isinstance(early_stop, Mapping) else None
+    return f" of at most {upto:g}" if _is_number(upto) else ""
+
+
+def _masses(value: JsonValue) -> list[tuple[str, float]]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping | list | tuple):
+        return []
+    found = []
+    for pair in pairs:
+        match pair:
+            case [rating, mass] if _is_number(mass) and mass > 0:
+                found.append((f"{rating:g}" if _is_number(rating) else str(rating), float(mass)))
+    return found
+
+
+def _ordered(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    def place(pair: tuple[str, float]) -> tuple[float, str]:
+        try:
+            return float(pair[0]), pair[0]
+        except ValueError:
+            return float("inf"), pair[0]
+
+    return sorted(pairs, key=place)
+
+
+def _percent(mass: float, total: float) -> str:
+    text = f"{100 * mass / total:.0f}"
+    return f"{text}%" if text not in {"0", "100"} or mass == total else format_percentage(mass, total)
+
+
+def _short(number: float) -> str:
+    """Return two decimals, or as many as keep a broken number from looking whole."""
+    digits = next((digits for digits in range(2, 6) if not round(number, digits).is_integer()), 6)
+    return f"{number:.{digits}f}".rstrip("0").rstrip(".")
+
+
+def _is_number(value: JsonValue) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Limit(NamedTuple):
+    """How much of one text is shown."""
+
+    line_count: int
+    character_count: int
+
+
+class Shown(Struct, frozen=True):
+    """How much of a case is shown: so much of each text, and whether passed assertions are explained."""
+
+    output: Limit = Limit(6, 1_200)
+    reason: Limit = Limit(20, 4_000)
+    raw: Limit = Limit(4, 600)
+    trace_lines: int = 8
+    is_verbose: bool = False
+    has_inputs: bool = False
+
+
+_ALL = Limit(sys.maxsize, sys.maxsize)
+IN_SHORT = Shown()
+VERBOSE = Shown(is_verbose=True)
+UNCUT = Shown(_ALL, _ALL, _ALL, sys.maxsize, is_verbose=True, has_inputs=True)
+
+
+class ShownCase(Struct):
+    """A case to show, and the later ones that broke in exactly the same way."""
+
+    result: CaseResult
+    same_count: int = 0
+    same_numbers: list[str] = field(default_factory=list)
+
+    def add_number(self, number: str) -> None:
+        is_new = number != case_number(self.result) and number not in self.same_numbers
+        if is_new and len(self.same_numbers) < _NAMED_MAX:
+            self.same_numbers.append(number)
+
+
+class CasePrinter:
+    """Prints cases one after another, remembering which evaluation steps the reader has seen already."""
+
+    def __init__(self, report: RunReport, console: Console, shown: Shown) -> None:
+        self._console = console
+        self._shown = shown
+        self._signs = signs_of(console)
+        self._columns = {column.index: column for column in report.columns}
+        self._all_columns = report.columns
+        self._seen_steps: dict[tuple[str, ...], str] = {}
+
+    def print_entry(self, entry: ShownCase) -> None:
+        result = entry.result
+        self._console.print()
+        self._print_heading(result)
+        if result.error is not None:
+            self._print_error(result.error, indent=3)
+        if entry.same_count:
+            self._print_same(entry)
+        if self._shown.has_inputs:
+            self._print_inputs(result)
+        if result.output is not None:
+            lines = clipped_lines(value_text(result.output), **self._shown.output._asdict())
+            self._print_block("output", lines or ["(empty)"], indent=3)
+        self._print_end(result.finish_reason)
+        for assertion in result.assertions:
+            self._print_assertion(assertion, result, indent=3)
+
+    def _print_inputs(self, result: CaseResult) -> None:
+        """Print what went in, and what is known about the call."""
+        self._print_block("prompt", sanitized_lines(result.prompt.rendered), indent=3)
+        for name, value in result.vars.items():
+            self._print_block("var", sanitized_lines(f"{name} = {value_text(value)}"), indent=3)
+        if result.metadata:
+            self._print_block("about", [sanitize(value_text(dict(result.metadata)))], indent=3)
+        parts = [sanitize(result.provider.label or result.provider.id), format_duration(result.latency_ms)]
+        self._print_block(
+            "by", [", ".join([*parts, *(["from the cache"] if result.cached else [])])], indent=3
+        )
+
+    def _print_end(self, finish_reason: str | None) -> None:
+        if finish_reason in _USUAL_ENDS:
+            return
+        meaning = _UNUSUAL_ENDS.get(str(finish_reason), "the model ended its answer in an unusual way")
+        text = f"{meaning} (finish reason: {one_line(str(finish_reason), 60)})"
+        self._print_block("ended", [text], indent=3, style="yellow")
+
+    def _print_heading(self, result: CaseResult) -> None:
+        head = case_verdict(result, self._signs).append("  ")
+        body = Text(case_number(result), style="bold")
+        column = self._columns.get(result.column)
+        if column is not None and len(self._all_columns) > 1:
+            body.append(f"  [{column_title(column, self._all_columns, self._signs)}]", style="not bold cyan")
+        body.append(f"  {case_title(result, 200)}", style="not bold")
+        print_hanging(head, body, self._console, indent=1)
+
+    def _print_assertion(self, assertion: AssertionResult, result: CaseResult, *, indent: int) -> None:
+        is_problem = assertion.status in PROBLEMS
+        view = AssertionView(assertion, self._signs)
+        print_hanging(view.verdict(), view.heading(), self._console, indent=indent)
+        if not is_problem and not self._shown.is_verbose:
+            return
+        inner = indent + 2
+        verdicts = view.verdicts()
+        if len(verdicts) == 1 or "judges" in assertion.detail:
+            self._print_reason(assertion.reason or "", indent=inner)
+        if assertion.error is not None:
+            self._print_error(assertion.error, indent=inner)
+        for position, part in enumerate(verdicts, start=1):
+            if len(verdicts) > 1:
+                of_whom = "judge" if "judges" in assertion.detail else "part"
+                self._print_block(f"{of_whom} {position}", [part.title()], indent=inner)
+                self._print_reason(part.reason(), indent=inner)
+            for label, text in part.facts():
+                self._print_block(label, [text], indent=inner, style="yellow" if label == "note" else "")
+            name = f"{case_number(result)}, {sanitize(assertion.metric or assertion.type)}"
+            self._print_steps(part.evaluation_steps(), name, indent=inner)
+        if self._shown.has_inputs:
+            for label, text in view.further():
+                self._print_block(label, sanitized_lines(text), indent=inner, style="dim")
+        for item in assertion.assertions:
+            self._print_assertion(item, result, indent=inner)
+
+    def _print_reason(self, reason: str, *, indent: int) -> None:
+        lines = clipped_lines(reason, **self._shown.reason._asdict())
+        self._print_block("reason", lines, indent=indent)
+
+    def _print_steps(self, steps: tuple[str, ...], name: str, *, indent: int) -> None:
+        if not steps:
+            return
+        if steps in self._seen_steps:
+            self._print_block("steps", [f"the same as in {self._seen_steps[steps]}"], indent=indent)
+            return
+        self._seen_steps[steps] = name
+        for number, step in enumerate(steps, start=1):
+            head = _label("steps" if number == 1 else "").append(f"{number}. ")
+            print_hanging(head, Text(step), self._console, indent=indent)
+
+    def _print_error(self, error: ErrorInfo, *, indent: int) -> None:
+        limits = self._shown
+        text, most = f"{error.type}: {error.message}", limits.raw
+        message = clipped_lines(
+            text, line_count=max(10, most.line_count), character_count=max(2_000, most.character_count)
+        )
+        self._print_block("error", message, indent=indent, style="yellow")
+        if error.hint:
+            hint = clipped_lines(error.hint, line_count=4, character_count=1_000)
+            self._print_block("hint", hint, indent=indent)
+        if error.raw and error.is_bug:
+            trace = sanitized_lines(error.raw)[-limits.trace_lines :]
+            self._print_block("trace", trace, indent=indent, style="dim")
+        elif error.raw:
+            raw = clipped_lines(error.raw, **limits.raw._asdict())
+            self._print_block("reply", raw, indent=indent, style="dim")
+
+    def _print_same(self, entry: ShownCase) -> None:
+        names = ", ".join(entry.same_numbers)
+        more = ", ..." if entry.same_count > len(entry.same_numbers) else ""
+        text = f"the same in {plural(entry.same_count, 'more case')}"
+        self._print_block("also", [f"{text}: {names}{more}" if names else text], indent=3)
+
+    def _print_block(self, label: str, lines: list[str], *, indent: int, style: str = "") -> None:
+        for position, line in enumerate(lines):
+            head = _label(label if position == 0 else "")
+            print_hanging(head, Text(line or " ", style=style), self._console, indent=indent)
+
+
+def _label(text: str) -> Text:
+    return Text(text.ljust(_LABEL_WIDTH - 1) + " ", style="dim")

@@ -1,0 +1,416 @@
+"""`--otel`: a run as OpenTelemetry traces and log events, sent to the collector that OTEL_* variables name.
+
+Spans `geval run` > `geval case` > `chat MODEL`, and for each assertion the log event `gen_ai.evaluation.result`, after
+the conventions for generative AI. These are still in development, so their names stand here and not in a package that
+changes. A collector that is not there costs a warning and next to no time. Prompts, answers and reasons, which quote
+both, are sent only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import requests
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+
+from geval_cli.errors import UsageError
+from geval_cli.events import (
+    CaseFinished,
+    CaseStarted,
+    RequestDetail,
+    RequestEnded,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+)
+from geval_cli.providers.redaction import Secrets, public_url
+from geval_cli.records import AssertionResult, CaseResult, Purpose
+from geval_cli.records import Status as CaseStatus
+from geval_cli.report.report import RunReport
+from geval_cli.report.sanitize import value_text
+from geval_cli.source.secrets import is_secret_name
+from geval_cli.version import __version__
+
+DEFAULT_ENDPOINT = "http://localhost:4318"
+EVALUATION_EVENT = "gen_ai.evaluation.result"
+
+_VENDORS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""How the conventions spell vendors whose kind of provider has another name."""
+
+_NS = 1_000_000_000
+_LONGEST_EXIT_S = 5.0
+_QUEUE = 1 << 15  # spans and events that may wait: a fast run makes thousands a second
+_FAILURES_OF_NEVER_SEEN, _FAILURES = 2, 5
+_MAY_PASS = frozenset({408, 429, 502, 503, 504})
+_MIN_SECRET_CHARS = 8
+_NO_HTTP = "geval sends OTLP over HTTP: leave it out, or set http/protobuf, and an endpoint with port 4318"
+
+Attributes = dict[str, Any]
+
+
+class _GivenUpError(Exception):
+    """Nothing more is sent. No error of a connection, as the library would wait and try again."""
+
+
+class _Link(requests.Session):
+    """The connection to a collector. It gives up on one that is not there, so that nobody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trouble = ""
+        self.last_failure = ""
+        self.is_given_up = False
+        self._failures = 0
+        self._has_worked = False
+
+    def send(self, request: requests.PreparedRequest, **words: Any) -> requests.Response:
+        if self.is_given_up:
+            raise _GivenUpError
+        try:
+            response = super().send(request, **words)
+        except requests.RequestException as error:
+            self._fail(f"cannot be reached ({type(error).__name__})")
+            if self.is_given_up:
+                raise _GivenUpError from error
+            raise
+        if response.status_code in _MAY_PASS:
+            self._fail(f"answered {response.status_code}")
+        elif not response.ok:
+            self._fail(f"answered {response.status_code}", is_final=True)
+        else:
+            self._has_worked, self._failures = True, 0
+        return response
+
+    def give_up(self, trouble: str) -> None:
+        """Send nothing more; the first trouble is kept."""
+        self.trouble = self.trouble or trouble
+        self.is_given_up = True
+
+    def _fail(self, trouble: str, *, is_final: bool = False) -> None:
+        self._failures, self.last_failure = self._failures + 1, trouble
+        if is_final or self._failures >= (_FAILURES if self._has_worked else _FAILURES_OF_NEVER_SEEN):
+            self.give_up(trouble)
+
+
+class _Losses(logging.Handler):
+    """Takes what the library tells of lost batches, once for each, and keeps that there were some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_some = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Warnings of what is tried again are no losses.
+        self.has_some |= record.levelno >= logging.ERROR or "dropping" in str(record.msg).lower()
+
+
+class OtelTraces:
+    """A listener that sends what it hears to a collector, in the background. `warning` says what went wrong, if it did.
+
+    Raises:
+        UsageError: OTEL_* variables ask for what geval cannot do.
+    """
+
+    def __init__(self, environ: Mapping[str, str], *, sends_content: bool = False) -> None:
+        """Start to send; `sends_content` says whether reasons go along. Prompts and answers come with the events."""
+        self._environ = environ
+        self._sends_content = sends_content
+        self._secrets = _secrets_of(environ)
+        self._runs: list[Span] = []
+        self._cases: dict[str, Span] = {}
+        self._losses = _Losses()
+        self._links = {"TRACES": _Link(), "LOGS": _Link()}
+        is_sent = {signal: check_signal(signal, environ) for signal in self._links}
+        is_off = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+        self._sends_logs = is_sent["LOGS"] and not is_off
+        self._sends_spans = is_sent["TRACES"] and not is_off
+        try:
+            self._build(_resource(environ))
+        except (ValueError, OSError) as error:
+            raise UsageError(
+                f"OTEL_* variables cannot be used: {self._secrets.redact(str(error))}"
+            ) from error
+
+    def _build(self, resource: Resource) -> None:
+        self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._logs = LoggerProvider(resource=resource, shutdown_on_exit=False)
+        if self._sends_spans:
+            exporter = OTLPSpanExporter(session=self._links["TRACES"])
+            size = None if "OTEL_BSP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
+            self._spans.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+        if self._sends_logs:
+            log_exporter = OTLPLogExporter(session=self._links["LOGS"])
+            size = None if "OTEL_BLRP_MAX_QUEUE_SIZE" in self._environ else _QUEUE
+            self._logs.add_log_record_processor(BatchLogRecordProcessor(log_exporter, max_queue_size=size))
+        self._tracer = self._spans.get_tracer("geval", __version__)
+        self._logger = self._logs.get_logger("geval", __version__)
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """The TCP ports of the collector."""
+        found = (urlsplit(endpoint_of(signal, self._environ)) for signal in self._links)
+        return frozenset(parts.port or (443 if parts.scheme == "https" else 80) for parts in found)
+
+    @property
+    def warning(self) -> str:
+        """Return one sentence about what could not be sent; empty when all was."""
+        troubled = [
+            (signal, link) for signal, link in self._links.items() if link.trouble or link.last_failure
+        ]
+        if not any(link.trouble for _, link in troubled) and not self._losses.has_some:
+            return ""
+        signal, link = (troubled or list(self._links.items()))[0]
+        what = "traces and results" if len(troubled) > 1 else {"TRACES": "traces", "LOGS": "results"}[signal]
+        where = public_url(endpoint_of(signal, self._environ))
+        trouble = link.trouble or link.last_failure or "was slower than the run"
+        return f"not all {what} were sent: the collector at {where} {trouble}"
+
+    def __enter__(self) -> Self:
+        # The library tells of each lost batch; `warning` tells it once.
+        self._silenced = logging.getLogger("opentelemetry")
+        self._was_propagated, self._silenced.propagate = self._silenced.propagate, False
+        self._silenced.addHandler(self._losses)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self._silenced.removeHandler(self._losses)
+        self._silenced.propagate = self._was_propagated
+
+    def close(self) -> None:
+        """Send what waits, for a few seconds at most: threads that hang are left behind and end with the process."""
+        self._end_all()
+        closing = [threading.Thread(target=part.shutdown, daemon=True) for part in (self._spans, self._logs)]
+        until = time.monotonic() + _LONGEST_EXIT_S
+        for thread in closing:
+            thread.start()
+        for thread, link in zip(closing, self._links.values(), strict=True):
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                link.give_up(f"took longer than {_LONGEST_EXIT_S:g} s")
+
+    def is_heard(self) -> bool:
+        """Return whether anything can still be sent."""
+        return not all(link.is_given_up for link in self._links.values())
+
+    def listen(self, event: RunEvent) -> None:
+        """Make a span or a log event, if the event is one for them."""
+        if not self.is_heard():
+            return
+        match event:
+            case RunStarted():
+                facts = {"geval.run.id": event.run.id, "geval.version": event.run.tool_version}
+                self._runs.append(self._tracer.start_span("geval run", attributes=facts))
+            case CaseStarted():
+                self._cases[event.case] = self._tracer.start_span(
+                    "geval case", context=self._within(None), start_time=_nanoseconds(event.started_at)
+                )
+            case RequestEnded():
+                self._request(event)
+            case CaseFinished():
+                self._case(event.result)
+            case RunFinished():
+                self._end_all({"geval.run.status": event.run.status.value})
+
+    def finish(self, report: RunReport) -> None:
+        """Nothing, on purpose: spans of several runs go out together."""
+
+    def _within(self, case: str | None) -> Any:
+        """Return the context of a case, else of the run."""
+        parent = self._cases.get(case) if case is not None else None
+        parent = parent or (self._runs[-1] if self._runs else None)
+        return None if parent is None else set_span_in_context(parent)
+
+    def _request(self, event: RequestEnded) -> None:
+        detail = event.detail
+        if detail is None:
+            return
+        operation = "embeddings" if detail.purpose is Purpose.EMBEDDING else "chat"
+        started = _nanoseconds(event.started_at)
+        span = self._tracer.start_span(
+            f"{operation} {detail.model}".rstrip(),
+            context=self._within(detail.case),
+            kind=SpanKind.CLIENT,
+            start_time=started,
+            attributes=_without_none(
+                {
+                    "gen_ai.operation.name": operation,
+                    "gen_ai.provider.name": _vendor(event.provider_id),
+                    "gen_ai.request.model": detail.model or None,
+                    "gen_ai.response.model": detail.response_model,
+                    "gen_ai.response.id": event.request_id,
+                    "gen_ai.usage.input_tokens": event.usage.input_tokens if event.error is None else None,
+                    "gen_ai.usage.output_tokens": event.usage.output_tokens if event.error is None else None,
+                    "gen_ai.response.finish_reasons": [item for item in event.finish_reasons if item] or None,
+                    "error.type": None if event.error is None else event.error.type,
+                    "http.response.status_code": event.status,
+                    "geval.role": event.role.value,
+                    "geval.purpose": detail.purpose.value,
+                    "geval.attempt": event.attempt,
+                    **self._content(detail),
+                }
+            ),
+        )
+        if event.error is not None:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(started + int(event.latency_ms * _NS / 1000))
+
+    def _content(self, detail: RequestDetail) -> Attributes:
+        """Return prompt and answers as the conventions write them, if they were kept at all."""
+        asked = [(message.role, message.content) for message in detail.messages]
+        given = [("assistant", text) for text in detail.texts]
+        return {
+            "gen_ai.input.messages": self._messages(asked) if asked else None,
+            "gen_ai.output.messages": self._messages(given) if given else None,
+        }
+
+    def _messages(self, messages: list[tuple[str, Any]]) -> str:
+        written = [
+            {"role": role, "parts": [{"type": "text", "content": self._secrets.redact(value_text(content))}]}
+            for role, content in messages
+        ]
+        return json.dumps(written, ensure_ascii=False)
+
+    def _case(self, result: CaseResult) -> None:
+        context = self._within(result.id)
+        for assertion in _all_assertions(result.assertions):
+            self._evaluation(assertion, context)
+        span = self._cases.pop(result.id, None)
+        if span is None:
+            return
+        facts = {
+            "geval.case.id": result.id,
+            "geval.test.index": result.test_index,
+            "geval.repeat.index": result.repeat_index,
+            "geval.provider": result.provider.id,
+            "geval.status": result.status.value,
+            "geval.score": result.score,
+            "error.type": None if result.error is None else result.error.type,
+        }
+        span.set_attributes(_without_none(facts))
+        if result.status is CaseStatus.ERROR:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+    def _evaluation(self, found: AssertionResult, context: Any) -> None:
+        if not self._sends_logs or self._links["LOGS"].is_given_up:
+            return
+        facts = {
+            "gen_ai.evaluation.name": found.metric or found.type,
+            "gen_ai.evaluation.score.value": found.score,
+            "gen_ai.evaluation.score.label": found.status.value,
+            "gen_ai.evaluation.explanation": self._explanation(found),
+            "error.type": None if found.error is None else found.error.type,
+        }
+        self._logger.emit(
+            LogRecord(
+                timestamp=time.time_ns(),
+                context=context,
+                severity_number=SeverityNumber.INFO,
+                event_name=EVALUATION_EVENT,
+                attributes=_without_none(facts),
+            )
+        )
+
+    def _explanation(self, found: AssertionResult) -> str | None:
+        """Return the reason, which may quote the output; None where content is not to be sent."""
+        is_sent = self._sends_content and found.reason is not None
+        return self._secrets.redact(found.reason or "") if is_sent else None
+
+    def _end_all(self, facts: Attributes | None = None) -> None:
+        """End the run's span and those of cases that came to no end."""
+        for span in self._cases.values():
+            span.end()
+        self._cases.clear()
+        while self._runs:
+            span = self._runs.pop()
+            span.set_attributes(facts or {})
+            span.end()
+
+
+def check_signal(signal: str, environ: Mapping[str, str]) -> bool:
+    """Return whether TRACES or LOGS are to be sent.
+
+    Raises:
+        UsageError: by a protocol, or an exporter, or to an address that geval does not know.
+    """
+    exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
+    if exporter not in {"", "otlp", "none"}:
+        raise UsageError(f"OTEL_{signal}_EXPORTER is {exporter}", hint="geval knows otlp and none")
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environ.get(name, "").strip().lower()
+        if protocol not in {"", "http/protobuf"}:
+            raise UsageError(f"{name} is {protocol}", hint=_NO_HTTP)
+    parts = urlsplit(endpoint_of(signal, environ))
+    try:
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number
+        is_url = False
+    if not is_url:
+        hint = f"write an address such as {DEFAULT_ENDPOINT}"
+        raise UsageError("OTEL_EXPORTER_OTLP_ENDPOINT is no address over http or https", hint=hint)
+    return exporter != "none"
+
+
+def endpoint_of(signal: str, environ: Mapping[str, str]) -> str:
+    """Return the address of the collector for TRACES or LOGS."""
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return next((value for name in names if (value := environ.get(name, "").strip())), DEFAULT_ENDPOINT)
+
+
+def _resource(environ: Mapping[str, str]) -> Resource:
+    """Return who sends: `geval`, unless the variables give another name."""
+    is_named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
+    return Resource.create({} if is_named else {"service.name": "geval"})
+
+
+def _secrets_of(environ: Mapping[str, str]) -> Secrets:
+    values = [
+        value
+        for name, value in environ.items()
+        if len(value) >= _MIN_SECRET_CHARS and (is_secret_name(name) or name.endswith("_HEADERS"))
+    ]
+    return Secrets(values)
+
+
+def _all_assertions(found: tuple[AssertionResult, ...]) -> Iterator[AssertionResult]:
+    for assertion in found:
+        yield assertion
+        yield from _all_assertions(assertion.assertions)
+
+
+def _vendor(provider_id: str) -> str:
+    kind = provider_id.partition(":")[0].lower()
+    return _VENDORS.get(kind, kind)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * _NS)
+
+
+def _without_none(attributes: Attributes) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}

@@ -1,0 +1,95 @@
+"""Read a judge's score by people's labels: its chance to be good, and whether it is clear. Pure, plain Python.
+
+Runs use it, so nothing here needs a library. How it is found from labels is in `statistics.calibration_fit`.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+_DUST = 1e-9
+"""Scores that differ by less are one: the way a score was computed must not move it over a threshold."""
+
+
+class Block(Struct, frozen=True):
+    """Scores from `low` to `high`, of `n` labels, that have one chance `p` of being good."""
+
+    low: float
+    high: float
+    p: float
+    n: int
+
+
+class Logistic(Struct, frozen=True):
+    """The chance of being good as 1 / (1 + exp(-(slope * score + intercept)))."""
+
+    slope: float
+    intercept: float
+
+    def at(self, score: float) -> float:
+        """Return the chance at a score."""
+        exponent = self.slope * score + self.intercept
+        if exponent >= 0:
+            return 1 / (1 + math.exp(-exponent))
+        odds = math.exp(exponent)  # the other form would overflow
+        return odds / (1 + odds)
+
+
+class Calibration(Struct, frozen=True):
+    """The meaning of one metric's scores, as found from labels.
+
+    Attributes:
+        key: of the criterion that the scores were rated by; None where nothing ties them to a judge.
+        parts: the key part by part, each as a hash, so that a difference can be named.
+        n: labels with a score, `good` of them good, in `clusters` independent groups.
+        good_at: mean labels from here on are good, 0..1.
+        objective: what `threshold` is best for.
+        threshold: scores from here on pass.
+        curve: the chance of being good: blocks with straight lines between them, or a logistic curve.
+        alpha: the share of bad outputs that may be a clear pass, and of good ones that may be a clear fail; None
+            where there are too few labels to say what is clear.
+        pass_from: scores from here on are a clear pass; None where no score is.
+        fail_below: scores below are a clear fail.
+        judge: its name.
+    """
+
+    metric: str
+    key: str | None
+    parts: Mapping[str, str]
+    n: int
+    good: int
+    clusters: int
+    good_at: float
+    objective: str
+    threshold: float
+    curve: tuple[Block, ...] | Logistic
+    alpha: float | None = None
+    pass_from: float | None = None
+    fail_below: float | None = None
+    judge: str | None = None
+
+    def p_pass(self, score: float) -> float:
+        """Return the chance, 0..1, that people find an output with this score good."""
+        return self.curve.at(score) if isinstance(self.curve, Logistic) else chance_at(self.curve, score)
+
+    def is_borderline(self, score: float) -> bool | None:
+        """Return whether a score is neither a clear pass nor a clear fail; None where that is not known."""
+        if self.alpha is None:
+            return None
+        passes = self.pass_from is not None and score >= self.pass_from - _DUST
+        fails = self.fail_below is not None and score < self.fail_below - _DUST
+        return not (passes or fails)
+
+
+def chance_at(blocks: tuple[Block, ...], score: float) -> float:
+    """Return the height at `score` of blocks in rising order: straight lines between them, level outside."""
+    place = bisect_left(blocks, score, key=lambda block: block.high)
+    if place == len(blocks):
+        return blocks[-1].p
+    here = blocks[place]
+    if place == 0 or score >= here.low:
+        return here.p
+    before = blocks[place - 1]
+    return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)

@@ -1,0 +1,336 @@
+"""Find what scores mean from labels: a threshold, the chance of being good, and which scores are clear. Pure.
+
+Needs numpy. Nothing is random: labels are split into folds by the order of their clusters.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from geval_cli.statistics.agreement import Confusion, Threshold, Verdicts, confusion, threshold_candidates
+from geval_cli.statistics.calibration import Block, Calibration, Logistic
+from geval_cli.statistics.correlation import Numbers, encode
+from geval_cli.statistics.intervals import ClusteredMean, Estimate
+
+ALPHA = 0.1
+"""The share of bad outputs that may be a clear pass, and of good ones that may be a clear fail."""
+MIN_ISOTONIC = 100
+"""With fewer labels a logistic curve, which has two parameters, is nearer to the truth than a free one."""
+FOLDS = 10
+_Z = 1.959963984540054
+_DUST = 1e-9
+_STEPS, _HALVINGS = 100, 40
+_ENOUGH = 1e-13
+
+
+class Objective(Struct, frozen=True):
+    """The aim of a threshold: Matthews' correlation, or the cost of a false pass and of a false fail.
+
+    `prevalence` is the share of good outputs where the judge will be used; None for that of the labels.
+    """
+
+    costs: tuple[float, float] | None = None
+    prevalence: float | None = None
+
+    @property
+    def name(self) -> str:
+        """`mcc`, or the two costs."""
+        return "mcc" if self.costs is None else f"cost {self.costs[0]:g}:{self.costs[1]:g}"
+
+    def value(self, counts: Confusion) -> float | None:
+        """Return how good verdicts are, higher is better; None where it is not defined."""
+        good = counts.good / (counts.good + counts.bad) if self.prevalence is None else self.prevalence
+        if not counts.good or not counts.bad:
+            return None
+        false_pass = (1 - good) * counts.false_pass / counts.bad
+        false_fail = good * counts.false_fail / counts.good
+        if self.costs is not None:
+            return -(self.costs[0] * false_pass + self.costs[1] * false_fail)
+        true_pass, true_fail = good - false_fail, 1 - good - false_pass
+        passing = true_pass + false_pass
+        product = passing * (1 - passing) * good * (1 - good)
+        return (true_pass * true_fail - false_pass * false_fail) / math.sqrt(product) if product > 0 else None
+
+
+def choose_threshold(
+    scores: Numbers, good: Verdicts, objective: Objective, *, present: float
+) -> Threshold | None:
+    """Return the best threshold halfway between two neighbouring scores; None where none tells anything apart.
+
+    Of equally good ones the nearest to the `present` threshold is taken, then the lower one.
+    """
+    found = [(objective.value(item.confusion), item) for item in threshold_candidates(scores, good)]
+    known = [(value, item) for value, item in found if value is not None]
+    if not known:
+        return None
+    best = max(value for value, _ in known)
+    ties = [item for value, item in known if value > best - _DUST]
+    return min(ties, key=lambda item: (round(abs(item.threshold - present), 12), item.threshold))
+
+
+def isotonic(scores: Numbers, good: Verdicts, weights: Numbers) -> tuple[Block, ...]:
+    """Return the rising steps that are nearest to the labels, by pooling adjacent violators.
+
+    Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
+    """
+    distinct, places = np.unique(scores, return_inverse=True)
+    counts = np.bincount(places)
+    masses = np.bincount(places, weights)
+    goods = np.bincount(places, weights * good)
+    # Each block: lowest and highest score, mass, mass of the good, labels.
+    blocks: list[tuple[float, float, float, float, int]] = []
+    for score, mass, number, count in zip(distinct, masses, goods, counts, strict=True):
+        block = (float(score), float(score), float(mass), float(number), int(count))
+        while blocks and blocks[-1][3] / blocks[-1][2] >= block[3] / block[2] - _DUST:
+            low, _, *sums = blocks.pop()
+            block = (low, block[1], sums[0] + block[2], sums[1] + block[3], int(sums[2]) + block[4])
+        blocks.append(block)
+    return tuple(Block(low, high, number / mass, count) for low, high, mass, number, count in blocks)
+
+
+def platt(scores: Numbers, good: Verdicts, weights: Numbers) -> Logistic:
+    """Return the logistic curve nearest to the labels, which are drawn a little towards each other.
+
+    A curve that would fall is made level: a judge whose scores run against people's says nothing about them.
+
+    Source: Platt, "Probabilistic outputs for support vector machines", 1999, fitted by Newton's method as in Lin, Lin
+    and Weng, 2007.
+    """
+    number, others = int(good.sum()), int((~good).sum())
+    targets = np.where(good, (number + 1) / (number + 2), 1 / (others + 2))
+    mean = float((targets * weights).sum() / weights.sum())
+    level = Logistic(0.0, math.log(mean / (1 - mean)))
+    if len(scores) and (scores == scores[0]).all():
+        return level
+    slope, intercept = _newton(scores, targets, weights, level.intercept)
+    return Logistic(slope, intercept) if slope > 0 else level
+
+
+def _newton(scores: Numbers, targets: Numbers, weights: Numbers, start: float) -> tuple[float, float]:
+    design = np.column_stack([scores, np.ones(len(scores))])
+
+    def loss(at: Numbers) -> float:
+        margin = design @ at
+        return float((weights * (np.logaddexp(0, margin) - targets * margin)).sum())
+
+    found = np.array([0.0, start])
+    for _ in range(_STEPS):
+        chance = 1 / (1 + np.exp(-(design @ found)))
+        gradient = design.T @ (weights * (chance - targets))
+        curvature = (design.T * (weights * chance * (1 - chance))) @ design
+        step = np.linalg.solve(curvature + 1e-12 * np.eye(2), gradient)
+        here, share = loss(found), 1.0
+        for _ in range(_HALVINGS):
+            if loss(found - share * step) <= here:
+                break
+            share /= 2
+        found = found - share * step
+        if float(np.abs(step).max()) < _ENOUGH:
+            break
+    return float(found[0]), float(found[1])
+
+
+def clear_scores(scores: Numbers, good: Verdicts, alpha: float) -> tuple[float | None, float | None] | None:
+    """Return from where on a score is a clear pass, and below which one it is a clear fail.
+
+    At most `alpha` of the bad outputs are a clear pass, and of the good ones a clear fail, on the average over outputs
+    like the labelled ones. None with too few labels; a side is None where no score is clear.
+
+    Source: Vovk, "Conditional validity of inductive conformal predictors", 2012: split conformal prediction of each
+    class by itself (Mondrian).
+    """
+    bad_scores, good_scores = np.sort(scores[~good]), np.sort(scores[good])
+    if min(len(bad_scores), len(good_scores)) < labels_for_bands(alpha):
+        return None
+    distinct = np.unique(scores)
+    bad_above = len(bad_scores) - np.searchsorted(bad_scores, distinct - _DUST)
+    good_below = np.searchsorted(good_scores, distinct - _DUST)
+    passing = distinct[(bad_above + 1) / (len(bad_scores) + 1) <= alpha + _DUST]
+    failing = distinct[(good_below + 1) / (len(good_scores) + 1) <= alpha + _DUST]
+    return (
+        float(passing[0]) if len(passing) else None,
+        float(failing[-1]) if len(failing) else None,
+    )
+
+
+def labels_for_bands(alpha: float) -> int:
+    """Return how many labels of a class it takes to say which scores are clear: 9 for 0.1."""
+    return math.ceil(1 / alpha - _DUST) - 1
+
+
+def labels_per_class(half_width: float, specificity: float = 0.8, sensitivity: float = 0.8) -> int:
+    """Return how many good and how many bad labels make the interval of balanced accuracy so wide: plus or minus."""
+    spread = sensitivity * (1 - sensitivity) + specificity * (1 - specificity)
+    return round(_Z**2 * spread / (4 * half_width**2))
+
+
+def class_weights(good: Verdicts, prevalence: float | None) -> Numbers:
+    """Return a weight for each label, so that good ones have the share `prevalence`; 1 for each without it."""
+    weights = np.ones(len(good))
+    share = float(good.mean())
+    if prevalence is not None and 0 < share < 1:
+        weights[good], weights[~good] = prevalence / share, (1 - prevalence) / (1 - share)
+    return weights
+
+
+class Labelled(Struct, frozen=True):
+    """Scores of outputs that people labelled, each in a group of outputs that belong together."""
+
+    scores: Numbers
+    good: Verdicts
+    clusters: Sequence[str]
+
+    def take(self, rows: Verdicts) -> "Labelled":
+        """Return some of the outputs."""
+        return Labelled(self.scores[rows], self.good[rows], _named(self.clusters, rows))
+
+
+class Plan(Struct, frozen=True):
+    """How a calibration is made: what for, beside which threshold of today, and with which kind of curve."""
+
+    objective: Objective
+    present: float
+    is_isotonic: bool = True
+
+
+def fit(labelled: Labelled, blank: Calibration, plan: Plan) -> Calibration:
+    """Return `blank` with what the labels say: threshold, curve and clear scores.
+
+    Where the labels tell nothing apart, the threshold stays the present one.
+    """
+    scores, good = labelled.scores, labelled.good
+    chosen = choose_threshold(scores, good, plan.objective, present=plan.present)
+    weights = class_weights(good, plan.objective.prevalence)
+    clear = clear_scores(scores, good, ALPHA)
+    return replace(
+        blank,
+        threshold=plan.present if chosen is None else chosen.threshold,
+        curve=isotonic(scores, good, weights) if plan.is_isotonic else platt(scores, good, weights),
+        alpha=None if clear is None else ALPHA,
+        pass_from=None if clear is None else clear[0],
+        fail_below=None if clear is None else clear[1],
+    )
+
+
+class Checked(Struct, frozen=True):
+    """How a calibration does on labels that it was not made from.
+
+    Attributes:
+        counts: verdicts at its threshold, and `present_counts` at the present one.
+        accuracy: the share of right verdicts; balanced accuracy is the mean of the shares of good and bad.
+        brier: the mean squared distance of the chance from 1 (good) or 0; `base_brier` where everything gets the share
+            of good labels, `score_brier` where the score itself is taken for the chance.
+        clear: the share of outputs whose score is clear; None without a band.
+        bad_passed: the share of bad outputs that were a clear pass; `good_failed` of good ones that were a clear fail.
+    """
+
+    counts: Confusion
+    present_counts: Confusion
+    accuracy: Estimate
+    present_accuracy: Estimate
+    balanced_accuracy: float | None
+    present_balanced_accuracy: float | None
+    brier: Estimate
+    base_brier: Estimate
+    score_brier: Estimate
+    clear: Estimate | None = None
+    bad_passed: Estimate | None = None
+    good_failed: Estimate | None = None
+
+
+def check(found: Calibration, held: Labelled, *, present: float, base: float) -> Checked:
+    """Return how `found` does on other labels; `base` is the share of good ones among those that it was made from."""
+    return _checked(held, _said(found, held.scores, present=present, base=base))
+
+
+def cross_check(labelled: Labelled, blank: Calibration, plan: Plan) -> Checked | None:
+    """Return how calibrations do on labels that were held back, in ten folds of whole clusters; None of one cluster.
+
+    With fewer than ten clusters each is a fold.
+    """
+    codes = encode(labelled.clusters)
+    count = min(FOLDS, int(codes.max()) + 1) if len(codes) else 0
+    if count < 2:  # noqa: PLR2004 - nothing can be held back
+        return None
+    said = np.zeros((len(_COLUMNS), len(codes)))
+    for fold in range(count):
+        held, rest = codes % count == fold, labelled.take(codes % count != fold)
+        made = fit(rest, blank, plan)
+        weights = class_weights(rest.good, plan.objective.prevalence)
+        base = float(weights[rest.good].sum() / weights.sum())
+        said[:, held] = _said(made, labelled.scores[held], present=plan.present, base=base)
+    return _checked(labelled, said)
+
+
+_COLUMNS = ("passed", "present", "chance", "base", "clear pass", "clear fail")
+
+
+def _said(found: Calibration, scores: Numbers, *, present: float, base: float) -> NDArray[np.float64]:
+    """Return what a calibration says of scores, a row for each of `_COLUMNS`; NaN where it does not say."""
+    nowhere = np.full(len(scores), np.nan)
+    has_band = found.alpha is not None
+    pass_from = math.inf if found.pass_from is None else found.pass_from
+    fail_below = -math.inf if found.fail_below is None else found.fail_below
+    return np.vstack(
+        [
+            scores >= found.threshold - _DUST,
+            scores >= present - _DUST,
+            np.array([found.p_pass(score) for score in scores.tolist()]),
+            np.full(len(scores), base),
+            scores >= pass_from - _DUST if has_band else nowhere,
+            scores < fail_below - _DUST if has_band else nowhere,
+        ]
+    ).astype(np.float64)
+
+
+def _checked(held: Labelled, said: NDArray[np.float64]) -> Checked:
+    good, truth = held.good, held.good.astype(np.float64)
+    passed, present, chance, base, clear_pass, clear_fail = said
+    counts, before = confusion(passed > 0, good), confusion(present > 0, good)
+    known = ~np.isnan(clear_pass)
+
+    def share(values: Numbers, rows: Verdicts) -> Estimate | None:
+        return clustered_estimate(values[rows], _named(held.clusters, rows)) if rows.any() else None
+
+    def mean_square(chances: Numbers) -> Estimate:
+        return clustered_estimate((chances - truth) ** 2, held.clusters, is_share=False)
+
+    return Checked(
+        counts=counts,
+        present_counts=before,
+        accuracy=clustered_estimate((passed == truth).astype(np.float64), held.clusters),
+        present_accuracy=clustered_estimate((present == truth).astype(np.float64), held.clusters),
+        balanced_accuracy=balanced_accuracy(counts),
+        present_balanced_accuracy=balanced_accuracy(before),
+        brier=mean_square(chance),
+        base_brier=mean_square(base),
+        score_brier=mean_square(held.scores),
+        clear=share(np.maximum(clear_pass, clear_fail), known),
+        bad_passed=share(clear_pass, known & ~good),
+        good_failed=share(clear_fail, known & good),
+    )
+
+
+def _named(clusters: Sequence[str], rows: Verdicts) -> list[str]:
+    places: list[int] = np.flatnonzero(rows).tolist()
+    return [clusters[place] for place in places]
+
+
+def balanced_accuracy(counts: Confusion) -> float | None:
+    """Return the mean of the share of good outputs that pass and of bad ones that fail; None without either."""
+    if not counts.good or not counts.bad:
+        return None
+    return (counts.true_pass / counts.good + counts.true_fail / counts.bad) / 2
+
+
+def clustered_estimate(values: Numbers, clusters: Sequence[str], *, is_share: bool = True) -> Estimate:
+    """Return the mean of values with its 95 % interval over clusters: Wilson's for a share of yes and no, else t."""
+    codes, sums = encode(clusters), ClusteredMean()
+    for row in np.argsort(codes, kind="stable"):
+        sums.add(int(codes[row]), float(values[row]))
+    interval = sums.share_interval() if is_share else sums.interval()
+    return Estimate(sums.mean, interval, sums.n, sums.clusters)

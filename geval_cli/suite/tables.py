@@ -1,0 +1,294 @@
+"""Read tables row by row: CSV files, and sheets of .xlsx files, with the place of each cell."""
+
+import csv
+import io
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.patterns import compile_later
+from geval_cli.source.access import Access, open_regular
+from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_TEXT_BYTES, open_problem
+from geval_cli.source.source_map import KeyPath, Positions, SourcePath
+from geval_cli.version import install_hint
+
+_QUOTED = compile_later(r'"[^"]*"')
+_LINE_BREAKS = compile_later(r"\r\n|\r|\n")
+_DELIMITERS = (",", ";", "\t")
+_MAX_UNPACKED_BYTES = 1 << 30
+"""So much may a sheet's file hold: what packs more into 64 MB is made to fill a machine's memory."""
+
+_CHUNK = 1 << 20
+
+_BROKEN_SHEET = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    SyntaxError,  # of the XML inside
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Errors that openpyxl raises on broken files."""
+
+
+class TableRow(Struct, frozen=True):
+    """One row of a table.
+
+    Attributes:
+        cells: texts in a CSV file; what a sheet holds else, None for an empty cell.
+        line: the line of the file in which it begins, from 1; in a sheet its number.
+        last_line: the line in which it ends.
+        text: the row as it is in a CSV file.
+        delimiter: what is between its cells there.
+        sheet: the name of its sheet; "" in a CSV file.
+    """
+
+    cells: list[Any]
+    line: int
+    last_line: int
+    text: str = ""
+    delimiter: str = ","
+    sheet: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(str(cell).strip() for cell in self.cells if cell is not None)
+
+    def location(self, path: Path, column: int = 0, key_path: str = "") -> Location:
+        """Return where a cell is, the columns counted from 0; behind the last one, where the row ends."""
+        if self.sheet:
+            name = f"{self.sheet}!{column_letters(column)}{self.line}"
+            return Location(str(path), self.line, column + 1, length=0, key_path=name)
+        lines, first, length = self._offset_of(column)
+        return Location(str(path), self.line + lines, first + 1, max(1, length), key_path)
+
+    def _offset_of(self, column: int) -> tuple[int, int, int]:
+        """Return the lines before a cell, the characters before it in its line, and its length within that line."""
+        start, number, is_quoted = 0, 0, False
+        for offset, character in enumerate(self.text):
+            if character == '"' and (is_quoted or offset == start):
+                is_quoted = not is_quoted
+            elif character == self.delimiter and not is_quoted:
+                if number == column:
+                    return self._within(start, offset)
+                number, start = number + 1, offset + 1
+        return self._within(start if number == column else len(self.text.rstrip("\r\n")), len(self.text))
+
+    def _within(self, start: int, end: int) -> tuple[int, int, int]:
+        breaks = list(_LINE_BREAKS.finditer(self.text, 0, start))
+        begin = breaks[-1].end() if breaks else 0
+        cut = _LINE_BREAKS.search(self.text, start, end)
+        return len(breaks), start - begin, (cut.start() if cut else end) - start
+
+
+class CellPositions(Mapping[KeyPath, Location]):
+    """The places of one row: of the whole row, and of each cell by the name of its column."""
+
+    def __init__(self, row: TableRow, path: Path, columns: Mapping[str, int], prefix: str) -> None:
+        self._row, self._path, self._columns, self._prefix = row, path, columns, prefix
+
+    def __getitem__(self, path: KeyPath) -> Location:
+        if not path:
+            return self._row.location(self._path, 0, self._prefix)
+        (name,) = path if len(path) == 1 else (None,)
+        if not isinstance(name, str):
+            raise KeyError(path)
+        return self._row.location(self._path, self._columns[name], f"{self._prefix}.{name}")
+
+    def __iter__(self) -> Iterator[KeyPath]:
+        yield ()
+        yield from ((name,) for name in self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns) + 1
+
+    def place(self) -> SourcePath:
+        return SourcePath(Positions(str(self._path), keys=self, values=self))
+
+
+def column_letters(index: int) -> str:
+    """Return the name of a sheet's column, counted from 0: A, B, ..., Z, AA."""
+    letters = ""
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return letters
+
+
+def csv_rows(
+    path: Path,
+    access: Access,
+    asked_at: Location | None,
+    *,
+    delimiter: str | None = ",",
+    is_strict: bool = False,
+) -> Iterator[TableRow]:
+    """Yield the rows of a CSV file one by one, the header among them; spaces belong to the texts.
+
+    Args:
+        path: of the file, UTF-8 with or without a byte order mark.
+        access: what may be read for the config.
+        asked_at: where the config names the file.
+        delimiter: what is between cells; None: as the first line has it, a comma, a semicolon or a tab.
+        is_strict: whether a quote that is never closed, and text behind a closed one, are errors.
+
+    Raises:
+        ConfigError: the file cannot be read, is no UTF-8 text, or (with `is_strict`) its quotes are wrong.
+    """
+    # Python's own bound is 128 kB a cell: documents in variables are longer.
+    csv.field_size_limit(MAX_TEXT_BYTES)
+    begin = 1
+    try:
+        with io.TextIOWrapper(open_regular(path, access), "utf-8-sig", newline="") as stream:
+            first = next(stream, "")
+            mark = delimiter or guess_delimiter(first)
+            taken: list[str] = []
+            reader = csv.reader(_noted(chain([first], stream), taken), delimiter=mark, strict=is_strict)
+            for cells in reader:
+                text = "".join(taken)
+                taken.clear()
+                if cells:
+                    yield TableRow(cells, begin, reader.line_num, text, mark)
+                begin = reader.line_num + 1
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error
+    except UnicodeDecodeError as error:
+        hint = "save it as UTF-8; in Excel the kind `CSV UTF-8`"
+        raise ConfigError([Problem(f"`{path}` is not UTF-8 text", asked_at, hint)]) from error
+    except csv.Error as error:
+        raise ConfigError([_broken_row(path, begin, error)]) from error
+
+
+def _noted(lines: Iterator[str], taken: list[str]) -> Iterator[str]:
+    """Yield the lines, and keep those of the row that is being read: its places are found in them."""
+    for line in lines:
+        taken.append(line)
+        yield line
+
+
+def guess_delimiter(header: str) -> str:
+    """Return the delimiter that stands most often in a header outside of quotes; a comma when none does."""
+    bare = _QUOTED.sub("", header)
+    return max(_DELIMITERS, key=bare.count)
+
+
+def _broken_row(path: Path, line: int, error: csv.Error) -> Problem:
+    where = Location(str(path), line, 1, length=0)
+    if "unexpected end of data" in str(error):
+        hint = 'close it; a quote within a quoted text is written twice: ""'
+        return Problem("a quote in this row is never closed", where, hint)
+    if "expected after" in str(error):
+        hint = 'a quote within a quoted text is written twice: ""'
+        return Problem("there is text behind a closing quote in this row", where, hint)
+    return Problem(f"this row cannot be read: {error}", where, "look for a quote that is not closed")
+
+
+def sheet_rows(
+    path: Path, sheet: str, access: Access, asked_at: Location | None, *, is_strict: bool = False
+) -> Iterator[TableRow]:
+    """Yield the rows of a sheet (the first one when `sheet` is empty) one by one; formulas have their saved values.
+
+    With `is_strict`, a formula without one is an error, and not an empty cell.
+
+    Raises:
+        ConfigError: the file cannot be read, has no such sheet, or the package for it is missing.
+    """
+    openpyxl = _package(asked_at)
+    try:
+        with open_regular(path, access) as stream:
+            content = stream.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error
+    books: list[Any] = []
+    try:
+        _check_size(content, path, asked_at)
+        book = _opened(openpyxl, content, books, data_only=True)
+        if sheet and sheet not in book.sheetnames:
+            hint = f"it has: {', '.join(book.sheetnames)}"
+            raise ConfigError([Problem(f"`{path.name}` has no sheet `{sheet}`", asked_at, hint)])
+        name = sheet or book.sheetnames[0]
+        written: Iterator[tuple[Any, ...]] = repeat(())
+        if is_strict and _has_formulas(content):
+            written = _opened(openpyxl, content, books, data_only=False)[name].iter_rows(values_only=True)
+        rows = zip(book[name].iter_rows(values_only=True), written, strict=False)
+        for number, (cells, formulas) in enumerate(rows, start=1):
+            row = TableRow(list(cells), number, number, sheet=name)
+            _check_formulas(row, formulas, path)
+            yield row
+    except (*_BROKEN_SHEET, openpyxl.utils.exceptions.InvalidFileException) as error:
+        hint = "save it again as .xlsx, or as .csv"
+        raise ConfigError([Problem(f"`{path}` is no sheet: {error}", asked_at, hint)]) from error
+    finally:
+        for book in books:
+            book.close()
+
+
+def _opened(openpyxl: Any, content: bytes, books: list[Any], *, data_only: bool) -> Any:
+    """Return the workbook, with the values of formulas or with the formulas themselves; `books` is to close it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of parts that no test is made from
+        books.append(openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=data_only))
+    return books[-1]
+
+
+def _has_formulas(content: bytes) -> bool:
+    """Return whether there may be formulas, read piece by piece: only then is the file read a second time."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for name in archive.namelist():
+            if not name.startswith("xl/worksheets/"):
+                continue
+            end = b""
+            with archive.open(name) as stream:
+                while chunk := stream.read(_CHUNK):
+                    if b"<f" in end + chunk:
+                        return True
+                    end = chunk[-1:]
+    return False
+
+
+def _check_formulas(row: TableRow, formulas: tuple[Any, ...], path: Path) -> None:
+    for column, (value, formula) in enumerate(zip(row.cells, formulas, strict=False)):
+        if value is None and formula is not None:
+            hint = "open the file in a spreadsheet program and save it, or write the values"
+            message = "this cell holds a formula whose value was never saved"
+            raise ConfigError([Problem(message, row.location(path, column), hint)])
+
+
+def _package(asked_at: Location | None) -> Any:
+    try:
+        import openpyxl  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        hint = f"install it {install_hint('xlsx')}; or save the sheet as .csv"
+        message = "reading .xlsx files needs the package openpyxl"
+        raise ConfigError([Problem(message, asked_at, hint)]) from error
+    return openpyxl
+
+
+def _check_size(content: bytes, path: Path, asked_at: Location | None) -> None:
+    too_large = Problem(
+        f"`{path}` is too large for a sheet", asked_at, "save it as .csv, which is read row by row"
+    )
+    if len(content) > MAX_CONFIG_BYTES:
+        raise ConfigError([too_large])
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(member.file_size for member in archive.infolist()) > _MAX_UNPACKED_BYTES:
+            raise ConfigError([too_large])
+
+
+def uneven_problem(row: TableRow, width: int, path: Path) -> Problem:
+    """Return the problem of a row that has more or fewer cells than the header."""
+    hint = "put quotes around texts with commas in them, without spaces before the quotes"
+    if row.delimiter != ",":
+        hint = "put quotes around texts that hold the delimiter, without spaces before the quotes"
+    where = Location(str(path), row.last_line, 1, length=0)
+    return Problem(f"this row has {len(row.cells)} cells, but the header has {width}", where, hint)

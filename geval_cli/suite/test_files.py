@@ -1,0 +1,383 @@
+"""Tests in geval's dialect: lists of tests, files of every kind, wildcards, Python functions, and lists of these."""
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from msgspec import Struct
+
+from geval_cli.errors import CodeFailedError, ConfigError, Location, Problem
+from geval_cli.records import JsonValue
+from geval_cli.source.access import open_regular
+from geval_cli.source.files import (
+    FILE_PREFIX,
+    is_bare_path,
+    is_bare_pattern,
+    is_file_reference,
+    open_problem,
+    read_document,
+)
+from geval_cli.source.source_map import Positions, SourcePath
+from geval_cli.specs.type_messages import describe_value
+from geval_cli.suite.flat_rows import AS_WRITTEN, ColumnNames, FlatColumns, TableReader, is_flat
+from geval_cli.suite.named_files import (
+    CODE_SUFFIXES,
+    PYTHON_SUFFIXES,
+    NamedFile,
+    find_files,
+    is_wildcard,
+    missing_file,
+    split_part,
+)
+from geval_cli.suite.schema import TestFilesSpec
+from geval_cli.suite.tables import TableRow, csv_rows, sheet_rows
+from geval_cli.suite.tests import KEPT_BYTES, HeldRows, JsonLinesRows, RowSource
+from geval_cli.suite.validation import LoadContext, read_spec
+
+_LINES = frozenset({".jsonl", ".ndjson"})
+_DOCUMENTS = frozenset({".yaml", ".yml", ".json"})
+_CSV = frozenset({".csv", ".tsv"})
+_SHEETS = frozenset({".xlsx", ".xlsm"})
+_KNOWN = "known: .csv, .tsv, .xlsx, .jsonl, .ndjson, .json, .yaml, .yml, .py"
+_DEFAULT_FUNCTION = "generate_tests"
+_MAKE_FILE = "let the program write its tests into a .jsonl file, and name that"
+
+
+def read_rows(value: JsonValue, place: SourcePath, reading: LoadContext) -> RowSource:
+    """Return the tests that `tests:` names; what is wrong becomes a problem.
+
+    Args:
+        value: a list of tests and of `file://` texts, or one such text; env values are filled in.
+        place: of it.
+        reading: takes the problems.
+    """
+    if is_file_reference(value):
+        return _joined(_sources(value, place.value(), reading))
+    if isinstance(value, list):
+        return _list_rows(value, place, reading)
+    if value is not None:
+        hint = "put `- ` before each test" if isinstance(value, dict) else "or a file: `file://tests.yaml`"
+        if _is_bare(value, reading):
+            hint = f"write file://{value}"
+        reading.report(f"`tests` must be a list of tests, found {describe_value(value)}", place.value(), hint)
+    return HeldRows((), ())
+
+
+def _list_rows(items: list[JsonValue], place: SourcePath, reading: LoadContext) -> RowSource:
+    if not items:
+        reading.report("`tests` has no entries", place.value(), "add a test")
+    sources: list[RowSource] = []
+    held: list[tuple[JsonValue, SourcePath]] = []
+    for index, item in enumerate(items):
+        at = place.child(index)
+        if is_file_reference(item):
+            sources += _of_held(held)
+            held = []
+            sources += _sources(item, at.value(), reading)
+        elif isinstance(item, dict) and "path" in item:
+            sources += _of_held(held)
+            held = []
+            sources += _renamed_sources(item, at, reading)
+        elif _is_bare(item, reading):
+            reading.report(
+                f"a test must be a mapping, found the path `{item}`", at.value(), f"write file://{item}"
+            )
+        else:
+            held.append((item, at))
+    return _joined([*sources, *_of_held(held)])
+
+
+def _is_bare(value: JsonValue, reading: LoadContext) -> bool:
+    folder, access = reading.files.base_dir, reading.files.access
+    return is_bare_path(value, folder, access) or is_bare_pattern(value, folder, access)
+
+
+def _of_held(rows: list[tuple[JsonValue, SourcePath]]) -> list[RowSource]:
+    if not rows:
+        return []
+    return [HeldRows(tuple(value for value, _ in rows), tuple(place for _, place in rows), is_inline=True)]
+
+
+def _joined(sources: list[RowSource]) -> RowSource:
+    return sources[0] if len(sources) == 1 else JoinedRows(tuple(sources))
+
+
+class JoinedRows(Struct, frozen=True):
+    """Rows of several sources, one after the other."""
+
+    sources: tuple[RowSource, ...]
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        for source in self.sources:
+            yield from source.rows(reading)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        for source in self.sources:
+            yield from source.marked(reading)
+
+    @property
+    def is_small(self) -> bool:
+        return all(source.is_small for source in self.sources)
+
+
+def _renamed_sources(item: JsonValue, place: SourcePath, reading: LoadContext) -> list[RowSource]:
+    """Return the sources of an entry that names files and renames their columns."""
+    spec = read_spec(TestFilesSpec, item, place, "an entry of files", reading)
+    if spec is None:
+        return []
+    asked_at = place.value("path")
+    if not is_file_reference(spec.path):
+        reading.report("`path` must name files of tests", asked_at, f"write file://{spec.path}")
+        return []
+    return _sources(spec.path, asked_at, reading, ColumnNames(spec.columns, place.child("columns")))
+
+
+def _sources(
+    reference: str, asked_at: Location | None, reading: LoadContext, names: ColumnNames = AS_WRITTEN
+) -> list[RowSource]:
+    """Return what holds the tests of each file that a `file://` text names, sorted by their names."""
+    found: list[RowSource] = []
+    try:
+        files = named_files(reference, asked_at, reading)
+    except ConfigError as error:
+        reading.problems.extend(error.problems)
+        return found
+    is_plain = reading.files.resolve(reference, asked_at).is_file()
+    for file in files:
+        try:
+            source = _file_rows(file, asked_at, names, reading)
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+            continue
+        if source is not None:
+            found.append(
+                source if is_plain else NamedRows(source, f"{FILE_PREFIX}{relative_name(file.path, reading)}")
+            )
+    return found
+
+
+def named_files(reference: str, asked_at: Location | None, reading: LoadContext) -> list[NamedFile]:
+    """Return the files that a `file://` text names, at least one, sorted by name; of a folder the visible ones.
+
+    Raises:
+        ConfigError: there is none, or it may not be read.
+    """
+    path, access = reading.files.resolve(reference, asked_at), reading.files.access
+    folder = reading.files.base_dir
+    found = find_files(reference, folder, access, asked_at)
+    if path.is_dir():
+        found = [file for file in found if not file.path.name.startswith(".")]
+        if not found:
+            raise ConfigError([Problem(f"the folder `{path}` holds no files", asked_at, "name another one")])
+    if found:
+        return sorted(found, key=lambda file: file.path.parts)
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if is_wildcard(name):
+        raise ConfigError([missing_file(reference, folder, access, asked_at)])
+    raise ConfigError([open_problem(folder / name, FileNotFoundError(), asked_at)])
+
+
+def relative_name(path: Path, reading: LoadContext) -> str:
+    """Return how a config names a file: relative to its folder, where that can be."""
+    folder = reading.files.base_dir
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+
+
+class NamedRows(Struct, frozen=True):
+    """Rows of a file that the config names by a wildcard, by its folder, or with a part of it: `reference` is the file.
+
+    It is a part of what identifies a run, as a file is that the config names as it is.
+    """
+
+    source: RowSource
+    reference: str
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        return self.source.rows(reading)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        return chain([self.reference], self.source.marked(reading))
+
+    @property
+    def is_small(self) -> bool:
+        return self.source.is_small
+
+
+def _file_rows(
+    file: NamedFile, asked_at: Location | None, names: ColumnNames, reading: LoadContext
+) -> RowSource | None:
+    """Return the tests of one file; None with a problem when it is of a wrong kind.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path, suffix = file.path, file.suffix
+    if suffix in _DOCUMENTS:
+        return _flat(_document_rows(path, asked_at, reading), path, names)
+    if suffix in PYTHON_SUFFIXES:
+        return _flat(_generated_rows(file, asked_at, reading), path, names)
+    if suffix in CODE_SUFFIXES:
+        reading.report(f"tests come from programs in Python only: `{path.name}`", asked_at, _MAKE_FILE)
+        return None
+    if suffix not in _LINES | _CSV | _SHEETS:
+        reading.report(f"`{path.name}` is no file of tests", asked_at, _KNOWN)
+        return None
+    try:
+        with open_regular(path, reading.files.access):  # so that it is missed before anything else is done
+            pass
+    except OSError as error:
+        raise ConfigError([open_problem(path, error, asked_at)]) from error
+    if suffix in _LINES:
+        return FlatRows(JsonLinesRows(path, asked_at), path, names)
+    return TableRows(file, asked_at, names)
+
+
+def _document_rows(path: Path, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
+    document = read_document(path, reading.files.access, asked_at=asked_at, prefix="tests")
+    items = document.value
+    if not isinstance(items, list):
+        message = f"a file of tests must hold a list of tests, found {describe_value(items)}"
+        reading.report(message, document.place.value())
+        return None
+    if document.may_use_env:
+        items = reading.env.fill(items, document.place, reading.problems)
+    if not items:
+        reading.report("`tests` has no entries", document.place.value(), "add a test")
+    return HeldRows.of_list(items, document.place)
+
+
+def _flat(source: RowSource | None, path: Path, names: ColumnNames) -> RowSource | None:
+    return None if source is None else FlatRows(source, path, names)
+
+
+class FlatRows(Struct, frozen=True):
+    """Rows of the file `path` in which variables may be beside the keys of a test."""
+
+    source: RowSource
+    path: Path
+    names: ColumnNames
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        columns = FlatColumns(reading, self.names)
+        for value, place in self.source.rows(reading):
+            if isinstance(value, dict) and is_flat(value, self.names):
+                yield columns.test_of(value, place)
+            else:
+                yield value, place
+        columns.report_missing(self.path)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        return self.source.marked(reading)
+
+    @property
+    def is_small(self) -> bool:
+        return self.source.is_small
+
+
+class TableRows(Struct, frozen=True):
+    """Rows of a CSV file or of a sheet, read one by one. `asked_at` is where the config names the file.
+
+    Cells are texts, and no env values are filled into them: tables come from elsewhere more often than configs.
+    """
+
+    file: NamedFile
+    asked_at: Location | None
+    names: ColumnNames
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        try:
+            yield from self._tests(reading)
+        except ConfigError as error:
+            reading.problems.extend(error.problems)
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        for value, _ in self.rows(reading):
+            if FILE_PREFIX in json.dumps(value):
+                yield value
+
+    @property
+    def is_small(self) -> bool:
+        return _is_small(self.file.path)
+
+    def _tests(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        filled = (row for row in self._cells(reading) if not row.is_empty)
+        header = next(filled, None)
+        tests = None if header is None else TableReader(self.file.path, header, self.names, reading)
+        index = 0
+        for index, row in enumerate(filled, start=1):
+            assert tests is not None
+            test = tests.test_of(row, index - 1)
+            if test is not None:
+                yield test
+        if not index:
+            hint = "write a header, and a row for each test"
+            reading.report(f"`{self.file.path}` holds no tests", self.asked_at, hint)
+
+    def _cells(self, reading: LoadContext) -> Iterator[TableRow]:
+        path, access = self.file.path, reading.files.access
+        if self.file.suffix in _SHEETS:
+            return sheet_rows(path, self.file.part, access, self.asked_at, is_strict=True)
+        delimiter = "\t" if self.file.suffix == ".tsv" else None
+        return csv_rows(path, access, self.asked_at, delimiter=delimiter, is_strict=True)
+
+
+def _is_small(path: Path) -> bool:
+    try:
+        return path.stat().st_size <= KEPT_BYTES
+    except OSError:
+        return False
+
+
+def _generated_rows(file: NamedFile, asked_at: Location | None, reading: LoadContext) -> RowSource | None:
+    name = f"{file.path.name}:{file.part}" if file.part else file.path.name
+    try:
+        reading.files.access.require_code(f"`{name}`")
+    except CodeFailedError as error:
+        reading.report(error.message, asked_at, error.hint)
+        return None
+    if reading.scripts is None:
+        reading.report(f"tests that a program makes are not read here: `{name}`", asked_at, _MAKE_FILE)
+        return None
+    rows = reading.scripts.rows(file.path, file.part or _DEFAULT_FUNCTION, asked_at)
+    return GeneratedRows(rows, name, asked_at)
+
+
+class GeneratedRows(Struct, frozen=True):
+    """Rows that a Python function made. They are in a file of geval's own, so that every pass reads the same ones.
+
+    Attributes:
+        path: that file, of JSON Lines.
+        name: of the function, for messages.
+        asked_at: where the config names it.
+    """
+
+    path: Path
+    name: str
+    asked_at: Location | None
+
+    def rows(self, reading: LoadContext) -> Iterator[tuple[JsonValue, SourcePath]]:
+        index = 0
+        for index, value in enumerate(self.marked(reading), start=1):
+            yield value, self._place(index)
+        if not index:
+            reading.report(f"`{self.name}` made no tests", self.asked_at, "yield a mapping for each test")
+
+    def marked(self, reading: LoadContext) -> Iterator[JsonValue]:
+        with open_regular(self.path, reading.files.access) as stream:
+            for line in stream:
+                yield json.loads(line)
+
+    @property
+    def is_small(self) -> bool:
+        return _is_small(self.path)
+
+    def _place(self, number: int) -> SourcePath:
+        """Return the place in the config that names the function, with the number of the row."""
+        at = self.asked_at
+        if at is None:
+            return SourcePath.nowhere()
+        where = Location(
+            at.file, at.line, at.column, at.length, f"{at.key_path}, row {number} of {self.name}"
+        )
+        return SourcePath(Positions(at.file, values={(): where}))

@@ -1,0 +1,363 @@
+"""`run` and `Suite`: what a Python program gives, and what it gets."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.loopback import LoopbackServer
+
+import geval_cli
+from geval_cli import ConfigError, GEval, RunResult, Suite, TestCase, UsageError, arun, run
+from geval_cli.errors import OutputError
+from geval_cli.records import RunStatus
+
+CONTAINS = {"type": "contains", "value": "14"}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
+    return tmp_path
+
+
+def bot(prompt: str) -> str:
+    return f"14 days, {prompt}"
+
+
+async def slow_bot(prompt: str, context: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"output": f"{context['vars']['input']}?", "cost": 0.25}
+
+
+def outputs(result: RunResult) -> list[Any]:
+    return [case.output for case in result]
+
+
+def test_functions_answer_in_this_process_and_in_any_kind() -> None:
+    class Bot:
+        def __call__(self, prompt: str) -> str:
+            return "an object"
+
+    providers = [
+        bot,
+        slow_bot,
+        Bot(),
+        lambda prompt: "one",
+        lambda prompt: "two",
+        "echo",
+        {"id": bot, "label": "named"},
+    ]
+    result = run(Suite(tests=[{"input": "Refund"}], providers=providers, assertions=[CONTAINS]))
+    assert outputs(result) == [
+        "14 days, Refund",
+        "Refund?",
+        "an object",
+        "one",
+        "two",
+        "Refund",
+        "14 days, Refund",
+    ]
+    labels = [case.provider.label for case in result]
+    assert labels == ["bot", "slow_bot", "Bot", "lambda", "lambda#2", "echo", "named"]
+    assert (result.passed, len(result.failures), result.errors, len(result)) == (False, 5, (), 7)
+    assert result.summary.usage["generation"].cost_usd is None  # what the others cost, nobody knows
+    assert result.results[0].assertions[0].location == "defaultTest.assert[0]"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [{"input": "a", "vars": {"n": 1}}, {"input": "b", "vars": {"n": 2}}],
+        ({"input": name, "vars": {"n": number}} for number, name in enumerate("ab", 1)),
+        iter([TestCase("a", None), TestCase("b", None)]),
+        pd.DataFrame({"input": ["a", "b"], "expected_output": ["x", float("nan")], "context": [None, "c"]}),
+        pd.DataFrame({"input": ["a", "b"], "metadata": [{"n": 1}, {"n": 2}]}),
+    ],
+    ids=["list", "generator", "cases", "table", "table of mappings"],
+)
+def test_tests_are_rows_of_any_kind(tests: Any) -> None:
+    suite = Suite(tests=tests, providers=bot)
+    assert outputs(run(suite)) == outputs(run(suite)) == ["14 days, a", "14 days, b"]
+
+
+def test_texts_of_rows_are_data_and_name_no_files_and_no_keys(own_folder: Path) -> None:
+    (own_folder / "secret.txt").write_text("the secret", encoding="utf-8")
+    rows = [{"input": "file://secret.txt", "output": "{{ env.OPENAI_API_KEY }} file://secret.txt"}]
+    result = run(Suite(tests=rows, assertions=[{"type": "contains", "value": "env.OPENAI"}]))
+    assert (result.passed, outputs(result)) == (True, ["{{ env.OPENAI_API_KEY }} file://secret.txt"])
+    assert "the secret" not in json.dumps(result.to_json())
+
+
+def test_a_function_judges_and_so_does_a_metric(server: LoopbackServer) -> None:
+    def judge(prompt: str) -> str:
+        return '{"reason": "It is so.", "score": 4}' if '"score"' in prompt else '{"steps": ["Read."]}'
+
+    metric = GEval("Tone", "It is kind.", threshold=0.3, model=judge_object(judge))
+    assertions = [{"type": "g-eval", "criteria": "It is right.", "provider": judge}, metric]
+    result = run(Suite(tests=[{"input": "q", "output": "a"}], assertions=assertions))
+    assert [(item.metric, item.score) for item in result.results[0].assertions] == [
+        ("it-is-right", 0.4),
+        ("Tone", 0.4),
+    ]
+    assert (server.requests, result.passed) == ([], False)
+
+
+def judge_object(answer: Callable[[str], str]) -> Any:
+    class Judge:
+        label = "mine"
+        provider_params: Mapping[str, Any] = MappingProxyType({})
+
+        async def complete(self, request: Any) -> Any:
+            from geval_cli.records import Choice, ModelResponse
+
+            return ModelResponse((Choice(answer(request.messages[-1].content)),))
+
+    return Judge()
+
+
+def raises(prompt: str) -> str:
+    raise ValueError("no \x1b[31mway")
+
+
+async def never(prompt: str) -> str:
+    await asyncio.Event().wait()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("provider", "message"),
+    [
+        (raises, "function:raises raised ValueError: no"),
+        (lambda prompt: None, "returned NoneType, not a text"),
+        (lambda prompt: 3, "returned int, not a text"),
+        (lambda prompt: {"error": "quota"}, "reported an error: quota"),
+        ({"id": never, "config": {"timeout_s": 0.01, "max_retries": 0}}, "gave no answer in 0.01 s"),
+    ],
+)
+def test_a_function_that_breaks_is_an_error_and_no_low_score(provider: Any, message: str) -> None:
+    result = run(Suite(tests=[{"input": "q"}], providers=[provider], assertions=[CONTAINS]))
+    [case] = result.errors
+    assert (case.score, result.failures, result.exit_code) == (None, (), 3)
+    assert case.error is not None
+    assert message in case.error.message
+
+
+@pytest.mark.parametrize(
+    ("suite", "expected"),
+    [
+        ({"tests": []}, "`tests` has no entries"),
+        (
+            {"tests": [{"inputt": "q", "output": "a"}]},
+            "tests[0].inputt: unknown key `inputt` in a test (did you mean",
+        ),
+        ({"tests": ["q"]}, "tests[0]: a test must be a mapping, found"),
+        (
+            {"tests": [{"output": "a", "assert": [{"type": "contain"}]}]},
+            "tests[0].assert[0].type: unknown assertion",
+        ),
+        (
+            {"tests": [{"input": "a"}], "providers": ["opnai:x"]},
+            "providers[0]: unknown provider `opnai:x`",
+        ),
+        ({"tests": [{"vars": {}}], "providers": [bot]}, "input"),
+        ({"tests": [{"output": "a"}], "gates": ["nonsense"]}, "gates[0]"),
+        ({"tests": [{"input": "a"}], "providers": ["function:bot"]}, "unknown provider `function:bot`"),
+    ],
+)
+def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
+    suite: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(Suite(**suite))
+    assert any(expected in note for note in caught.value.__notes__), caught.value.__notes__
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Suite(tests="suite.yaml"), "`tests` must be an iterable of tests, found str"),
+        (lambda: Suite(tests=3), "found int"),
+        (lambda: Suite(tests={"input": "q"}), "found dict"),
+        (lambda: Suite(tests=[], name=" "), "`name` of a Suite"),
+        (
+            lambda: run(Suite(tests=[{"vars": {"x": object()}}])),
+            "tests[0].vars.x: an object of the class object",
+        ),
+        (lambda: run(Suite(tests=[{"vars": {"x": float("inf")}}])), "tests[0].vars.x: inf is no number"),
+        (
+            lambda: run(Suite(tests=[{"output": "a", "assert": [bot]}])),
+            "assert[0]: a function cannot stand here",
+        ),
+        (lambda: run(Suite(tests=[deep(100)])), "this is nested too deep"),
+        (lambda: run(3), "a suite is a Suite or the path of a config, not int"),  # type: ignore[arg-type]
+        (lambda: run("s.yaml", offlin=True), "has no option `offlin` (did you mean `offline`?)"),  # type: ignore[call-arg]
+        (lambda: run("s.yaml", samples=0), "`samples` must be a whole number from 1 to 1000, found 0"),
+        (lambda: run("s.yaml", samples=True), "`samples` must be a whole number"),
+        (lambda: run("s.yaml", max_cost=float("nan")), "`max_cost` must be US dollars from 0"),
+        (lambda: run("s.yaml", fail_under=90), "`fail_under` must be a share from 0 to 1"),
+        (lambda: run("s.yaml", scoring="mean"), "`scoring` must be one of auto, logprobs"),  # type: ignore[arg-type]
+        (lambda: run("s.yaml", filter_pattern="("), "`filter_pattern` must be a regular expression"),
+        (lambda: run("s.yaml", cache_ttl="soon"), "`cache_ttl` must be an age"),
+        (lambda: run("s.yaml", offline=True, cache=False), "only the cache answers"),
+        (lambda: run("s.yaml", vars=["x"]), "`vars` must be a mapping"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(make: Callable[[], Any], expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert expected in str(caught.value)
+
+
+def test_a_strangers_suite_is_not_run_in_a_program_that_nothing_confines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GEVAL_UNTRUSTED", "1")
+    for ask in (
+        lambda: run(Suite(tests=[{"output": "14"}])),
+        lambda: run("suite.yaml"),
+        lambda: geval_cli.check("14", CONTAINS),
+    ):
+        with pytest.raises(UsageError, match="GEVAL_UNTRUSTED is set"):
+            ask()
+
+
+def test_progress_is_shown_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    suite = Suite(tests=[{"output": "14"}], assertions=[CONTAINS])
+    run(suite)
+    assert capfd.readouterr().err == ""
+    run(suite, progress=True)
+    assert "1 passed" in capfd.readouterr().err
+
+
+def deep(levels: int) -> Any:
+    return {"vars": deep(levels - 1)} if levels else {}
+
+
+def test_files_run_like_suites_and_their_mistakes_have_lines(own_folder: Path) -> None:
+    (own_folder / "s.yaml").write_text(
+        "prompts: ['{{ x }}']\nproviders: [echo]\ntests: [{ vars: { x: a } }]\n"
+    )
+    assert outputs(run("s.yaml", vars={"x": "b"}, output="results.json", repeats=2)) == ["b", "b"]
+    written = json.loads((own_folder / "results.json").read_text(encoding="utf-8"))
+    assert written["summary"]["total"] == 2
+    (own_folder / "bad.yaml").write_text("tests:\n  - { outputt: a }\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        run(own_folder / "bad.yaml")
+    assert any("bad.yaml:2:7: unknown key `outputt`" in note for note in caught.value.__notes__)
+    with pytest.raises(ConfigError):
+        run("none.yaml")
+    with pytest.raises((ConfigError, OutputError)):
+        run("s.yaml", output="results.txt")
+
+
+def judged(count: int, **more: Any) -> Suite:
+    rows = [{"input": f"q{number}", "output": f"a{number}"} for number in range(count)]
+    return Suite(
+        tests=rows, assertions=[{"type": "g-eval", "criteria": "It is right."}], name="judged", **more
+    )
+
+
+def test_a_budget_ends_a_run_and_resuming_it_pays_for_the_rest_alone(server: LoopbackServer) -> None:
+    stopped = run(judged(4), grader="openai:m", max_requests=3, max_concurrency=1)
+    assert (stopped.run.status, stopped.passed, len(server.requests)) == (RunStatus.ABORTED, False, 3)
+    whole = run(judged(4), grader="openai:m", resume=True)
+    assert (whole.run.id, whole.passed, len(whole)) == (stopped.run.id, True, 4)
+    asked = len(server.requests)
+    assert run(judged(4), grader="openai:m").passed
+    assert run(judged(4), grader="openai:m", offline=True).passed
+    assert len(server.requests) == asked  # a second run is answered by the cache
+    with pytest.raises(UsageError, match="no unfinished run"):
+        run(judged(4), grader="openai:m", resume=True)
+
+
+def test_a_run_whose_function_changed_is_not_resumed() -> None:
+    first = run(Suite(tests=[{"input": "q"}], providers=[{"id": lambda prompt: "one"}]))
+    with pytest.raises(UsageError, match="what decides its results has changed"):
+        run(Suite(tests=[{"input": "q"}], providers=[{"id": lambda prompt: "two"}]), resume=first.run.id)
+
+
+def test_in_a_running_loop_run_blocks_and_arun_does_not() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        seen = []
+
+        async def here(prompt: str) -> str:
+            seen.append(asyncio.get_running_loop())
+            return "14"
+
+        suite = Suite(tests=[{"input": "q"}], providers=[here], assertions=[CONTAINS])
+        assert run(suite).passed
+        assert (await arun(suite)).passed
+        assert (seen[0] is loop, seen[1] is loop) == (False, True)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_run_is_stored_as_interrupted(server: LoopbackServer, own_folder: Path) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(arun(judged(2), grader="openai:m"))
+        await asyncio.to_thread(server.wait_for_requests, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    server.hold()
+    try:
+        asyncio.run(main())
+    finally:
+        server.release()
+    result = run(judged(2), grader="openai:m", resume=True)
+    assert (result.passed, len(result)) == (True, 2)
+
+
+def test_a_result_shows_itself_and_no_markup_of_a_model() -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e"
+    result = run(
+        Suite(tests=[{"description": "<b>", "input": "q", "output": hostile}], assertions=[CONTAINS])
+    )
+    shown = result._repr_html_()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in shown
+    assert ("<script" in shown, "<b>" in shown, "\x1b" in shown) == (False, False, False)
+    assert "contains: the output does not contain" in shown
+    assert repr(result) == f"<RunResult {result.run.id}: completed, 0 passed, 1 failed, 0 errors>"
+    many = run(Suite(tests=({"output": "14"} for _ in range(120)), assertions=[CONTAINS]))._repr_html_()
+    assert (many.count("<tr>"), "and 20 more" in many) == (101, True)
+
+
+@pytest.fixture
+def notebook() -> Iterator[Any]:
+    nbformat = pytest.importorskip("nbformat")
+    return nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(
+                "import geval_cli\n"
+                "rows = [{'output': '<i>14</i>', 'assert': [{'type': 'contains', 'value': '14'}]}]\n"
+                "suite = geval_cli.Suite(tests=rows)\n"
+                "geval_cli.run(suite)"
+            ),
+            nbformat.v4.new_code_cell("(await geval_cli.arun(suite)).passed"),
+            nbformat.v4.new_code_cell("geval_cli.check('14', {'type': 'equals', 'value': '<b>'})"),
+        ]
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # of the kernel's libraries
+def test_a_notebook_shows_tables(notebook: Any, own_folder: Path) -> None:
+    from nbclient import NotebookClient
+
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(own_folder)}}).execute()
+    table, passed, verdict = (cell["outputs"][-1]["data"] for cell in notebook["cells"])
+    assert "&lt;i&gt;14&lt;/i&gt;" in table["text/html"]
+    assert passed["text/plain"] == "True"
+    assert "<th>status</th>" in verdict["text/html"]
+    assert "&lt;b&gt;" in verdict["text/html"]
+
+
+def test_the_library_and_its_modules_have_one_name_each() -> None:
+    assert geval_cli.run is run

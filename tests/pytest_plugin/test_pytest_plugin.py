@@ -1,0 +1,306 @@
+"""The plugin in real sessions of pytest, in a project of its own, with a judge on loopback."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import clean_environment, with_ctrl_c
+from support.judge_server import judge_sensibly, prompt_text
+from support.loopback import LoopbackServer, Reply, chat_reply
+
+from geval_cli.records import RunStatus
+from geval_cli.store.runs import RunStore, StoredRun
+
+TESTS = """\
+import asyncio
+import pytest
+from geval_cli import GEval, TestCase
+
+def test_without(): pass
+
+def test_polite(geval):
+    assert geval.check("fine", input="Refund?", criteria="Is it polite?", threshold=0.7).score == 0.9
+
+def test_rude(geval):
+    geval.check("rude \\x1b[31m<b>", input="Refund?", criteria="Is it polite?", threshold=0.7)
+
+def test_words(geval):
+    geval.check("Refunds take 14 days", {"type": "contains", "value": "14"})
+    geval.check("Refunds take 14 days", {"type": "contains", "value": "30"})
+
+def test_broken_judge(geval):
+    geval.check("broken", input="Refund?", criteria="Is it polite?")
+
+def test_wrong_key(geval):
+    geval.check("fine", critera="Is it polite?")
+
+@pytest.mark.geval(grader="openai:other", samples=3)
+def test_awaited(geval):
+    result = asyncio.run(geval.ajudge(TestCase("Refund?", "fine"), GEval("Tone", "Is it kind?")))
+    assert result.success and result.metadata["judge"] == "openai:other"
+    assert result.metadata["requested"] == 3
+"""
+SUITE = """\
+prompts: ["{{ input }}"]
+providers: [echo]
+defaultTest:
+  assert: [{ type: g-eval, criteria: Is it right?, threshold: 0.7 }]
+tests:
+  - { description: right, input: fine }
+  - { description: wrong, input: rude }
+  - { description: unjudged, input: broken }
+  - { input: without a description }
+"""
+PROGRAM = """\
+# yaml-language-server: $schema=https://promptfoo.dev/config-schema.json
+prompts: ["{{ input }}"]
+providers: [echo]
+tests: file://make.py:tests
+"""
+MAKE = """\
+import pathlib
+pathlib.Path("made").touch()
+def tests():
+    return [{"vars": {"input": "fine"}, "assert": [{"type": "contains", "value": "fine"}]}]
+"""
+OUTCOMES = {
+    "test_answers.py::test_without": "PASSED",
+    "test_answers.py::test_polite": "PASSED",
+    "test_answers.py::test_rude": "FAILED",
+    "test_answers.py::test_words": "FAILED",
+    "test_answers.py::test_broken_judge": "ERROR",
+    "test_answers.py::test_wrong_key": "ERROR",
+    "test_answers.py::test_awaited": "PASSED",
+    "suite.geval.yaml::right": "PASSED",
+    "suite.geval.yaml::wrong": "FAILED",
+    "suite.geval.yaml::unjudged": "ERROR",
+    "suite.geval.yaml::test 4": "PASSED",
+}
+LINE = re.compile(r"^(?:\[gw\d\].*?)?(PASSED|FAILED|ERROR) (\S+\.(?:py|yaml)::.+?)(?: - .*)?$", re.MULTILINE)
+
+
+def respond(body: Any, headers: Mapping[str, str]) -> Reply:
+    prompt = prompt_text(body)
+    if "broken" in prompt:
+        return Reply(status=400, body={"error": {"message": "this judge is out of order"}})
+    if '"score"' in prompt and "rude" in prompt:
+        return chat_reply('{"reason": "It is rude.", "score": 2}')
+    return judge_sensibly(body, headers)
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    with LoopbackServer(respond=respond) as server:
+        yield server
+
+
+def write(folder: Path) -> None:
+    for name, text in {
+        "pytest.ini": "[pytest]\naddopts = --strict-markers -p no:randomly\n",
+        "test_answers.py": TESTS,
+        "suite.geval.yaml": SUITE,
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+class Session:
+    """A project, and the judge that its tests ask."""
+
+    def __init__(self, folder: Path, server: LoopbackServer) -> None:
+        self.folder = folder
+        self.server = server
+        self.env = clean_environment(
+            OPENAI_API_KEY="sk-of-the-test",
+            OPENAI_BASE_URL=server.base_url,
+            PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # the rest of what is installed here takes seconds
+        )
+
+    def command(self, *words: str) -> list[str]:
+        plugins = ["-p", "geval_cli.pytest_plugin", *(["-p", "xdist"] if "-n" in words else [])]
+        return [sys.executable, "-m", "pytest", *plugins, "-rA", *words]
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*words), cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+        )
+
+    def stored(self, home: str = ".geval") -> list[StoredRun]:
+        runs = RunStore.open(self.folder / home)
+        try:
+            return runs.runs()
+        finally:
+            runs.close()
+
+
+def outcomes(printed: str) -> dict[str, str]:
+    return {name: outcome for outcome, name in LINE.findall(printed)}
+
+
+def test_verdicts_and_calls_are_the_same_for_one_process_and_for_four(
+    project: Path, server: LoopbackServer
+) -> None:
+    session = Session(project, server)
+    alone = session.run("--geval-home", "alone", "test_answers.py", "suite.geval.yaml")
+    asked = len(server.requests)
+    assert (alone.returncode, outcomes(alone.stdout)) == (1, OUTCOMES)
+    four = session.run("--geval-home", "four", "-n", "4", "test_answers.py", "suite.geval.yaml")
+    assert (four.returncode, outcomes(four.stdout)) == (1, OUTCOMES)
+    assert len(server.requests) == 2 * asked
+    for home in ("alone", "four"):
+        sums = {item.run.config_path.rpartition("/")[2]: item.summary for item in session.stored(home)}
+        assert {name: (item.passed, item.failed, item.errored) for name, item in sums.items() if item} == {
+            "pytest": (3, 2, 2),
+            "suite.geval.yaml": (2, 1, 1),
+        }
+        assert len(session.stored(home)) == 2
+    assert list((project / "four" / "running").iterdir()) == []
+
+    report = alone.stdout
+    assert "E       - at least 0.70\nE       + 0.20  (0.50 short)" in report
+    assert "\n- at least 0.70\n+ 0.20  (0.50 short)" in report  # of the suite, without a traceback
+    assert "reason    It is rude." in report
+    assert "output    rude \\x1b[31m<b>" in report  # a model's control characters are written out
+    assert "ERROR at setup of unjudged" in report
+    assert "ERROR at call of test_broken_judge" in report
+    assert "out of order" in report
+    assert "did you mean `criteria`?" in report
+    assert "geval: 3 passed, 2 failed, 2 errors (geval show " in report
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A project whose tests ran once, so that the cache knows their answers."""
+    folder = tmp_path_factory.mktemp("ran")
+    write(folder)
+    with LoopbackServer(respond=respond) as server:
+        session = Session(folder, server)
+        session.run("test_answers.py", "suite.geval.yaml")
+        yield session
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--lf", "suite.geval.yaml"), {"wrong", "unjudged"}),
+        (("-k", "right or wrong", "suite.geval.yaml"), {"right", "wrong"}),
+        (("-x", "suite.geval.yaml"), {"right", "wrong"}),
+        (
+            ("--geval-offline", "-k", "right or polite", "test_answers.py", "suite.geval.yaml"),
+            {"right", "test_polite"},
+        ),
+        (("-k", "right or polite", ".", "suite.geval.yaml"), {"right", "test_polite"}),
+        (("-o", "geval_files=true", "-k", "right", "."), {"right"}),
+    ],
+)
+def test_selected_tests_are_run_and_answers_are_not_bought_twice(
+    words: tuple[str, ...], expected: set[str], ran: Session
+) -> None:
+    before = len(ran.server.requests)
+    found = outcomes(ran.run(*words).stdout)
+    assert {name.partition("::")[2] for name in found} == expected
+    assert {name: OUTCOMES[name] for name in found} == found
+    asked = [prompt_text(item.json) for item in ran.server.requests[before:]]
+    assert all("broken" in prompt for prompt in asked)  # an error is no answer that a cache could keep
+    assert not asked or "unjudged" in expected or "-x" in words
+
+
+def test_collecting_sends_nothing_and_runs_no_code(project: Path, server: LoopbackServer) -> None:
+    (project / "program.geval.yaml").write_text(PROGRAM, encoding="utf-8")
+    (project / "make.py").write_text(MAKE, encoding="utf-8")
+    session = Session(project, server)
+    unnamed = session.run("--collect-only", "-q", ".")
+    assert "test_answers.py::test_rude" in unnamed.stdout
+    assert "geval.yaml" not in unnamed.stdout  # never by surprise
+    listed = session.run("--collect-only", "-q", "suite.geval.yaml", "program.geval.yaml", "test_answers.py")
+    assert "suite.geval.yaml::right" in listed.stdout
+    assert "program.geval.yaml::all tests" in listed.stdout
+    assert (server.requests, (project / "made").exists(), (project / ".geval").exists()) == ([], False, False)
+    ran = session.run("program.geval.yaml")
+    assert outcomes(ran.stdout) == {"program.geval.yaml::all tests": "PASSED"}
+    assert (project / "made").exists()
+
+
+def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sent(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "bad.geval.yaml").write_text(SUITE.replace("criteria", "critera"), encoding="utf-8")
+    session = Session(project, server)
+    bad = session.run("bad.geval.yaml")
+    assert bad.returncode == pytest.ExitCode.INTERRUPTED
+    assert "bad.geval.yaml:4:28" in bad.stdout
+    assert "did you mean `criteria`?" in bad.stdout
+    amount = session.run("--geval-max-cost", "nan", "suite.geval.yaml")
+    assert "--geval-max-cost takes US dollars from 0, not nan" in amount.stdout + amount.stderr
+    priceless = session.run(
+        "--geval-max-cost", "1", "-k", "right or polite", "test_answers.py", "suite.geval.yaml"
+    )
+    assert set(outcomes(priceless.stdout).values()) == {"ERROR"}
+    assert priceless.stdout.count("the price of openai:gpt-4.1 is unknown, so --max-cost cannot be kept") >= 2
+    assert server.requests == []
+
+
+def test_the_example_on_the_page_works(project: Path, server: LoopbackServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    more = """\
+def bot(question): return "With pleasure: within 14 days."
+pytestmark = pytest.mark.anyio
+@pytest.fixture
+def anyio_backend(): return "asyncio"
+"""
+    (project / "test_page.py").write_text(example + more, encoding="utf-8")
+    printed = Session(project, server).run("-p", "anyio.pytest_plugin", "test_page.py").stdout
+    assert outcomes(printed) == {"test_page.py::test_refund": "PASSED", "test_page.py::test_tone": "PASSED"}
+    assert (
+        len([item for item in server.requests if item.json["model"] == "gpt-4.1" and item.json.get("n") == 5])
+        == 1
+    )
+
+
+def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, server: LoopbackServer) -> None:
+    session = Session(project, server)
+    server.hold()
+    running = subprocess.Popen(
+        session.command("suite.geval.yaml"),
+        cwd=project,
+        env=session.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=with_ctrl_c,  # noqa: PLW1509 - nothing else runs in threads here
+    )
+    try:
+        server.wait_for_requests(1)
+        running.send_signal(signal.SIGINT)
+        printed, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
+        server.release()
+    assert running.returncode == pytest.ExitCode.INTERRUPTED, printed
+    assert "KeyboardInterrupt" in printed
+    assert [item.run.status for item in session.stored()] == [RunStatus.INTERRUPTED]
+
+
+def test_a_session_that_does_not_use_it_loads_nothing(project: Path, server: LoopbackServer) -> None:
+    (project / "test_modules.py").write_text(
+        "import sys\ndef test_it():\n    print('LOADED', *[name for name in sys.modules if 'geval' in name], 'END')\n",
+        encoding="utf-8",
+    )
+    printed = Session(project, server).run("test_modules.py").stdout
+    loaded = set(re.findall(r"LOADED (.*) END", printed)[0].split())
+    assert loaded == {"geval_cli", "geval_cli.version", "geval_cli.pytest_plugin"}
+    assert [item.value for item in entry_points(group="pytest11", name="geval")] == [
+        "geval_cli.pytest_plugin"
+    ]

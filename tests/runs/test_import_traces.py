@@ -1,0 +1,332 @@
+"""`geval import traces`: what becomes of the lines of traces and logs, and of those that mean harm."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.geval_command import clean_environment, run_geval
+
+from geval_cli.cli.verbs import as_typed
+from geval_cli.runs.import_traces import (
+    ModelAnswer,
+    TraceReading,
+    Turn,
+    chosen_answers,
+    parse_line,
+    read_traces,
+    row_text,
+)
+
+
+def attributes(**values: Any) -> list[dict[str, Any]]:
+    """Attributes as OTLP writes them; two underscores stand for a dot."""
+    kinds = {str: "stringValue", int: "intValue", bool: "boolValue"}
+    return [
+        {
+            "key": name.replace("__", "."),
+            "value": {kinds[type(value)]: str(value) if type(value) is int else value},
+        }
+        for name, value in values.items()
+    ]
+
+
+def otlp(*spans: dict[str, Any]) -> dict[str, Any]:
+    resource = {"attributes": attributes(service__name="shop")}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+ASKED = [said("system", "Be brief."), said("user", "Hi?"), said("assistant", "Yes?"), said("user", "Refund?")]
+OTLP = otlp(
+    {"name": "GET /", "traceId": "t1", "spanId": "s0", "attributes": attributes(http__method="GET")},
+    {
+        "name": "chat gpt-4.1",
+        "traceId": "t1",
+        "spanId": "s1",
+        "attributes": attributes(
+            gen_ai__operation__name="chat",
+            gen_ai__request__model="gpt-4.1",
+            gen_ai__response__id="r1",
+            gen_ai__usage__input_tokens=7,
+            gen_ai__input__messages=json.dumps(ASKED),
+            gen_ai__output__messages=json.dumps([said("assistant", "14 days.")]),
+        ),
+    },
+)
+OTLP_EVENTS = otlp(
+    {
+        "traceId": "t2",
+        "spanId": "s2",
+        "attributes": attributes(gen_ai__operation__name="chat"),
+        "events": [
+            {"name": "gen_ai.user.message", "attributes": attributes(content="Refund?")},
+            {
+                "name": "gen_ai.choice",
+                "attributes": attributes(message=json.dumps({"content": "14 days."})),
+            },
+        ],
+    }
+)
+OPENLLMETRY = otlp(
+    {
+        "traceId": "t3",
+        "spanId": "s3",
+        "attributes": attributes(
+            gen_ai__prompt__0__role="user",
+            gen_ai__prompt__0__content="Refund?",
+            gen_ai__completion__0__content="14 days.",
+        ),
+    }
+)
+OPENINFERENCE = {
+    "name": "llm",
+    "context": {"trace_id": "0xt4", "span_id": "0xs4"},
+    "attributes": {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "m",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.contents.0.message_content.type": "text",
+        "llm.input_messages.0.message.contents.0.message_content.text": "Refund?",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.id": "c1",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "policy",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": '{"of": "refund"}',
+    },
+}
+NESTED = {
+    "trace_id": "t5",
+    "attributes": {
+        "openinference": {"span": {"kind": "LLM"}},
+        "input": {"value": "Refund?"},
+        "output": {"value": "14 days."},
+    },
+}
+DOTTED = {
+    "context.trace_id": "t6",
+    "attributes.openinference.span.kind": "LLM",
+    "attributes.input.value": '{"messages": [{"role": "user", "content": "Refund?"}]}',
+    "attributes.output.value": '{"choices": [{"message": {"content": "14 days."}}]}',
+}
+CHAT = {"id": "x1", "model": "m", "choices": [{"message": {"role": "assistant", "content": "14 days."}}]}
+MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "Refund?"}]}]
+LOG = {"request": {"model": "m", "messages": MESSAGES}, "response": CHAT}
+RESPONSES = {
+    "request": {"input": "Refund?"},
+    "response": {
+        "id": "x1",
+        "output": [
+            {"type": "reasoning", "summary": []},
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "14 days."}],
+            },
+        ],
+    },
+}
+BATCH = {"custom_id": "q1", "response": {"status_code": 200, "body": CHAT}, "error": None}
+BATCH_ANTHROPIC = {
+    "custom_id": "q1",
+    "result": {
+        "type": "succeeded",
+        "message": {"id": "m1", "role": "assistant", "content": [{"type": "text", "text": "14 days."}]},
+    },
+}
+CONVERSATION = {"messages": [*MESSAGES, {"role": "assistant", "content": "14 days."}]}
+
+
+def rows(line: Any) -> list[dict[str, Any]]:
+    text = line if isinstance(line, bytes) else json.dumps(line).encode()
+    return [json.loads(row_text(answer)) for answer in parse_line(text) if answer is not None]
+
+
+@pytest.mark.parametrize(
+    ("line", "metadata"),
+    [
+        (OTLP_EVENTS, {"trace_id": "t2", "span_id": "s2"}),
+        (OPENLLMETRY, {"trace_id": "t3", "span_id": "s3"}),
+        (NESTED, {"trace_id": "t5"}),
+        (DOTTED, {"trace_id": "t6"}),
+        (LOG, {"response_id": "x1", "model": "m"}),
+        (RESPONSES, {"response_id": "x1"}),
+        (CONVERSATION, {}),
+    ],
+)
+def test_each_kind_of_line_is_a_question_with_its_answer(line: Any, metadata: dict[str, str]) -> None:
+    assert rows(line) == [{"input": "Refund?", "output": "14 days.", "metadata": metadata}]
+
+
+@pytest.mark.parametrize(
+    ("line", "metadata"),
+    [
+        (BATCH, {"response_id": "x1", "custom_id": "q1", "model": "m"}),
+        (BATCH_ANTHROPIC, {"response_id": "m1", "custom_id": "q1"}),
+    ],
+)
+def test_the_output_of_a_batch_has_no_question(line: Any, metadata: dict[str, str]) -> None:
+    assert rows(line) == [{"output": "14 days.", "metadata": metadata}]
+
+
+def test_a_conversation_keeps_its_turns_and_the_last_question_is_the_input() -> None:
+    [row] = rows(OTLP)
+    assert (row["input"], row["output"]) == ("Refund?", "14 days.")
+    turns = [(turn["role"], turn["content"]) for turn in row["metadata"].pop("turns")]
+    assert turns == [("system", "Be brief."), ("user", "Hi?"), ("assistant", "Yes?"), ("user", "Refund?")]
+    assert row["metadata"] == {
+        "trace_id": "t1",
+        "span_id": "s1",
+        "response_id": "r1",
+        "model": "gpt-4.1",
+    }
+
+
+def test_tools_that_were_called_are_the_trace_and_an_output_of_calls_alone_is_their_json() -> None:
+    [row] = rows(OPENINFERENCE)
+    assert row["metadata"]["trace"] == [{"type": "tool", "name": "policy", "args": {"of": "refund"}}]
+    assert row["metadata"]["trace_id"] == "t4"
+    [call] = json.loads(row["output"])
+    assert (call["id"], call["type"]) == ("c1", "function")
+    assert call["function"] == {"name": "policy", "arguments": '{"of": "refund"}'}
+    asked = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "policy"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "14 days"},
+    ]
+    [told] = rows({"request": {"messages": asked}, "response": CHAT})
+    assert told["metadata"]["trace"] == [
+        {"type": "tool", "name": "policy", "args": None, "output": "14 days"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b"\xff{}", "no JSON"),
+        (b"{}", "none of the keys"),
+        (b'{"messages": 3}', "none of the keys"),
+        (b'{"custom_id": "x", "method": "POST", "body": {"messages": []}}', "none of the keys"),
+        (b'{"a":' * 100_000, "JSON"),
+        (b'{"request": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep|no JSON"),
+    ],
+)
+def test_an_unknown_line_is_told_with_its_place(tmp_path: Path, line: bytes, why: str) -> None:
+    file = tmp_path / "traces.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(LOG).encode() + b"\n\n" + line + b"\n")
+    reading = TraceReading()
+    assert len(list(read_traces(file, reading))) == 1
+    [problem] = reading.problems
+    assert str(problem.location) == f"{file}:3:1"
+    assert any(part in problem.message for part in why.split("|"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"attributes": {"gen_ai.operation.name": "chat"}},
+        {"attributes": {"gen_ai.operation.name": "chat", "gen_ai.output.messages": [3, None, {}]}},
+        {"attributes": [3, {"key": 4}, {"key": "gen_ai.x", "value": 3}]},
+        {"attributes": {"llm.output_messages.999999999999.message.content": "x"}},
+        {"custom_id": "x", "response": None, "error": {"code": "batch_expired"}},
+        {"custom_id": "x", "result": {"type": "expired"}},
+        {"request": {"messages": [1, [2]]}, "response": {"choices": [None]}},
+        {"request": {"messages": "x"}, "response": {"choices": [{"message": {"content": 3.5, "role": 7}}]}},
+        {"resourceSpans": [3, {"scopeSpans": {"spans": 4}}]},
+    ],
+)
+def test_odd_lines_of_a_known_kind_break_nothing(line: Any) -> None:
+    for answer in parse_line(json.dumps(line).encode()):
+        assert answer is None or row_text(answer)
+
+
+HOSTILE = ("{{ env.OPENAI_API_KEY }}", "{{ 7 * 7 }}", "file:///etc/passwd", "\ud800 \u202e \x00", "env.X {{")
+
+
+@pytest.mark.parametrize("options", [(), ("--untrusted",)])
+def test_what_was_logged_stays_a_text_in_the_file_of_tests(tmp_path: Path, options: Sequence[str]) -> None:
+    lines = [
+        {"request": {"messages": [{"role": "user", "content": text}]}, "response": {"output": text}}
+        for text in HOSTILE
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (tmp_path / "c.yaml").write_text("tests: file://t.jsonl\n", encoding="utf-8")
+    assert run_geval("import", "traces", "log.jsonl", "-o", "t.jsonl", cwd=tmp_path).code == 0
+    env = clean_environment(OPENAI_API_KEY="sk-secret")
+    ended = run_geval("run", "c.yaml", "-o", "r.json", *options, cwd=tmp_path, env=env)
+    assert ended.code == 0, ended.stderr
+    results = json.loads((tmp_path / "r.json").read_text("utf-8"))["results"]
+    # A results file holds no half of a surrogate pair, and a text is not to begin like the name of a file.
+    expected = [text.replace("\ud800", "\ufffd").replace("file://", " file://") for text in HOSTILE]
+    assert [result["output"] for result in results] == expected
+
+
+def answers(count: int) -> list[ModelAnswer]:
+    return [ModelAnswer((), Turn("assistant", str(index)), {}, {"n": index % 2}) for index in range(count)]
+
+
+def picked(found: Sequence[ModelAnswer], sample: int | None, seed: int = 0, **where: str) -> list[int]:
+    return [int(item.answer.content) for item in chosen_answers(found, list(where.items()), sample, seed)]
+
+
+def test_a_sample_is_the_same_for_the_same_seed_in_order_and_even() -> None:
+    found = answers(100)
+    first = picked(found, 10)
+    assert first == picked(found, 10) == sorted(set(first))
+    assert len(first) == 10
+    assert picked(found, 10, seed=1) != first
+    assert picked(found, 200) == list(range(100))
+    assert picked(found, None, n="1") == list(range(1, 100, 2))
+    drawn = [index for seed in range(400) for index in picked(answers(10), 3, seed=seed)]
+    counts = [drawn.count(index) for index in range(10)]
+    assert min(counts) > 80  # 120 are expected of each; chance gives 80 once in a hundred thousand
+    assert max(counts) < 160
+
+
+def test_the_tests_validate_and_are_judged(tmp_path: Path) -> None:
+    lines = [OTLP, OPENLLMETRY, LOG, BATCH, {"attributes": {"gen_ai.operation.name": "chat"}}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    config = "defaultTest: { assert: [{ type: contains, value: 14 days }] }\ntests: file://tests.jsonl\n"
+    (tmp_path / "c.yaml").write_text(config, encoding="utf-8")
+    ended = run_geval("import", "traces", "log.jsonl", "-o", "tests.jsonl", cwd=tmp_path)
+    assert ended.code == 0, ended.stderr
+    assert "wrote 4 tests to tests.jsonl; 1 call without an answer left out" in ended.stdout
+    assert run_geval("validate", "c.yaml", cwd=tmp_path).code == 0
+    judged = run_geval("run", "c.yaml", "--filter-metadata", "model=gpt-4.1", cwd=tmp_path)
+    assert (judged.code, "1 passed" in judged.stdout) == (0, True)
+
+    again = run_geval("import", "traces", "log.jsonl", "-o", "tests.jsonl", cwd=tmp_path)
+    assert (again.code, "exists already" in again.stderr) == (2, True)
+    where = ["--where", "service.name=shop", "--where", "gen_ai.request.model=gpt-4.1"]
+    chosen = run_geval("import", "traces", "log.jsonl", "-o", "tests.jsonl", "--force", *where, cwd=tmp_path)
+    assert "wrote 1 test " in chosen.stdout
+    none = run_geval(
+        "import", "traces", "log.jsonl", "-o", "tests.jsonl", "--force", "--where", "a=b", cwd=tmp_path
+    )
+    assert (none.code, "is chosen" in none.stderr) == (2, True)
+    assert len((tmp_path / "tests.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+def test_bad_lines_end_the_import_unless_they_are_to_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text(json.dumps(LOG) + "\nnonsense\n", encoding="utf-8")
+    refused = run_geval("import", "traces", "log.jsonl", "-o", "t.jsonl", cwd=tmp_path)
+    assert refused.code == 2
+    assert "log.jsonl:2:1" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+    skipped = run_geval("import", "traces", "log.jsonl", "-o", "t.jsonl", "--skip-bad", cwd=tmp_path)
+    assert skipped.code == 0
+    assert "1 line that is not understood left out" in skipped.stdout
+    for arguments in (("missing.jsonl", "-o", "u.jsonl"), ("log.jsonl", "-o", "u.yaml")):
+        assert run_geval("import", "traces", *arguments, cwd=tmp_path).code == 2
+
+
+def test_import_without_a_kind_reads_a_suite() -> None:
+    commands = ["import", "run"]
+    assert as_typed(["import", "x.json"], commands) == ["import", "suite", "x.json"]
+    for words in (["import", "traces", "x"], ["import", "suite", "x"], ["import", "--help"]):
+        assert as_typed(words, commands) == words

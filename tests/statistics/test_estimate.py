@@ -1,0 +1,176 @@
+"""True figures from a few labels: published data, hand-made cases, and how often intervals hold."""
+
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+from soak.coverage import coverage_of_rates
+from support.judged_data import summaries
+
+from geval_cli.statistics.estimate import ErrorRates, Inference, Item, infer_mean, infer_rate, rogan_gladen
+
+TOLERANCE = 1e-6
+
+
+def consistency(*, is_rate: bool) -> Inference:
+    """The first ten documents labelled, each output a cluster of its own."""
+    rows = [row for row in summaries() if row["metric"] == "consistency" and row["score"] is not None]
+    first = set(list(dict.fromkeys(row["doc"] for row in rows))[:10])
+
+    def item(row: dict[str, object]) -> Item:
+        marks, score = row["labels"], row["score"]
+        assert isinstance(marks, dict)
+        assert isinstance(score, float)
+        human = (sum(marks.values()) / 3 - 1) / 4
+        judged = score
+        if is_rate:
+            human, judged = float(human >= 0.75 - 1e-9), float(score >= 0.75)
+        return Item(judged, human if row["doc"] in first else None, str(row["id"]))
+
+    found = (infer_rate if is_rate else infer_mean)([item(row) for row in rows])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("is_rate", "value", "interval", "weight"),
+    [
+        (False, 0.885468, (0.846328, 0.924609), 0.400631),
+        (True, 0.846603, (0.789969, 0.903236), 0.407158),
+    ],
+)
+def test_published_data(is_rate: bool, value: float, interval: tuple[float, float], weight: float) -> None:
+    found = consistency(is_rate=is_rate)
+    assert found.estimate.interval == pytest.approx(interval, abs=TOLERANCE)
+    assert (found.estimate.value, found.weight) == pytest.approx((value, weight), abs=TOLERANCE)
+    assert (found.estimate.n, found.outputs) == (119, 1198)
+
+
+def test_rogan_and_gladen() -> None:
+    found = rogan_gladen(0.4, 1000, ErrorRates(passed_good=180, good=200, failed_bad=140, bad=200))
+    assert found is not None
+    assert found.value == pytest.approx(0.166667, abs=TOLERANCE)
+    assert found.interval == pytest.approx((0.056351, 0.262733), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        ErrorRates(passed_good=5, good=10, failed_bad=5, bad=10),
+        ErrorRates(passed_good=0, good=0, failed_bad=5, bad=10),
+        ErrorRates(passed_good=5, good=10, failed_bad=0, bad=0),
+        ErrorRates(passed_good=1, good=10, failed_bad=1, bad=10),
+    ],
+)
+def test_a_judge_that_knows_nothing_corrects_nothing(rates: ErrorRates) -> None:
+    assert rogan_gladen(0.4, 100, rates) is None
+
+
+def test_without_unlabelled_outputs_it_is_the_mean_of_the_labels() -> None:
+    marks = np.random.default_rng(2).random(40)
+    found = infer_mean([Item(0.5, float(mark), str(place)) for place, mark in enumerate(marks)])
+    assert found is not None
+    assert found.weight == 0
+    error = stats.sem(marks)
+    expected = stats.t.interval(0.95, 39, marks.mean(), error)
+    assert found.estimate.value == pytest.approx(marks.mean(), abs=1e-12)
+    assert found.estimate.interval == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_judge_that_is_always_right_counts_nearly_as_labels() -> None:
+    draw = np.random.default_rng(3).random(1000)
+    items = [Item(float(x), float(x) if place < 100 else None, str(place)) for place, x in enumerate(draw)]
+    found = infer_mean(items)
+    assert found is not None
+    assert found.weight > 0.8
+    assert found.estimate.value == pytest.approx(draw.mean(), abs=0.01)
+    assert found.estimate.interval is not None
+    low, high = found.estimate.interval
+    assert found.labels.interval is not None
+    assert high - low < 0.5 * (found.labels.interval[1] - found.labels.interval[0])
+
+
+def test_a_judge_that_runs_against_people_is_left_out() -> None:
+    draw = np.random.default_rng(4).random(400)
+    items = [Item(float(1 - x), float(x) if place < 80 else None, str(place)) for place, x in enumerate(draw)]
+    found = infer_mean(items)
+    assert found is not None
+    assert found.weight == 0
+    assert found.estimate.value == pytest.approx(draw[:80].mean(), abs=1e-12)
+
+
+def test_a_judge_that_always_says_the_same_is_left_out() -> None:
+    items = [Item(1.0, float(place % 4 > 0) if place < 40 else None, str(place)) for place in range(200)]
+    found = infer_rate(items)
+    assert found is not None
+    assert found.weight == 0
+    assert found.judge == 1
+    # With two good and two bad pseudo-labels.
+    assert found.estimate.value == pytest.approx((30 + 2) / 44)
+
+
+def test_labels_of_one_cluster_are_no_independent_evidence() -> None:
+    """The same labels, ten times each: the interval must not become narrower for it."""
+    draw = np.random.default_rng(6)
+    truth = draw.random(30)
+    once = [Item(0.5, float(mark), str(place)) for place, mark in enumerate(truth)]
+    often = [Item(0.5, float(mark), str(place)) for place, mark in enumerate(truth) for _ in range(10)]
+    one, ten = infer_mean(once), infer_mean(often)
+    assert one is not None
+    assert ten is not None
+    assert ten.estimate.interval == pytest.approx(one.estimate.interval, abs=1e-9)
+    assert (ten.estimate.n, ten.estimate.clusters) == (300, 30)
+
+
+def test_one_label_has_no_interval_and_none_no_figure() -> None:
+    items = [Item(0.4, None, "a"), Item(0.6, 1.0, "b"), Item(0.1, None, "c")]
+    found = infer_mean(items)
+    assert found is not None
+    assert (found.estimate.value, found.estimate.interval) == (1.0, None)
+    assert infer_mean(items[:1]) is None
+    assert infer_rate([]) is None
+
+
+def test_figures_stay_within_what_is_possible() -> None:
+    items = [Item(1.0, 1.0 if place < 5 else None, str(place)) for place in range(50)]
+    found = infer_mean(items)
+    assert found is not None
+    assert found.estimate.value == 1.0
+    rate = infer_rate(items)
+    assert rate is not None
+    assert rate.estimate.interval is not None
+    assert 0 <= rate.estimate.interval[0] < 1
+    assert rate.estimate.interval[1] <= 1
+
+
+@pytest.mark.parametrize(("labels", "good"), [(30, 0.85), (100, 0.6)])
+def test_intervals_contain_the_truth_as_often_as_they_say(labels: int, good: float) -> None:
+    """A small form of `make soak PARTS=intervals`."""
+    covered, _ = coverage_of_rates(labels, 400, good=good, trials=200, seed=1)
+    assert covered >= 0.92
+
+
+def test_intervals_of_published_data_hold_and_are_narrower_than_by_labels_alone() -> None:
+    """A hundred random labels of consistency, again and again; the judge alone is off by five points."""
+    rows = [row for row in summaries() if row["metric"] == "consistency" and row["score"] is not None]
+    people = [float(sum(row["labels"].values()) / 3 >= 4 - 1e-9) for row in rows]
+    judged = [float(row["score"] >= 0.75) for row in rows]
+    truth, draw = sum(people) / len(people), random.Random(5)
+    assert truth == pytest.approx(0.867279, abs=TOLERANCE)
+    held, width, alone = 0, 0.0, 0.0
+    for _ in range(100):
+        read = set(draw.sample(range(len(rows)), 100))
+        items = [
+            Item(judged[place], people[place] if place in read else None, str(place))
+            for place in range(len(rows))
+        ]
+        found = infer_rate(items)
+        assert found is not None
+        assert found.estimate.interval is not None
+        assert found.labels.interval is not None
+        low, high = found.estimate.interval
+        held += low <= truth <= high
+        width, alone = width + high - low, alone + found.labels.interval[1] - found.labels.interval[0]
+    assert held >= 91
+    assert width < 0.95 * alone

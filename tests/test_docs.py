@@ -1,0 +1,128 @@
+"""The pages as a whole: all of them can be found, say whom they are for, and name everything that can be asked for."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from support.config_page import PARTS
+from typer.core import TyperCommand, TyperGroup
+
+from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.cli.app import app
+from geval_cli.specs.base import spellings
+from geval_cli.suite.json_schema import config_json_schema
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.glob("*.md") if path.name != "index.md")
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in [*DOCS.glob("*.md"), ROOT / "README.md"])
+
+
+def links_of(page: Path) -> list[str]:
+    return re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    linked = [name for name in links_of(DOCS / "index.md") if "/" not in name]
+    assert sorted(linked) == [page.name for page in PAGES]
+
+
+def test_the_readme_leads_to_the_index_first() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\(([^)]+)\)", readme[readme.index("## Read on") :])[0] == "docs/index.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_first_whom_it_is_for(page: Path) -> None:
+    title, paragraph = page.read_text(encoding="utf-8").split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert paragraph.startswith("For ")
+    assert len(paragraph.split()) > 15
+
+
+def commands(group: TyperGroup, name: str) -> Iterator[tuple[str, TyperCommand]]:
+    """Every command with its name, those of groups too."""
+    for word, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands(command, f"{name} {word}")
+        elif isinstance(command, TyperCommand) and not command.hidden:
+            yield f"{name} {word}", command
+
+
+def options_not_named(text: str) -> dict[str, list[list[str]]]:
+    """The options of each command that a text names in none of their spellings; hidden ones need no page."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    found: dict[str, list[list[str]]] = {}
+    for name, command in commands(root, "geval"):
+        for option in command.params:
+            words = [word for word in (*option.opts, *option.secondary_opts) if word.startswith("-")]
+            is_named = any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) for word in words)
+            if words and not is_named and not getattr(option, "hidden", False):
+                found.setdefault(name, []).append(words)
+    return found
+
+
+def test_every_option_of_every_command_is_named_on_a_page() -> None:
+    assert options_not_named(TEXT) == {}
+
+
+def test_every_command_is_named_on_a_page() -> None:
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    names = [name for name, _ in commands(root, "geval")]
+    assert len(names) > 10
+    assert [name for name in names if name not in TEXT] == []
+
+
+def test_an_option_that_no_page_names_is_found() -> None:
+    missing = options_not_named(TEXT.replace("--fail-under", "--fail-over"))
+    assert missing == {name: [["--fail-under"]] for name in ("geval run", "geval judge")}
+
+
+def keys_of_the_page() -> Iterator[tuple[str, str]]:
+    """The parts of docs/config.md and the keys in their tables, every spelling of them."""
+    page = (DOCS / "config.md").read_text(encoding="utf-8")
+    for name in [*PARTS, "settings of a provider", "keys of each type"]:
+        start = page.index(f"<!-- generated: {name} -->")
+        part = page[start : page.index(f"<!-- end of {name} -->")]
+        for row in re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE):
+            yield from ((name, key) for key in re.findall(r"`([^`]+)`", row))
+
+
+def keys_of_schema(schema: Any) -> set[str]:
+    """Every key that a schema knows, at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(keys_of_schema, schema))
+    if not isinstance(schema, dict):
+        return set()
+    own = schema["properties"].keys() if isinstance(schema.get("properties"), dict) else set()
+    return set(own).union(*map(keys_of_schema, schema.values()))
+
+
+def test_every_key_of_the_reference_is_accepted_by_the_schema() -> None:
+    schema = config_json_schema()
+    definitions = schema["$defs"]
+    homes: dict[str, Any] = {
+        "a config": {"properties": schema["properties"]},
+        "a test": definitions["test"],
+        "options of a test": definitions["testOptions"],
+        "a prompt": definitions["prompt"],
+        "a provider": definitions["provider"],
+        "settings of a provider": definitions["provider"],
+        "a chat message": definitions["chatMessages"],
+        "prompts of a judge": definitions["rubricPrompt"],
+    }
+    named = list(keys_of_the_page())
+    assert len(named) > 100
+    assert [pair for pair in named if pair[1] not in keys_of_schema(homes.get(pair[0], schema))] == []
+
+
+@pytest.mark.parametrize("kind", ASSERTION_TYPES)
+def test_each_type_of_assertion_may_have_the_keys_that_the_reference_gives_it(kind: str) -> None:
+    branches = config_json_schema()["$defs"]["assertion"]["allOf"]
+    (branch,) = [item["then"] for item in branches if kind in item["if"]["properties"]["type"]["enum"]]
+    assert set(branch["properties"]) == set(spellings(ASSERTION_TYPES[kind]))
