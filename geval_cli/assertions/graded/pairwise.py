@@ -211,18 +211,6 @@ class PairwiseAssertion(ModelGradedAssertion):
         """Hold the share of the pairs against the threshold of today."""
         return None if rated.score is None else _decided(self, rated, bool(rated.detail.get(_YARDSTICK)))
 
-    async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare a single output: with the expected one, as there is no other.
-
-        Raises:
-            UnjudgeableError: it is not the expected output that it should be compared with.
-            JudgeError, ProviderError: no comparison could be had.
-        """
-        [outcome] = await self.judge_row([RowMember(subject)], tools)
-        if isinstance(outcome, GevalError):
-            raise outcome
-        return outcome
-
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome | GevalError]:
         """Compare all pairs; both outputs of a pair that could not be judged in either order have its error.
 
