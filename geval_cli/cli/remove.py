@@ -217,9 +217,10 @@ def _tell(told: _Told, *, as_json: bool) -> None:
         return
     for item in told.left:
         sys.stderr.write(f"note: run {item.run} was not removed: {item.why}\n")
-    removed = f", {plural(told.labels_removed, 'label')}" if told.labels_removed else ""
-    answers = f" and {plural(told.answers, 'cached answer')} that nothing else used" if told.answers else ""
-    sys.stdout.write(f"removed {plural(len(told.gone), 'run')}{removed}{answers}\n")
+    parts = [plural(len(told.gone), "run")]
+    parts += [plural(told.labels_removed, "label")] if told.labels_removed else []
+    parts += [f"{plural(told.answers, 'cached answer')} that nothing else used"] if told.answers else []
+    sys.stdout.write(f"removed {' and '.join(parts)}\n")
     if told.labels_kept:
         how = "`geval label RUN --export FILE` writes them, `geval rm --labels` removes them with a run"
         sys.stderr.write(f"note: {plural(told.labels_kept, 'label')} of people stay: {how}\n")

@@ -39,6 +39,7 @@ from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, Peop
 from geval_cli.trust.gates import Gate, GateOutcome
 from geval_cli.trust.labelling import kept_labels
 from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
+from geval_cli.trust.matching import inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 _ROUNDING = 1e-9
@@ -223,7 +224,10 @@ def _metric(name: str, pairs: Sequence[Pair], options: Options) -> MetricAgreeme
         verdicts=verdicts,
         bias=_bias(data, scale),
         alt_test=alt,
-        notes=tuple(_notes(data, everything, alt, len(pairs) - len(scored))),
+        notes=(
+            *_notes(data, everything, alt, len(pairs) - len(scored)),
+            *filter(None, [inexact_note(name, (pair.match for pair in scored))]),
+        ),
         summary=_sentence(name, verdicts, len(scored)),
         points=tuple((pair.label.human, pair.score or 0.0, pair.words) for pair in scored),
     )

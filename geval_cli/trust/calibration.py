@@ -35,6 +35,7 @@ from geval_cli.statistics.calibration_fit import (
 )
 from geval_cli.suite.calibration import CALIBRATION_VERSION
 from geval_cli.trust.labels import LabelFile
+from geval_cli.trust.matching import inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 
 MIN_LABELS = 10
@@ -283,7 +284,10 @@ def _metric(name: str, pairs: Sequence[Pair], options: CalibrateOptions) -> Metr
         candidates=candidates,
         checked=cross_check(labelled, blank, plan),
         errored=len(pairs) - len(scored),
-        notes=tuple(_notes(found, labelled, len(pairs) - len(scored), has_run=items[0].match is not None)),
+        notes=(
+            *_notes(found, labelled, len(pairs) - len(scored), has_run=items[0].match is not None),
+            *filter(None, [inexact_note(name, (pair.match for pair, _ in scored))]),
+        ),
         summary="",
         points=tuple(_points(labelled)),
     )

@@ -15,6 +15,7 @@ from geval_cli.assertions.rating_keys import CRITERION_KEY, CRITERION_PARTS
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Status
+from geval_cli.report.numbers import plural
 from geval_cli.source.problems import did_you_mean
 from geval_cli.trust.labels import ItemRef, Label, count_words, output_digest, vars_key
 
@@ -40,6 +41,7 @@ class JudgedItem(Struct, frozen=True):
         judges: which model gave the scores, by metric.
         criteria: what each assertion of a metric rated by; None where an older geval did not keep it.
         ranges: the lowest and highest rating that the judge could give, by metric.
+        inexact: metrics whose samples ended as soon as the verdict was settled, so that the score is less exact.
     """
 
     id: str
@@ -58,6 +60,7 @@ class JudgedItem(Struct, frozen=True):
     judges: Mapping[str, str]
     criteria: Mapping[str, tuple[CriterionKey | None, ...]] = {}
     ranges: Mapping[str, tuple[float, float]] = {}
+    inexact: frozenset[str] = frozenset()
 
 
 class Match(Struct, frozen=True):
@@ -105,6 +108,7 @@ def judged_items(results: Iterable[CaseResult]) -> Iterator[JudgedItem]:
             judges=_of_metrics(result, lambda item: item.detail.get("judge")),
             criteria=_criteria_of(result),
             ranges=_of_metrics(result, lambda item: item.detail.get("score_range")),
+            inexact=frozenset(_of_metrics(result, _ended_early)),
         )
 
 
@@ -130,6 +134,15 @@ def _of_metrics(result: CaseResult, value_of: Callable[[AssertionResult], T | No
     return found
 
 
+def _ended_early(result: AssertionResult) -> bool | None:
+    """Return True where samples of the judge, or of a judge of the jury, ended before all were taken."""
+    for vote in result.detail.get("judges") or [result.detail]:
+        stopped = vote.get("early_stop")
+        if stopped and stopped.get("taken") != stopped.get("upto"):
+            return True
+    return None
+
+
 def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...]]:
     found: dict[str, tuple[CriterionKey | None, ...]] = {}
     for assertion, _ in with_members(result.assertions):
@@ -138,6 +151,17 @@ def _criteria_of(result: CaseResult) -> dict[str, tuple[CriterionKey | None, ...
             kept = CriterionKey(key, parts) if isinstance(key, str) and isinstance(parts, dict) else None
             found[assertion.metric] = (*found.get(assertion.metric, ()), kept)
     return found
+
+
+def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:
+    """Return a sentence about scores whose samples ended early; "" where there are none."""
+    count = sum(1 for match in matches if match is not None and metric in match.item.inexact)
+    if not count:
+        return ""
+    return (
+        f"{plural(count, 'score')} less exact: the samples ended when the verdict was settled (`upto`); "
+        "judge again with all samples for exact figures"
+    )
 
 
 def match_labels(

@@ -540,8 +540,8 @@ class TestRemovedAnswers:
     @staticmethod
     def remove(folder: Path, *names: str, **options: Any) -> None:
         home = folder / ".geval"
-        given = RemoveOptions(home=home, **options)
-        remove_runs(given, names, older_than_s=None, keep=None if names else 0, is_sure=True, as_json=True)
+        given = RemoveOptions(home=home, keep=None if names else 0, is_sure=True, as_json=True, **options)
+        remove_runs(names, given, older_than_s=None)
 
     @staticmethod
     def answers(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from soak.findings import shown_differences
@@ -182,6 +182,7 @@ def test_mcnemar_of_many_flips() -> None:
     assert mcnemar_exact(0, 20_000) == 0.0
 
 
+@settings(max_examples=25)  # statsmodels takes a tenth of a second for each
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_adjusted_p_values_are_those_of_statsmodels(values: list[float]) -> None:
     assert holm(values) == pytest.approx(multipletests(values, method="holm")[1], abs=1e-9)
