@@ -15,10 +15,19 @@ from scipy import stats
 from geval_cli.errors import UsageError
 from geval_cli.records import JsonValue, Usage, to_json
 from geval_cli.source.problems import did_you_mean
-from geval_cli.statistics.correlation import MIN_CLUSTERS, dataset_level, kendall
+from geval_cli.statistics.correlation import (
+    MIN_CLUSTERS,
+    Mask,
+    Numbers,
+    dataset_level,
+    jackknife,
+    kendall,
+    spearman,
+)
 from geval_cli.statistics.intervals import ClusteredMean, Estimate, wilson_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
+MOST_JOINT_FLIPS = 0.05
 LEAST_TAU, LEAST_AGREEMENT = 0.8, 0.8
 SAME = 1e-9
 """Scores that differ by less are equal."""
@@ -37,6 +46,7 @@ class Kind(StrEnum):
     REPETITION = "same order"
     PLACE = "same winner"
     FAMILY = "own family is not favoured"
+    JOINT = "the same as one by one"
 
 
 class Probe(Struct, frozen=True):
@@ -46,6 +56,7 @@ class Probe(Struct, frozen=True):
         forms: names of the rewrites that it makes of an output, or of other changes.
         hits: dimensions whose scores the damage must lower; None for all.
         source: where the probe comes from.
+        is_asked_for: whether it is made only where it is named.
     """
 
     name: str
@@ -53,6 +64,7 @@ class Probe(Struct, frozen=True):
     forms: tuple[str, ...]
     source: str
     hits: frozenset[str] | None = None
+    is_asked_for: bool = False
 
 
 _DAMAGE = "Sai et al. 2021; FBI 2024"
@@ -93,13 +105,14 @@ PROBES: Mapping[str, Probe] = {
         Probe("steps", Kind.REPETITION, ("steps",), "Stureborg et al. 2024"),
         Probe("order", Kind.PLACE, ("order",), "Wang et al. 2023"),
         Probe("family", Kind.FAMILY, (), "Panickssery et al. 2024"),
+        Probe("joint", Kind.JOINT, (), "Thorndike 1920 (halo)", is_asked_for=True),
     )
 }
 """All probes by name."""
 
 
 def chosen_probes(only: Sequence[str]) -> list[Probe]:
-    """Return the probes of these names; all without any.
+    """Return the probes of these names; without any, all but those that are made only where they are named.
 
     Raises:
         UsageError: there is no such probe.
@@ -109,7 +122,7 @@ def chosen_probes(only: Sequence[str]) -> list[Probe]:
             near = did_you_mean(name, PROBES)
             hint = f"did you mean `{near}`?" if near else f"known: {', '.join(PROBES)}"
             raise UsageError(f"there is no probe `{name}`", hint=hint)
-    return [probe for name, probe in PROBES.items() if not only or name in only]
+    return [probe for name, probe in PROBES.items() if name in only or not (only or probe.is_asked_for)]
 
 
 class Verdict(StrEnum):
@@ -267,7 +280,10 @@ def harmless_findings(probe: Probe, metric: str, pairs: Sequence[Pair]) -> list[
 
 def flips_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
     """Return how many verdicts changed."""
-    return _few(probe, metric, "flips", _share(pairs, lambda pair: pair.passed_before != pair.passed_after))
+    share = _share(pairs, lambda pair: pair.passed_before != pair.passed_after)
+    return _few(
+        probe, metric, "flips", share, most=MOST_JOINT_FLIPS if probe.kind is Kind.JOINT else MOST_FLIPS
+    )
 
 
 def deception_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Finding:
@@ -275,13 +291,13 @@ def deception_finding(probe: Probe, metric: str, pairs: Sequence[Pair]) -> Findi
     return _few(probe, metric, "flips", _share(pairs, lambda pair: pair.passed_after))
 
 
-def _few(probe: Probe, metric: str, figure: str, estimate: Estimate) -> Finding:
+def _few(probe: Probe, metric: str, figure: str, estimate: Estimate, most: float = MOST_FLIPS) -> Finding:
     if estimate.interval is None:
         return _nothing(probe, metric, figure)
     low, high = estimate.interval
-    verdict = Verdict.HOLDS if high <= MOST_FLIPS else Verdict.FAILS if low > MOST_FLIPS else Verdict.UNCLEAR
-    note = _needed(estimate, MOST_FLIPS, is_upper=True) if verdict is Verdict.UNCLEAR else ""
-    bar = f"<= {MOST_FLIPS:g}"
+    verdict = Verdict.HOLDS if high <= most else Verdict.FAILS if low > most else Verdict.UNCLEAR
+    note = _needed(estimate, most, is_upper=True) if verdict is Verdict.UNCLEAR else ""
+    bar = f"<= {most:g}"
     return Finding(probe.name, metric, probe.kind, figure, estimate, bar, verdict=verdict, note=note)
 
 
@@ -335,6 +351,54 @@ def place_finding(probe: Probe, metric: str, agreed: Sequence[tuple[int, bool]])
     note = _needed(estimate, LEAST_AGREEMENT, is_upper=False) if verdict is Verdict.UNCLEAR else ""
     bar = f">= {LEAST_AGREEMENT:g}"
     return Finding(probe.name, metric, probe.kind, "agreement", estimate, bar, verdict=verdict, note=note)
+
+
+class JointScores(Struct, frozen=True):
+    """The scores of one output by dimension, 0..1: asked one by one, and all in one call."""
+
+    cluster: int
+    separate: Mapping[str, float]
+    joint: Mapping[str, float]
+
+
+def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
+    """Return how much more the dimensions go together when they are asked for in one call.
+
+    The figure is the mean Spearman correlation between dimensions, joint minus separate, with a jackknife interval by
+    test. More than 0 is a halo: the judge lets its first rating colour the others.
+    """
+    names = sorted({name for item in outputs for name in item.joint})
+    whole = [item for item in outputs if item.joint.keys() == item.separate.keys() == set(names)]
+    if len(names) < 2 or not whole:  # noqa: PLR2004 - a correlation is between two
+        return _nothing(probe, "", "halo", "needs outputs that are rated by two dimensions")
+    sides = [
+        np.array([[getattr(item, side)[name] for item in whole] for name in names])
+        for side in ("joint", "separate")
+    ]
+
+    def halo(kept: Mask) -> float | None:
+        joint, separate = (_mean_correlation(side[:, kept]) for side in sides)
+        return None if joint is None or separate is None else joint - separate
+
+    found = jackknife(halo, [str(item.cluster) for item in whole], is_correlation=False)
+    if found.value is None:
+        return _nothing(probe, "", "halo", "all scores of a dimension are equal: they have no order")
+    verdict, note = Verdict.UNCLEAR, ""
+    if found.clusters < MIN_CLUSTERS or found.interval is None:
+        note = f"needs {MIN_CLUSTERS} tests"
+    elif found.interval[1] <= SAME:
+        verdict = Verdict.HOLDS
+    elif found.interval[0] > SAME:
+        verdict = Verdict.FAILS
+    return Finding(probe.name, "", probe.kind, "halo", found, "<= 0", verdict=verdict, note=note)
+
+
+def _mean_correlation(scores: Numbers) -> float | None:
+    """Return the mean Spearman correlation between rows; None where a row is constant."""
+    pairs = [(one, other) for one in range(len(scores)) for other in range(one)]
+    found = [spearman(scores[one], scores[other]) for one, other in pairs]
+    known = [item for item in found if item is not None]
+    return math.fsum(known) / len(known) if len(known) == len(pairs) else None
 
 
 class LabelledScore(Struct, frozen=True):

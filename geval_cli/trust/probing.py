@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject
-from geval_cli.assertions.graded.geval_fields import GEvalFields
+from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.engine.case import JobContext, PendingResult, begin_job
@@ -41,6 +41,7 @@ from geval_cli.trust.matching import JudgedItem, match_labels
 from geval_cli.trust.probes import (
     SAME,
     Finding,
+    JointScores,
     Kind,
     LabelledScore,
     Pair,
@@ -51,6 +52,7 @@ from geval_cli.trust.probes import (
     damage_finding,
     deception_finding,
     family_finding,
+    halo_finding,
     harmless_findings,
     padding_finding,
     place_finding,
@@ -61,7 +63,11 @@ from geval_cli.trust.rewrites import Material, rewritten, rewritten_steps
 
 T = TypeVar("T")
 
+_APART = (Kind.PLACE, Kind.FAMILY, Kind.JOINT)
+"""Probes that do not compare an output with a rewritten one, metric by metric."""
+
 _AT_ONCE = 64
+_LEAST_DIMENSIONS = 2
 _SCALES = {"1 to 5": (1.0, 5.0), "0 to 10": (0.0, 10.0), "0 to 100": (0.0, 100.0)}
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 _SELECT_BEST = "select-best"
@@ -218,12 +224,14 @@ def _nothing_to_probe() -> UsageError:
 def _variants(probes: Sequence[Probe], spec: ModelGradedAssertion, options: ProbeOptions) -> int:
     forms = 0
     for item in probes:
-        if item.kind in (Kind.PLACE, Kind.FAMILY) or not _is_hit(item, spec, options):
+        if item.kind in _APART or not _is_hit(item, spec, options):
             continue
         if item.kind is Kind.REPETITION:
             forms += sum(_changed_spec(spec, form, ("a step",)) is not None for form in item.forms)
         else:
             forms += len(item.forms)
+    if any(item.kind is Kind.JOINT for item in probes) and getattr(spec, "dimension", None) is not None:
+        forms += 2
     deceives = any(item.kind is Kind.DECEPTION for item in probes)
     return forms + (1 if deceives else 0)  # another test's output, to start from where the test's own passes
 
@@ -309,6 +317,8 @@ async def probe_with(
     for item in probes:
         if item.kind is Kind.PLACE:
             findings += await desk.places(item, prepared)
+        if item.kind is Kind.JOINT:
+            findings += await desk.together(item, items)
     return ProbeReport(
         config=str(prepared.suite.path),
         judges=tuple(spec.public_id for spec in prepared.judges),
@@ -412,7 +422,8 @@ class _Desk:
 
     async def findings(self, probes: Sequence[Probe], items: Sequence[_Item]) -> list[Finding]:
         """Rate every output as it is, then as each probe makes it, and return what came of it, metric by metric."""
-        wanted = [(item, name, spec) for item in items for name, spec in item.specs.items()]
+        asked = [item for item in probes if item.kind not in _APART]
+        wanted = [(item, name, spec) for item in items for name, spec in item.specs.items() if asked]
         based = await asyncio.gather(*(self.rate(spec, item.subject) for item, _, spec in wanted))
         targets: dict[str, list[_Target]] = {}
         for (item, name, spec), base in zip(wanted, based, strict=True):
@@ -422,7 +433,6 @@ class _Desk:
         # All are held until everything is asked: `_failures` knows them by identity.
         floored = {name: _with_floor(members) for name, members in targets.items()}
         for name, members in floored.items():
-            asked = [item for item in probes if item.kind not in (Kind.PLACE, Kind.FAMILY)]
             for findings in await asyncio.gather(*(self._probe(item, name, members) for item in asked)):
                 found += findings
         return found
@@ -511,6 +521,52 @@ class _Desk:
         prompt = subject.rendered_prompt or subject.test.input or ""
         seed = self._options.seed
         return Material(text, target.item.other, prompt, format_number(highest), seed)
+
+    async def together(self, item: Probe, items: Sequence[_Item]) -> list[Finding]:
+        """Rate outputs by their dimensions one by one and all in one call, and return how the two differ."""
+        found = [
+            scores for scores in await asyncio.gather(*map(self._both_ways, items)) if scores is not None
+        ]
+        if not found:
+            return [skipped(item, "", "no test is judged by two dimensions")]
+        pairs: dict[str, list[Pair]] = {}
+        for _, compared in found:
+            for name, pair in compared.items():
+                pairs.setdefault(name, []).append(pair)
+        findings = [one for name, members in pairs.items() for one in harmless_findings(item, name, members)]
+        return [*findings, halo_finding(item, [scores for scores, _ in found])]
+
+    async def _both_ways(self, item: _Item) -> tuple[JointScores, dict[str, Pair]] | None:
+        """Return the scores of one output both ways; None where fewer than two dimensions judge it."""
+        specs = {
+            name: spec
+            for name, spec in item.specs.items()
+            if isinstance(spec, GEvalFields) and spec.dimension is not None
+        }
+        if len(specs) < _LEAST_DIMENSIONS:
+            return None
+        rated = tuple(RatedDimensionSpec(dimension=str(spec.dimension)) for spec in specs.values())
+        separate, joint = [
+            await asyncio.gather(
+                *(self.rate(spec.model_copy(update=keys), item.subject) for spec in specs.values())
+            )
+            for keys in ({"dimensions": None}, {"dimensions": rated})
+        ]
+        pairs = {
+            name: Pair(
+                item.cluster,
+                before.score or 0.0,
+                after.score or 0.0,
+                before.status is Status.PASSED,
+                after.status is Status.PASSED,
+            )
+            for name, before, after in zip(specs, separate, joint, strict=True)
+            if before is not None and after is not None
+        }
+        one_by_one = {name: pair.before for name, pair in pairs.items()}
+        return JointScores(
+            item.cluster, one_by_one, {name: pair.after for name, pair in pairs.items()}
+        ), pairs
 
     async def places(self, item: Probe, prepared: PreparedRun) -> list[Finding]:
         """Return whether `select-best` chooses the same output when they stand in the other order."""

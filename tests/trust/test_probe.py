@@ -29,7 +29,15 @@ from geval_cli.records import ModelRequest, ModelResponse
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.trust.probes import PROBES, Kind, LabelledScore, ProbeReport, Verdict, family_finding
+from geval_cli.trust.probes import (
+    PROBES,
+    Kind,
+    LabelledScore,
+    ProbeReport,
+    Verdict,
+    chosen_probes,
+    family_finding,
+)
 from geval_cli.trust.probing import ProbeOptions, family_of, probe_with
 from geval_cli.trust.rewrites import REWRITES as REWRITES_BY_NAME
 from geval_cli.trust.rewrites import Material, rewritten, rewritten_steps
@@ -165,7 +173,7 @@ class TestJudges:
             *(
                 name
                 for name, item in PROBES.items()
-                if item.kind not in (Kind.PLACE, Kind.FAMILY, Kind.REPETITION)
+                if item.kind not in (Kind.PLACE, Kind.FAMILY, Kind.JOINT, Kind.REPETITION)
             ),
             "again",
             "steps",
@@ -524,3 +532,76 @@ class TestCommand:
         capsys.readouterr()
         self.probe(folder, "two.yaml", only=("family",))
         assert json.loads(capsys.readouterr().out)["findings"] == [finding]
+
+
+class TestJoint:
+    """Dimensions that are asked for in one call, beside the same ones asked one by one."""
+
+    @staticmethod
+    def judged(
+        tmp_path: Path, colour: Callable[[dict[str, int]], dict[str, int]], items: int = 30
+    ) -> ProbeReport:
+        """Probe a judge of two dimensions; `colour` is what it makes of its ratings when it gives them together."""
+
+        def ratings(text: str) -> dict[str, int]:
+            number = int(
+                next(filter(None, re.findall(r"Tell me about (\d+)\.|Farm (\d+) in Perth", text)[0]))
+            )
+            return {"Consistency": 1 + number * 7 % 5, "Coherence": 1 + number * 3 % 4}
+
+        def answer(request: ModelRequest) -> str:
+            text = prompt_text(request)
+            asked = (request.response_schema or {}).get("properties", {}).keys()
+            if {"Consistency", "Coherence"} <= asked:
+                return json.dumps(colour(ratings(text)))
+            return str(ratings(text)["Consistency" if "Consistency" in text else "Coherence"])
+
+        judge = ScriptedJudge(answer)
+
+        async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+            raise AssertionError("the outputs are given")
+
+        prepared = prepare(RunRequest(config(tmp_path, items=items, metrics=METRICS[:2]), {}))
+        tools = Tools(prepared.templates, lambda spec: judge, JudgeMemory(), prepared.defaults)
+        options = ProbeOptions(items=items, only=("joint",))
+        report = asyncio.run(probe_with(JobContext(generate, tools), prepared, options))
+        assert report.asked == 4 * items <= report.planned
+        return report
+
+    def test_a_judge_that_rates_alike_has_no_halo(self, tmp_path: Path) -> None:
+        report = self.judged(tmp_path, lambda ratings: ratings)
+        assert {(item.figure, item.metric): item.estimate.value for item in report.findings} == {
+            ("shift", "consistency"): 0,
+            ("flips", "consistency"): 0,
+            ("shift", "coherence"): 0,
+            ("flips", "coherence"): 0,
+            ("halo", ""): 0,
+        }
+        assert verdicts(report, Verdict.FAILS) == set()
+        assert ("joint", "") in verdicts(report, Verdict.HOLDS)
+
+    def test_one_whose_first_rating_colours_the_other_fails(self, tmp_path: Path) -> None:
+        report = self.judged(tmp_path, lambda ratings: dict.fromkeys(ratings, ratings["Consistency"]))
+        halo = next(item for item in report.findings if item.figure == "halo")
+        assert halo.verdict is Verdict.FAILS
+        assert halo.estimate.value is not None
+        assert halo.estimate.value > 0.5
+        assert halo.estimate.n == 30
+
+    def test_few_outputs_decide_nothing(self, tmp_path: Path) -> None:
+        report = self.judged(
+            tmp_path, lambda ratings: dict.fromkeys(ratings, ratings["Consistency"]), items=6
+        )
+        halo = next(item for item in report.findings if item.figure == "halo")
+        assert (halo.verdict, halo.note) == (Verdict.UNCLEAR, "needs 10 tests")
+
+    def test_one_dimension_is_not_enough(self, tmp_path: Path) -> None:
+        path = config(tmp_path, items=3, metrics=METRICS[:1])
+        report = probed(path, fair, items=3, only=("joint",))
+        (finding,) = report.findings
+        assert (finding.verdict, finding.note) == (Verdict.SKIPPED, "no test is judged by two dimensions")
+
+    def test_it_is_made_only_where_it_is_named(self) -> None:
+        names = [item.name for item in chosen_probes(())]
+        assert "joint" not in names
+        assert [item.name for item in chosen_probes(("joint",))] == ["joint"]
