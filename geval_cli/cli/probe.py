@@ -35,7 +35,7 @@ from geval_cli.trust.probe_files import (
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict, chosen_probes
 from geval_cli.trust.probing import ProbeOptions, ProbePlan, plan_probe, run_probe
 
-_WIDE = 100
+_WIDE = 140
 _STYLES = {Verdict.FAILS: "bold red", Verdict.HOLDS: "green", Verdict.SKIPPED: "dim"}
 _FAMILY = "family"
 

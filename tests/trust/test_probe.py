@@ -1,6 +1,7 @@
 """`geval probe`: four scripted judges, each of which fails exactly its own probes; bars, options, files and budgets."""
 
 import asyncio
+import io
 import itertools
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from lxml import etree
 from scipy.stats import t
+from support.sample_run import console_of
 from support.scripted_judge import ScriptedJudge
 from support.scripted_judge import prompt_of as prompt_text
 from support.stored_runs import store_run
@@ -21,7 +23,7 @@ from geval_cli.assertions.base import Tools
 from geval_cli.cli.label import run_label
 from geval_cli.cli.options import LabelOptions
 from geval_cli.cli.options import ProbeOptions as Given
-from geval_cli.cli.probe import run_probes
+from geval_cli.cli.probe import print_probes, run_probes
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.judge.memory import JudgeMemory
@@ -605,3 +607,14 @@ class TestJoint:
         names = [item.name for item in chosen_probes(())]
         assert "joint" not in names
         assert [item.name for item in chosen_probes(("joint",))] == ["joint"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 139, 140, 200])
+def test_no_figure_is_cut_at_any_width(width: int, tmp_path: Path) -> None:
+    report = probed(config(tmp_path, items=12, metrics=METRICS[:1]), obedient, items=12)
+    stream = io.StringIO()
+    print_probes(report, console_of(stream, width))
+    rows = [line for line in stream.getvalue().splitlines() if re.search(r" (holds|fails|unclear)\b", line)]
+    assert len(rows) >= 10
+    assert "…" not in stream.getvalue()
+    assert max(map(len, stream.getvalue().splitlines())) <= width
