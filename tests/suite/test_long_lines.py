@@ -1,5 +1,6 @@
 """What a program writes in one line costs no more than the same over many lines: rows of work over rising lengths."""
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -60,14 +61,24 @@ def draw_all(count: int) -> Callable[[], object]:
 def test_the_cost_grows_with_the_length_of_a_line_and_not_with_its_square(
     work: Callable[[int], Callable[[], object]],
 ) -> None:
+    # A quadratic cost is there each time; a collection of garbage, or a busy machine, hits one of three.
+    assert any(_grows_slowly(work) for _ in range(3))
+
+
+def _grows_slowly(work: Callable[[int], Callable[[], object]]) -> bool:
     small, large = (_processor_time(work(count)) for count in (250, 250 * _GROWTH))
-    assert large < max(small, 0.002) * _MOST
+    return large < max(small, 0.002) * _MOST
 
 
 def _processor_time(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
+    gc.collect()
+    gc.disable()
+    try:
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
