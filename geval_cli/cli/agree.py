@@ -10,24 +10,23 @@ from rich.text import Text
 
 from geval_cli.cli.options import AgreeOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError, ExitCode
+from geval_cli.cli.requirements import print_requirements
+from geval_cli.errors import ExitCode
 from geval_cli.numbers import fixed
-from geval_cli.records import Status
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
-from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.agreement import AltTest
 from geval_cli.statistics.intervals import Estimate
 from geval_cli.store.runs import LATEST
-from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement import Agreement, Options, agree
 from geval_cli.trust.agreement_files import agreement_document
 from geval_cli.trust.agreement_records import MetricAgreement
-from geval_cli.trust.documents import check_document_path, write_document
-from geval_cli.trust.labelling import kept_labels
+from geval_cli.trust.documents import check_document_paths, write_document
+from geval_cli.trust.gates import gates_exit_code
+from geval_cli.trust.labelling import labels_kept_for
 from geval_cli.trust.labels import LabelFile, read_labels
 
 _WIDE = 140
@@ -41,9 +40,7 @@ def run_agree(labels: Path | None, given: AgreeOptions) -> ExitCode:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
         UsageError: there is no such run, cluster, gate or file format.
     """
-    problems = [problem for path in given.outputs if (problem := check_document_path(path, "agreement"))]
-    if problems:
-        raise ConfigError(problems)
+    check_document_paths(given.outputs, "agreement")
     options = Options(given.good, given.threshold, given.cluster, given.annotators)
     read = None if labels is None else read_labels(labels)
     if given.run is None and read is not None and read.has_scores:
@@ -56,28 +53,16 @@ def run_agree(labels: Path | None, given: AgreeOptions) -> ExitCode:
         sys.stdout.write(json_text(found.to_json(), indent=2) + "\n")
     else:
         print_agreement(found, make_console(sys.stdout, environ=os.environ))
-    return _exit_code(found)
-
-
-def _kept(report: RunReport, given: AgreeOptions) -> LabelFile:
-    with open_runs(given.home, os.environ) as runs:
-        return kept_labels(runs.labels(), report.run.id)
+    return gates_exit_code(found.gates)
 
 
 def _of_run(labels: LabelFile | None, given: AgreeOptions, options: Options) -> Agreement:
     with open_report(given.run or LATEST, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
-        read = _kept(report, given) if labels is None else labels
+        read = labels_kept_for(report.run.id, given.home) if labels is None else labels
         return agree(
             read, report, options=options, require=given.require, allow_unmatched=given.allow_unmatched
         )
-
-
-def _exit_code(found: Agreement) -> ExitCode:
-    statuses = {gate.status for gate in found.gates}
-    if Status.FAILED in statuses:
-        return ExitCode.FAILED
-    return ExitCode.NOT_JUDGED if Status.ERROR in statuses else ExitCode.OK
 
 
 def print_agreement(found: Agreement, console: Console) -> None:
@@ -95,7 +80,7 @@ def print_agreement(found: Agreement, console: Console) -> None:
     for note, metrics in notes.items():
         where = "" if len(metrics) == len(found.metrics) else f" ({one_line(', '.join(metrics), 60)})"
         console.print(Text(f" {note}{where}", style="dim"))
-    _print_gates(found, console)
+    print_requirements(found.gates, console)
 
 
 def _heading(found: Agreement) -> str:
@@ -165,14 +150,3 @@ def _alt_test(test: AltTest | None, *, is_wide: bool) -> str:
         return f"{said} {sum(test.winners)}/{len(test.winners)}"
     sign = "<" if test.beats_constant else ">=" if test.constant_rho >= test.rho else "~"
     return f"{said} ({won}; one constant rating {fixed(test.constant_rho, 2)} {sign} {fixed(test.rho, 2)})"
-
-
-def _print_gates(found: Agreement, console: Console) -> None:
-    if not found.gates:
-        return
-    console.print()
-    words = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
-    for gate in found.gates:
-        name = one_line(gate.gate, 60)
-        line = f" {words[gate.status]}  {name}  {one_line(gate.metric, 40)}: {gate.note}"
-        console.print(Text(line, style="" if gate.status is Status.PASSED else "bold"))

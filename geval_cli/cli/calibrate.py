@@ -9,7 +9,7 @@ from rich.text import Text
 
 from geval_cli.cli.options import CalibrateOptions as GivenOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError, ExitCode, UsageError
+from geval_cli.errors import ExitCode, UsageError
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
 from geval_cli.report.json_file import json_text
@@ -18,7 +18,8 @@ from geval_cli.report.sanitize import one_line
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.calibration import Calibration
 from geval_cli.trust.calibration import Calibrated, CalibrateOptions, Candidate, MetricCalibration, calibrate
-from geval_cli.trust.calibration_files import candidate_row, check_calibration_path, write_calibration
+from geval_cli.trust.calibration_files import candidate_row, write_calibration
+from geval_cli.trust.documents import check_document_paths
 from geval_cli.trust.labels import read_labels
 
 _HEADINGS = ("threshold", "bad pass", "good fail", "bal. acc.", "MCC", "")
@@ -34,9 +35,7 @@ def run_calibrate(labels: Path, given: GivenOptions) -> ExitCode:
         ConfigError: labels are broken, unmatched or too few, or a file cannot be written.
         UsageError: there is no such run, cluster, metric or cost.
     """
-    problems = [problem for path in given.outputs if (problem := check_calibration_path(path))]
-    if problems:
-        raise ConfigError(problems)
+    check_document_paths(given.outputs, "a calibration")
     options = CalibrateOptions(
         given.good, given.present, parse_costs(given.costs), given.prevalence, given.cluster, given.only
     )

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from geval_cli.cli.options import EstimateOptions as GivenOptions
 from geval_cli.cli.problems import print_warnings
-from geval_cli.errors import ConfigError, ExitCode
+from geval_cli.cli.requirements import print_requirements
+from geval_cli.errors import ExitCode
 from geval_cli.numbers import fixed
-from geval_cli.records import Status
 from geval_cli.report.console import make_console, print_hanging
 from geval_cli.report.json_file import json_text
 from geval_cli.report.numbers import plural
@@ -19,7 +19,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.results_file import open_report
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.documents import check_document_path, write_document
+from geval_cli.trust.documents import check_document_paths, write_document
 from geval_cli.trust.estimation import (
     Estimated,
     EstimateOptions,
@@ -30,7 +30,7 @@ from geval_cli.trust.estimation import (
     estimate,
     estimate_document,
 )
-from geval_cli.trust.gates import GateOutcome, gates_exit_code
+from geval_cli.trust.gates import gates_exit_code
 from geval_cli.trust.labels import read_labels, write_labels
 
 
@@ -41,9 +41,7 @@ def run_estimate(labels: Path, given: GivenOptions) -> ExitCode:
         ConfigError: labels are broken or unmatched, or a file cannot be written.
         UsageError: there is no such run, metric, method or gate.
     """
-    problems = [problem for path in given.outputs if (problem := check_document_path(path, "an estimate"))]
-    if problems:
-        raise ConfigError(problems)
+    check_document_paths(given.outputs, "an estimate")
     with open_report(given.run, given.home, os.environ) as (report, warnings):
         print_warnings(warnings)
         if given.draw is not None:
@@ -92,7 +90,7 @@ def print_estimate(found: Estimated, console: Console) -> None:
             print_hanging(Text(" "), Text(line), console, indent=0)
         for note in item.notes:
             print_hanging(Text(" "), Text(note, style="dim"), console, indent=0)
-    _print_gates(found.gates, console)
+    print_requirements(found.gates, console)
 
 
 def _lines(item: MetricEstimate) -> list[str]:
@@ -111,13 +109,3 @@ def _figure(estimate: Estimate | None) -> str:
         return fixed(estimate.value, 2)
     low, high = estimate.interval
     return f"{fixed(estimate.value, 2)} [{fixed(low, 2)}, {fixed(high, 2)}]"
-
-
-def _print_gates(gates: tuple[GateOutcome, ...], console: Console) -> None:
-    words = {Status.PASSED: "holds", Status.FAILED: "FAILED", Status.ERROR: "not decided"}
-    for place, gate in enumerate(gates):
-        if not place:
-            console.print()
-        line = f"{words[gate.status]}  {one_line(gate.gate, 60)}  {one_line(gate.metric, 40)}: {gate.note}"
-        style = "" if gate.status is Status.PASSED else "bold"
-        print_hanging(Text(" "), Text(line, style=style), console, indent=0)

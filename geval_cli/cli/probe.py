@@ -9,7 +9,7 @@ from rich.text import Text
 
 from geval_cli.cli.options import ProbeOptions as Given
 from geval_cli.cli.problems import print_problems, print_warnings
-from geval_cli.errors import ConfigError, ExitCode, UsageError
+from geval_cli.errors import ExitCode, UsageError
 from geval_cli.numbers import fixed, format_cost
 from geval_cli.records import SCHEMA_VERSION, to_json
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed
@@ -21,16 +21,16 @@ from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.stored import load_report
 from geval_cli.store.state import State, open_state
+from geval_cli.trust.documents import check_document_paths, write_document
 from geval_cli.trust.labelling import kept_labels
 from geval_cli.trust.labels import read_labels
 from geval_cli.trust.matching import judged_items
 from geval_cli.trust.probe_files import (
     about,
-    check_probe_path,
     interval_text,
     note_of,
+    probe_document,
     verdict_counts,
-    write_probes,
 )
 from geval_cli.trust.probes import Finding, ProbeReport, Verdict, chosen_probes
 from geval_cli.trust.probing import ProbeOptions, ProbePlan, plan_probe, run_probe
@@ -47,9 +47,7 @@ def run_probes(config: Path, given: Given) -> ExitCode:
         ConfigError: the config has problems, or a file cannot be written.
         UsageError: there is no such probe, or nothing is judged by a model.
     """
-    problems = [problem for path in given.outputs if (problem := check_probe_path(path)) is not None]
-    if problems:
-        raise ConfigError(problems)
+    check_document_paths(given.outputs, "probes")
     chosen_probes(given.only)
     request = RunRequest(
         config,
@@ -76,7 +74,7 @@ def run_probes(config: Path, given: Given) -> ExitCode:
         report = run_async(run_probe(prepared, state.cache, options, _tell_progress))
         _tell_progress(0, 0)
     for path in given.outputs:
-        write_probes(path, report)
+        write_document(path, probe_document(report))
     if given.as_json:
         sys.stdout.write(json_text(report.to_json(), indent=2) + "\n")
     else:

@@ -380,17 +380,7 @@ def _differences(tests: dict[_Row, PairedTest | None]) -> dict[_Row, Difference]
 
 
 def _difference(test: PairedTest, adjusted: float, *, strictness: int) -> Difference:
-    delta = Delta(
-        value=test.delta,
-        interval=test.interval,
-        n=test.n,
-        clusters=test.clusters,
-        se=test.se,
-        p=test.p,
-        p_adjusted=adjusted,
-        mde=test.mde,
-        needed_tests=_needed_tests(test, strictness),
-    )
+    delta = test.as_delta(adjusted, needed_tests=_needed_tests(test, strictness))
     return Difference(delta, test.verdict(adjusted).value)
 
 

@@ -6,14 +6,13 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.numbers import fixed, format_score
-from geval_cli.records import JsonValue, Status
+from geval_cli.records import Delta, JsonValue, Status
 from geval_cli.report.console import indented, is_unicode, plain_table, print_hanging, print_trimmed
 from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import Kind
 from geval_cli.report.run_comparison import (
     ComparedRow,
     ComparedRun,
-    Delta,
     Flip,
     RunComparison,
     comparison_from_json,
@@ -100,7 +99,8 @@ def _print_rows(rows: Sequence[ComparedRow], found: RunComparison, console: Cons
 
 def _figures(row: ComparedRow) -> tuple[str, str, str]:
     delta = row.delta
-    return signed(delta.value), interval_text(delta), p_text(delta.p_adjusted)
+    p = delta.p if delta.p_adjusted is None else delta.p_adjusted
+    return signed(delta.value or 0.0), interval_text(delta), "" if p is None else p_text(p)
 
 
 def _print_flips(row: ComparedRow, console: Console, arrow: str, most: int, *, has_columns: bool) -> None:

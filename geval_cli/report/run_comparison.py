@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
-from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, JsonValue, RunRecord, Status
+from geval_cli.records import SCHEMA_VERSION, CaseResult, Column, Delta, JsonValue, RunRecord, Status
 from geval_cli.report.matching import (
     ColumnMatch,
     MatchedBy,
@@ -33,7 +33,6 @@ from geval_cli.report.paired_cases import (
 )
 from geval_cli.report.report import RunReport, case_number, case_title
 from geval_cli.report.sanitize import one_line, sanitize
-from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import PairedTest, Verdict, benjamini_hochberg, holm, mcnemar_mid_p
 
 DETECTED = 0.05
@@ -70,20 +69,11 @@ class ComparedRun(Struct, frozen=True):
     errored: int
 
 
-class Delta(Struct, frozen=True):
-    """The mean difference of a row, later minus earlier; the other fields are those of `PairedTest`."""
+class RowDelta(Delta, frozen=True):
+    """The mean difference of a row, later minus earlier; `sd` and `dz` are those of `PairedTest`."""
 
-    value: float
-    interval: Interval | None
-    n: int
-    clusters: int
-    se: float | None
-    p: float
-    p_adjusted: float
-    mde: float | None
-    needed_tests: int | None
-    sd: float | None
-    dz: float | None
+    sd: float | None = None
+    dz: float | None = None
 
 
 class Flip(Struct, frozen=True):
@@ -108,7 +98,7 @@ class ComparedRow(Struct, frozen=True):
     column: str
     a: float
     b: float
-    delta: Delta
+    delta: RowDelta
     verdict: Verdict
     flipped: tuple[Flip, ...] = ()
     fixed: int | None = None
@@ -306,26 +296,14 @@ def _row(
     measure: Measure, label: str, row: _Row, test: PairedTest, adjusted: tuple[float, float]
 ) -> ComparedRow:
     p_adjusted, detect = adjusted
-    delta = Delta(
-        value=test.delta,
-        interval=test.interval,
-        n=test.n,
-        clusters=test.clusters,
-        se=test.se,
-        p=test.p,
-        p_adjusted=p_adjusted,
-        mde=test.mde,
-        needed_tests=test.needed_tests(detect),
-        sd=test.sd,
-        dz=test.dz,
-    )
+    delta = test.as_delta(p_adjusted, needed_tests=test.needed_tests(detect))
     plain = ComparedRow(
         metric=measure.name,
         kind=measure.kind,
         column=label,
         a=test.before,
         b=test.after,
-        delta=delta,
+        delta=RowDelta(**asdict(delta), sd=test.sd, dz=test.dz),
         verdict=test.verdict(p_adjusted),
     )
     if measure is not PASS_RATE:

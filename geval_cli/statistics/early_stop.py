@@ -84,11 +84,6 @@ def _decide(rule: StopRule, ratings: tuple[float, ...], left: int) -> Decision:
     return Decision(stops=is_settled, p_pass=min(max(chance, math.ulp(0.0)), math.nextafter(1.0, 0.0)))
 
 
-def pass_probability(rule: StopRule, ratings: Sequence[float], left: int) -> float | None:
-    """Return how likely the mean of `ratings` and `left` more reaches `least_mean`; None if it is not computed."""
-    return decide(rule, ratings, left).p_pass
-
-
 def _parameters(support: Sequence[float], ratings: tuple[float, ...], width: float) -> tuple[float, ...]:
     """Return a Dirichlet parameter for each rating: how often it was given, and its share of a prior of weight 1.
 

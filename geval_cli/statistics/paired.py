@@ -13,6 +13,7 @@ from statistics import NormalDist
 
 from msgspec import Struct, field
 
+from geval_cli.records import Delta
 from geval_cli.statistics.intervals import ClusteredMean, Interval, RunningMean
 
 SIGNIFICANCE = 0.05
@@ -71,6 +72,20 @@ class PairedTest(Struct, frozen=True):
     dz: float | None
     mde: float | None
     identical: bool
+
+    def as_delta(self, p_adjusted: float, *, needed_tests: int | None) -> Delta:
+        """Return the record of the difference, with its p-value as adjusted for all differences that are shown."""
+        return Delta(
+            value=self.delta,
+            interval=self.interval,
+            n=self.n,
+            clusters=self.clusters,
+            se=self.se,
+            p=self.p,
+            p_adjusted=p_adjusted,
+            mde=self.mde,
+            needed_tests=needed_tests,
+        )
 
     def needed_tests(self, delta: float) -> int | None:
         """Return how many tests would show a true difference of `delta` with a chance of 80 %.
@@ -216,19 +231,13 @@ def sign_flip_p(sums: Sequence[float]) -> float:
     return float(extreme / 2 ** len(others))
 
 
-def mcnemar_exact(broken: int, fixed: int) -> float:
-    """Return the exact two-sided p-value that tests break as often as they get fixed; 1 where none does.
-
-    Source: McNemar, "Note on the sampling error of the difference between correlated proportions", 1947.
-    """
-    tail, _ = _half_binomial_tail(min(broken, fixed), broken + fixed)
-    return min(1.0, 2 * tail)
-
-
 def mcnemar_mid_p(broken: int, fixed: int) -> float:
-    """Return the mid-p value of the same, which is nearer to its nominal level than the exact one.
+    """Return the two-sided mid-p value that tests break as often as they get fixed; 1 where none does.
 
-    Source: Fagerland, Lydersen and Laake, "The McNemar test for binary matched-pairs data", 2013.
+    It is nearer to its nominal level than the exact p-value.
+
+    Source: McNemar, "Note on the sampling error of the difference between correlated proportions", 1947; Fagerland,
+    Lydersen and Laake, "The McNemar test for binary matched-pairs data", 2013.
     """
     tail, last = _half_binomial_tail(min(broken, fixed), broken + fixed)
     return min(1.0, 2 * tail - last)
@@ -278,12 +287,6 @@ def two_sided_p(t: float, freedom: float) -> float:
         return 0.0
     squared = t * t
     return _incomplete_beta(freedom / (freedom + squared), squared / (freedom + squared), freedom / 2)
-
-
-def t_cdf(t: float, freedom: float) -> float:
-    """Return the share of Student's t distribution up to `t`; `freedom` is above 0."""
-    tail = two_sided_p(t, freedom) / 2
-    return 1 - tail if t > 0 else tail
 
 
 @cache

@@ -34,10 +34,9 @@ from geval_cli.statistics.correlation import (
     system_level,
 )
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement_records import Bias, Level, MetricAgreement, People, Verdicts
 from geval_cli.trust.gates import Gate, GateOutcome
-from geval_cli.trust.labelling import kept_labels
+from geval_cli.trust.labelling import labels_kept_for
 from geval_cli.trust.labels import GOOD_AT, LabelFile, Scale
 from geval_cli.trust.matching import inexact_note
 from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
@@ -116,7 +115,7 @@ def agree(
     """
     if isinstance(run, str):
         with open_report(run, home, os.environ) as (report, _):
-            given = _kept(report, home) if labels is None else labels
+            given = labels_kept_for(report.run.id, home) if labels is None else labels
             return agree(given, report, options=options, require=require, allow_unmatched=allow_unmatched)
     if labels is None:
         raise UsageError(
@@ -144,11 +143,6 @@ def agree(
         metrics=metrics,
         gates=tuple(outcome for gate in gates for outcome in gate.outcomes(metrics)),
     )
-
-
-def _kept(report: RunReport, home: Path | None) -> LabelFile:
-    with open_runs(home, os.environ) as runs:
-        return kept_labels(runs.labels(), report.run.id)
 
 
 def _check(options: Options) -> None:

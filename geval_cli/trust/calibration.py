@@ -32,6 +32,7 @@ from geval_cli.statistics.calibration_fit import (
     cross_check,
     fit,
     labels_for_bands,
+    labels_per_class,
 )
 from geval_cli.suite.calibration import CALIBRATION_VERSION
 from geval_cli.trust.labels import LabelFile
@@ -41,6 +42,8 @@ from geval_cli.trust.pairs import Pair, assign_clusters, pair_labels, read_given
 MIN_LABELS = 10
 ADVISED = 50
 """Good, and bad, labels that are advised: they make balanced accuracy certain to about 8 points."""
+_ROUGHLY = 0.1
+"""Half the width of an interval of balanced accuracy that is better than nothing."""
 _DUST = 1e-9
 _DIGITS = 6
 
@@ -327,7 +330,11 @@ def _notes(found: Calibration, labelled: Labelled, errored: int, *, has_run: boo
         why = "this run was made by an older geval" if has_run else "the scores are of no run"
         yield f"{why}: nothing says what the judge rated by, so no run will use this; name a new run with --run"
     if min(found.good, bad) < ADVISED:
-        yield f"{found.good:,} good and {bad:,} bad labels; {ADVISED} and {ADVISED} are advised"
+        rough = labels_per_class(_ROUGHLY)
+        yield (
+            f"{found.good:,} good and {bad:,} bad labels: {rough} of each tell the balanced accuracy to "
+            f"±{_ROUGHLY:g}; {ADVISED} are advised"
+        )
     if (labelled.scores == labelled.scores[0]).all():
         yield "all scores are equal: no threshold tells good from bad, and the present one stays"
     if isinstance(found.curve, Logistic):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from geval_cli.errors import Problem
 from geval_cli.numbers import fixed
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
@@ -14,7 +13,6 @@ from geval_cli.trust.documents import (
     Document,
     Section,
     Table,
-    check_document_path,
     estimate_cells,
     write_document,
 )
@@ -23,11 +21,6 @@ from geval_cli.trust.plots import reliability_plot
 CALIBRATION_ENDING = ".cal.json"
 _FIGURES = ("figure", "value", "95 % interval", "outputs", "groups")
 _CANDIDATES = ("threshold", "bad, passes", "good, fails", "balanced accuracy", "MCC", "")
-
-
-def check_calibration_path(path: Path) -> Problem | None:
-    """Return the problem of writing a calibration or its report to `path`, if any."""
-    return check_document_path(path, "a calibration")
 
 
 def write_calibration(path: Path, found: Calibrated) -> None:

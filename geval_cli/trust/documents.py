@@ -1,12 +1,12 @@
 """Files of `-o FILE` of the commands about judges: JSON, Markdown, or a page with plots that needs no network."""
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from geval_cli.errors import Problem
+from geval_cli.errors import ConfigError, Problem
 from geval_cli.numbers import fixed
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
@@ -67,8 +67,18 @@ def estimate_cells(estimate: Estimate) -> tuple[str, ...]:
     return value, bounds, f"{estimate.n:,}", f"{estimate.clusters:,}"
 
 
-def check_document_path(path: Path, what: str) -> Problem | None:
-    """Return the problem of writing `what` to `path`, if any; to be called before anything is computed."""
+def check_document_paths(paths: Iterable[Path], what: str) -> None:
+    """Check that `what` can be written to each path; to be called before anything is computed.
+
+    Raises:
+        ConfigError: with a problem for each path that it cannot be written to.
+    """
+    problems = [problem for path in paths if (problem := _path_problem(path, what)) is not None]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _path_problem(path: Path, what: str) -> Problem | None:
     if path.suffix.lower() not in ENDINGS:
         hint = f"use a name that ends in one of: {', '.join(ENDINGS)}"
         return Problem(f"cannot write {what} to {path}: its ending says no format", hint=hint)
@@ -82,7 +92,7 @@ def check_document_path(path: Path, what: str) -> Problem | None:
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Write a document in the format of the file's ending; call `check_document_path` first.
+    """Write a document in the format of the file's ending; call `check_document_paths` first.
 
     Raises:
         OutputError: the file cannot be written.

@@ -1,5 +1,6 @@
 """Outputs of a run that people label, their labels as rows, and their word beside the judge's."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.labels import RunLabels, StoredLabel
+from geval_cli.store.state import open_runs
 from geval_cli.trust.draws import DRAW_COLUMN, draw
 from geval_cli.trust.labels import (
     GOOD_AT,
@@ -192,6 +194,16 @@ def kept_labels(labels: RunLabels, run_id: str) -> LabelFile:
         hint = f"make them with `geval label {run_id}`, or name a file of labels"
         raise UsageError(f"no labels are kept for run {run_id}", hint=hint)
     return labels_from_rows(rows, f"labels kept for {run_id}")
+
+
+def labels_kept_for(run_id: str, home: Path | None) -> LabelFile:
+    """Return the labels that the state in `home` keeps for a run.
+
+    Raises:
+        UsageError: there are none.
+    """
+    with open_runs(home, os.environ) as runs:
+        return kept_labels(runs.labels(), run_id)
 
 
 def scales_of(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geval_cli.judge.scoring import normalise_rating, passes
-from geval_cli.statistics.early_stop import StopRule, batch_ends, decide, pass_probability
+from geval_cli.statistics.early_stop import StopRule, batch_ends, decide
 
 ONE_TO_FIVE = tuple(map(float, range(1, 6)))
 
@@ -39,7 +39,7 @@ def test_batches_end_at(upto: int, ends: tuple[int, ...]) -> None:
     ("ratings", "left", "p"), [([4, 4], 18, 0.883876), ([4, 4, 4, 3], 16, 0.562287)], ids=str
 )
 def test_golden_probabilities(ratings: list[float], left: int, p: float) -> None:
-    found = pass_probability(rule(), ratings, left)
+    found = decide(rule(), ratings, left).p_pass
     assert found is not None
     assert round(found, 6) == p
 

@@ -92,7 +92,10 @@ class TestRecord:
     @pytest.mark.parametrize(
         ("given", "note"),
         [
-            (rows(40), "16 good and 24 bad labels; 50 and 50 are advised"),
+            (
+                rows(40),
+                "16 good and 24 bad labels: 31 of each tell the balanced accuracy to ±0.1; 50 are advised",
+            ),
             (rows(40), "the scores are of no run"),
             (rows(40), "under 100 labels"),
             (rows(20), "nothing is called clear or borderline: it takes 9 good and 9 bad labels, not 8"),

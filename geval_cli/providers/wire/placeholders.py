@@ -98,14 +98,7 @@ def without_spaces(text: str) -> str:
 
 
 def _names(template: Any) -> Iterator[str]:
-    if isinstance(template, Mapping):
-        for item in template.values():
-            yield from _names(item)
-    elif isinstance(template, list | tuple):
-        for item in template:
-            yield from _names(item)
-    elif isinstance(template, str):
-        yield from (found["name"] for found in _PLACEHOLDER.finditer(template))
+    return (found["name"] for text in _texts(template) for found in _PLACEHOLDER.finditer(text))
 
 
 RESPONSE_KEYS = ("response_path", "responsePath", "transformResponse", "responseParser")
