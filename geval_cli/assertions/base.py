@@ -6,7 +6,7 @@ assertions, and assertions are given tests: so they are defined together.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -152,6 +152,13 @@ class Assertion(Spec):
     def prefetch(self, subject: "Subject", tools: "Tools") -> Iterable[tuple[Judge, ModelRequest]]:
         """Return the judge requests that do not depend on the output; `subject` has none yet."""
         return ()
+
+
+def each_assertion(specs: Iterable[Assertion]) -> Iterator[Assertion]:
+    """Yield every assertion, each set followed by its members."""
+    for spec in specs:
+        yield spec
+        yield from each_assertion(spec.members)
 
 
 _DECIDES_NO_RATING = frozenset(

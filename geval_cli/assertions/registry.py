@@ -16,6 +16,7 @@ from geval_cli.assertions.base import (
     RowMember,
     Subject,
     Tools,
+    each_assertion,
     location_of,
 )
 from geval_cli.assertions.metric_names import default_metric_of, metric_name
@@ -176,7 +177,7 @@ def _missing_libraries(spec: Assertion) -> Iterator[Problem]:
 
 def wants_logprobs(specs: Iterable[Assertion]) -> bool:
     """Return whether an assertion needs the probabilities of the answer's tokens, which must be requested."""
-    return any(spec.needs_logprobs or wants_logprobs(spec.members) for spec in specs)
+    return any(spec.needs_logprobs for spec in each_assertion(specs))
 
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:

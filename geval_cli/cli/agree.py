@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.options import AgreeOptions
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.requirements import print_requirements
+from geval_cli.cli.trust_options import AgreeOptions
 from geval_cli.errors import ExitCode
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed

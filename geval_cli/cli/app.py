@@ -10,19 +10,21 @@ import typer
 
 from geval_cli.cli import options
 from geval_cli.cli.options import (
-    AgreeOptions,
-    CalibrateOptions,
     CompareOptions,
-    EstimateOptions,
     GroupedCommand,
-    LabelOptions,
     McpOptions,
-    ProbeOptions,
     RemoveOptions,
     ServeOptions,
     ShowOptions,
     TracesOptions,
     declared,
+)
+from geval_cli.cli.trust_options import (
+    AgreeOptions,
+    CalibrateOptions,
+    EstimateOptions,
+    LabelOptions,
+    ProbeOptions,
 )
 from geval_cli.errors import ExitCode, ProblemFormat, UsageError
 from geval_cli.runs.options import JUDGE_OPTIONS, LOCK_OPTIONS, RunOptions, values_of

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.options import CalibrateOptions as GivenOptions
 from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.trust_options import CalibrateOptions as GivenOptions
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.numbers import fixed
 from geval_cli.report.console import indented, make_console, plain_table, print_hanging, print_trimmed

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.cli.keys import Keyboard, is_terminal, keyboard
-from geval_cli.cli.options import LabelOptions
 from geval_cli.cli.problems import print_warnings
+from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.metrics import with_members
 from geval_cli.numbers import fixed, format_score
@@ -40,6 +40,7 @@ from geval_cli.trust.labelling import (
     label_row,
     labels_to_keep,
     outputs_to_label,
+    removed_run,
     review,
     rows_of_sheet,
     scales_of,
@@ -147,15 +148,10 @@ def _exported_without_run(name: str, given: LabelOptions, path: Path) -> bool:
     if is_results_file(name):
         return False
     with open_runs(given.home, os.environ) as runs:
-        try:
-            runs.find(name)
-        except UsageError:
-            found = runs.labels().runs(name) if name else []
-            if len(found) != 1:
-                raise
-            _write(path, [item.row for item in runs.labels().of_run(found[0])], "label")
-            return True
-    return False
+        removed = removed_run(runs, name)
+        if removed is not None:
+            _write(path, [item.row for item in runs.labels().of_run(removed)], "label")
+    return removed is not None
 
 
 def _export(

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.options import ProbeOptions as Given
 from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.trust_options import ProbeOptions as Given
 from geval_cli.errors import ExitCode, UsageError
 from geval_cli.numbers import fixed, format_cost
 from geval_cli.records import SCHEMA_VERSION, to_json

@@ -22,6 +22,7 @@ from geval_cli.runs.results_file import is_results_file
 from geval_cli.store.run_pages import RunChoice, RunOutline
 from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_cache, open_runs
+from geval_cli.trust.labelling import removed_run
 
 _LISTED = 20
 _MOST_RUNS = 1_000_000
@@ -88,15 +89,10 @@ def remove_runs(names: Sequence[str], given: RemoveOptions, *, older_than_s: flo
 
 def _is_orphan(runs: RunStore, name: str, told: _Told) -> bool:
     """Note a run that is gone and whose labels are still there; return whether `name` is one."""
-    try:
-        runs.find(name)
-    except UsageError:
-        found = runs.labels().runs(name) if name else []
-        if len(found) != 1:
-            raise
-        told.orphans.append(found[0])
-        return True
-    return False
+    removed = removed_run(runs, name)
+    if removed is not None:
+        told.orphans.append(removed)
+    return removed is not None
 
 
 def _may_remove(chosen: Sequence[RunOutline], told: _Told, given: RemoveOptions) -> bool:

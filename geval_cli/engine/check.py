@@ -6,19 +6,27 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, CheckContext, JudgeDefaults, ModelGradedAssertion, TestCase
+from geval_cli.assertions.base import (
+    Assertion,
+    CheckContext,
+    JudgeDefaults,
+    ModelGradedAssertion,
+    Subject,
+    TestCase,
+    each_assertion,
+)
 from geval_cli.assertions.graded.judges import judges_of
 from geval_cli.assertions.registry import check_assertion
 from geval_cli.engine.aggregate import check_formulas
 from geval_cli.engine.columns import check_column_name, columns_named
 from geval_cli.engine.conversation_state import is_order_bound, uses_conversation
-from geval_cli.engine.evaluation_modes import check_prompts, check_unused_schema, evaluation_of
+from geval_cli.engine.evaluation_modes import assertions_of, check_prompts, check_unused_schema, evaluation_of
 from geval_cli.engine.gates import GateSubjects
 from geval_cli.engine.plan import NO_PROVIDER, Plan
 from geval_cli.engine.programs import check_made_prompts, check_made_variables
 from geval_cli.engine.prompt import render_prompt, seen_by_templates
 from geval_cli.engine.transforms import check_suite_code, check_test_code
-from geval_cli.errors import ConfigError, Location, Problem, Severity, TemplateError
+from geval_cli.errors import ConfigError, GevalError, Location, Problem, Severity, TemplateError
 from geval_cli.records import JsonValue
 from geval_cli.source.files import is_bare_path
 from geval_cli.source.source_map import SourcePath
@@ -190,6 +198,23 @@ def check_plan(
         is_serial=totals.is_serial,
         is_in_rows=totals.is_in_rows,
     )
+
+
+def assertions_of_plan(plan: Plan, templates: Templates) -> Iterator[tuple[Assertion, Subject]]:
+    """Yield every assertion, a group before its members, for each test and prompt, with a subject without an output.
+
+    A prompt that cannot be rendered is left out; `check_plan` tells it.
+    """
+    for written in plan.suite.tests:
+        test = seen_by_templates(written, templates)
+        for prompt in plan.suite.prompts:
+            try:
+                rendered = render_prompt(prompt, test, templates)
+            except GevalError:
+                continue
+            subject = Subject(test, "", rendered.whole, system=rendered.system)
+            for spec in each_assertion(assertions_of(prompt, written)):
+                yield spec, subject
 
 
 def describe_test(test: TestCase) -> str:

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
 from geval_cli.records import AssertionResult, CaseResult, Role, Status, Usage
-from geval_cli.report.report import RunReport
+from geval_cli.report.report import RunReport, assertion_name
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import value_text
 
@@ -119,7 +119,7 @@ def reasons_of(result: CaseResult) -> Iterator[str]:
 def _reasons(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in {Status.FAILED, Status.ERROR}:
-            name = f"{item.type} {item.metric}" if item.metric else item.type
+            name = assertion_name(item)
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             yield f"{name}: {said}" if said else name
         yield from _reasons(item.assertions)

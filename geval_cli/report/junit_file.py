@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from geval_cli.events import RunEvent
-from geval_cli.numbers import format_comparison, format_score
+from geval_cli.numbers import format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, Status
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitized_lines, value_text
 
@@ -143,7 +143,7 @@ def _message(result: CaseResult, problems: list[AssertionResult]) -> str:
     first = next((item for item in problems if item.status is result.status), None)
     if first is None:
         return "the weighted score is below the test's threshold"
-    return one_line(f"{_name(first)}: {_said(first)}", _MESSAGE_WIDTH)
+    return one_line(f"{assertion_name(first)}: {_said(first)}", _MESSAGE_WIDTH)
 
 
 def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[str]:
@@ -151,29 +151,17 @@ def _details(result: CaseResult, problems: list[AssertionResult]) -> Iterator[st
         yield from _clipped(f"{result.error.message}\n{result.error.hint}")
     for item in problems:
         place = f" at {item.location}" if item.location else ""
-        yield from sanitized_lines(f"{_name(item)}{_score(item)}{place}")
+        yield from sanitized_lines(f"{assertion_name(item)} {score_text(item)}".rstrip() + place)
         yield from _clipped(_said(item))
     if result.output is not None:
         yield "output:"
         yield from _clipped(value_text(result.output)) or ["(empty)"]
 
 
-def _name(item: AssertionResult) -> str:
-    return f"{item.type} {item.metric}" if item.metric else item.type
-
-
 def _said(item: AssertionResult) -> str:
     if item.error is not None:
         return f"{item.error.message}\n{item.error.hint}".rstrip()
     return item.reason or item.status.value
-
-
-def _score(item: AssertionResult) -> str:
-    if item.score is None:
-        return ""
-    if item.threshold is None or item.type.startswith("not-"):
-        return f" {format_score(item.score)}"
-    return f" {format_comparison(item.score, item.threshold)}"
 
 
 def _clipped(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from geval_cli.events import RunEvent
-from geval_cli.numbers import format_comparison, format_cost, format_score
+from geval_cli.numbers import format_cost, format_score
 from geval_cli.records import (
     AssertionResult,
     CaseResult,
@@ -40,7 +40,7 @@ from geval_cli.report.columns import (
 from geval_cli.report.comparison_text import baseline_markdown
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import format_count, format_duration, format_interval, format_percentage, plural
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import (
     clipped_lines,
@@ -326,7 +326,7 @@ def _case(result: CaseResult, report: RunReport) -> str:
 def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
     for item in assertions:
         if item.status in _PROBLEMS:
-            name = code_span(sanitize(f"{item.type} {item.metric}" if item.metric else item.type))
+            name = code_span(sanitize(assertion_name(item)))
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             reason = f": {code_span(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
@@ -336,10 +336,8 @@ def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
 def _score(item: AssertionResult) -> str:
     if item.score is None or item.status is Status.ERROR:
         return ""
-    if item.threshold is None or item.type.startswith("not-"):
-        return f" {format_score(item.score)}"
     # `<` would begin a tag for some readers.
-    return " " + format_comparison(item.score, item.threshold).replace("<", "&lt;")
+    return " " + score_text(item).replace("<", "&lt;")
 
 
 def _foot(report: RunReport) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from geval_cli.records import CaseResult, Column, RunRecord, RunSummary
+from geval_cli.numbers import format_comparison, format_score
+from geval_cli.records import AssertionResult, CaseResult, Column, RunRecord, RunSummary
 from geval_cli.report.sanitize import one_line, sanitize, value_text
 
 
@@ -44,6 +45,23 @@ def case_number(result: CaseResult) -> str:
     """`#3`, counted from 1 as people do; `#3.2` for its second repeat."""
     repeat = f".{result.repeat_index + 1}" if result.repeat_index else ""
     return f"#{result.test_index + 1}{repeat}"
+
+
+def assertion_name(item: AssertionResult) -> str:
+    """Return an assertion's type, and its metric where it has one."""
+    return f"{item.type} {item.metric}" if item.metric else item.type
+
+
+def score_text(item: AssertionResult) -> str:
+    """Return a score beside its threshold, as "0.5 < 0.7"; "" without a score.
+
+    A `not-` assertion's threshold is that of its positive form, so it stands beside no score.
+    """
+    if item.score is None:
+        return ""
+    if item.threshold is None or item.type.startswith("not-"):
+        return format_score(item.score)
+    return format_comparison(item.score, item.threshold)
 
 
 def case_title(result: CaseResult, width: int) -> str:

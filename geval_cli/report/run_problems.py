@@ -8,12 +8,11 @@ from msgspec import Struct, field
 
 from geval_cli.errors import Location, Problem, ProblemFormat, Severity
 from geval_cli.events import RunEvent
-from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, Column, Status
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.numbers import plural
 from geval_cli.report.problem_formats import FILE_ENDINGS, Origin, write_problems
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, assertion_name, case_number, case_title, score_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import one_line
 
@@ -105,17 +104,9 @@ def _failures(result: CaseResult, report: RunReport) -> Iterator[tuple[Status, s
     for item in result.assertions:
         if item.status not in _SEVERITIES:
             continue
-        name = f"{item.type} {item.metric}" if item.metric else item.type
-        text = f"{name}{_score(item)}: {_said(item)}"
+        name = assertion_name(item)
+        text = f"{name} {score_text(item)}".rstrip() + f": {_said(item)}"
         yield item.status, item.location or report.run.config_path, name, text
-
-
-def _score(item: AssertionResult) -> str:
-    if item.score is None:
-        return ""
-    if item.threshold is None or item.type.startswith("not-"):
-        return f" {format_score(item.score)}"
-    return f" {format_comparison(item.score, item.threshold)}"
 
 
 def _said(item: AssertionResult) -> str:

@@ -4,16 +4,15 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, ModelGradedAssertion, Subject, Tools
+from geval_cli.assertions.base import JudgeDefaults, ModelGradedAssertion, Subject, Tools
 from geval_cli.assertions.calibrated import Calibrations, differing_parts, other_parts
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.rating_keys import STEPS, criterion_key
-from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
-from geval_cli.engine.prompt import render_prompt, seen_by_templates
-from geval_cli.errors import ConfigError, GevalError, Problem, Severity
+from geval_cli.errors import ConfigError, Problem, Severity
 from geval_cli.judge.grading import steps_needed
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.judge.metric import Judge
@@ -52,7 +51,9 @@ def calibration_problems(
     seen: dict[tuple[str, str], Problem | None] = {}
     calibrations = plan.suite.calibrations
     try:
-        for spec, subject in _graded(plan, templates):
+        for spec, subject in assertions_of_plan(plan, templates):
+            if not isinstance(spec, ModelGradedAssertion) or not spec.applies_to(subject.test, templates):
+                continue
             metric = metric_name(spec, subject.test, templates)
             if metric is None or metric not in calibrations.entries:
                 seen.setdefault(("", metric or ""), None)
@@ -67,28 +68,6 @@ def calibration_problems(
     yield from (problem for problem in seen.values() if problem is not None)
     if not any(kind for kind, _ in seen):
         yield _unused(calibrations, [metric for _, metric in seen if metric])
-
-
-def _graded(plan: Plan, templates: Templates) -> Iterator[tuple[ModelGradedAssertion, Subject]]:
-    """Yield every assertion that a judge scores, with the test that it is in."""
-    for written in plan.suite.tests:
-        test = seen_by_templates(written, templates)
-        for prompt in plan.suite.prompts:
-            try:
-                rendered = render_prompt(prompt, test, templates)
-            except GevalError:
-                continue  # told where it is asked
-            subject = Subject(test, "", rendered.whole, system=rendered.system)
-            for spec in assertions_of(prompt, written):
-                for item in _with_members(spec):
-                    if isinstance(item, ModelGradedAssertion) and item.applies_to(test, templates):
-                        yield item, subject
-
-
-def _with_members(spec: Assertion) -> Iterator[Assertion]:
-    yield spec
-    for member in spec.members:
-        yield from _with_members(member)
 
 
 def _difference(

@@ -9,7 +9,14 @@ from itertools import chain, groupby
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject, Tools
+from geval_cli.assertions.base import (
+    Assertion,
+    ModelGradedAssertion,
+    RowMember,
+    Subject,
+    Tools,
+    each_assertion,
+)
 from geval_cli.assertions.graded.geval import metric_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.retrieval import ContextAssertion
@@ -340,11 +347,8 @@ def _most_written(provider: Provider, request: ModelRequest) -> int | None:
 
 
 def _judged(specs: Iterable[Assertion]) -> Iterator[ModelGradedAssertion]:
-    """Yield those that a judge judges, also within sets; the others ask nobody."""
-    for spec in specs:
-        if isinstance(spec, ModelGradedAssertion):
-            yield spec
-        yield from _judged(spec.members)
+    """Return those that a judge judges, also within sets; the others ask nobody."""
+    return (spec for spec in each_assertion(specs) if isinstance(spec, ModelGradedAssertion))
 
 
 def _is_after_code(pending: PendingResult, spec: Assertion) -> bool:

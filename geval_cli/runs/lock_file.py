@@ -11,13 +11,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Assertion, JudgeDefaults, Subject, Tools
+from geval_cli.assertions.base import JudgeDefaults, Subject, Tools
 from geval_cli.assertions.graded.geval import GEvalAssertion, metric_of
 from geval_cli.assertions.graded.judges import judge_provider, members_of
-from geval_cli.engine.evaluation_modes import assertions_of
+from geval_cli.engine.check import assertions_of_plan
 from geval_cli.engine.plan import Plan
-from geval_cli.engine.prompt import render_prompt, seen_by_templates
-from geval_cli.errors import ConfigError, GevalError, Location, Problem
+from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.judge.grading import steps_needed
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.judge.metric import Judge
@@ -206,24 +205,13 @@ def needs_of_plan(plan: Plan, templates: Templates, defaults: JudgeDefaults, res
     """Return what the tests of `plan` need steps for; goes through all of them."""
     tools = Tools(templates, _no_judge, JudgeMemory(), defaults, access=plan.suite.access)
     needs = Needs()
-    for written in plan.suite.tests:
-        test = seen_by_templates(written, templates)
-        for prompt in plan.suite.prompts:
-            try:
-                rendered = render_prompt(prompt, test, templates)
-            except GevalError:
-                continue  # told where it is asked
-            subject = Subject(test, "", rendered.whole, system=rendered.system)
-            for spec in assertions_of(prompt, written):
-                _note_needs(spec, subject, tools, resolve, needs)
+    for spec, subject in assertions_of_plan(plan, templates):
+        if isinstance(spec, GEvalAssertion) and spec.applies_to(subject.test, templates):
+            _note_needs(spec, subject, tools, resolve, needs)
     return needs
 
 
-def _note_needs(spec: Assertion, subject: Subject, tools: Tools, resolve: Resolve, needs: Needs) -> None:
-    for member in spec.members:
-        _note_needs(member, subject, tools, resolve, needs)
-    if not isinstance(spec, GEvalAssertion) or not spec.applies_to(subject.test, tools.templates):
-        return
+def _note_needs(spec: GEvalAssertion, subject: Subject, tools: Tools, resolve: Resolve, needs: Needs) -> None:
     written = (spec.criteria,) if isinstance(spec.criteria, str) else spec.criteria or ()
     if any(tag in text for text in written for tag in _TAGS):
         needs.unlocked.update(written)

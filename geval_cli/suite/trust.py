@@ -1,12 +1,12 @@
 """Refuse strangers' configs that run code, read the environment, write files or call web hooks."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, TestCase
+from geval_cli.assertions.base import TestCase, each_assertion
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.source.access import TRUST_HINT
 from geval_cli.source.source_map import Document, SourcePath
@@ -48,7 +48,7 @@ def code_of_test(test: TestCase) -> Iterator[CodePart]:
         yield CodePart("transform", test.provider.place.key("transform"))
     for name in test.promptfoo.made_vars:
         yield CodePart(f"vars.{name}", test.place.value("vars", name))
-    for spec in _every(test.assertions):
+    for spec in each_assertion(test.assertions):
         if spec.runs_code:
             yield CodePart(spec.base_type, spec.place.value("type"))
         for name, key in _TRANSFORMS.items():
@@ -140,7 +140,7 @@ def document_trust_problems(document: Document) -> Iterator[Problem]:
 def _of_test(test: TestCase) -> Iterator[Problem]:
     for part in code_of_test(test):
         yield _refused(part)
-    for spec in _every(test.assertions):
+    for spec in each_assertion(test.assertions):
         if spec.calls_server:
             message = "a webhook sends outputs to a server of its own, which --untrusted does not allow"
             yield Problem(message, spec.place.value("type"), TRUST_HINT)
@@ -148,9 +148,3 @@ def _of_test(test: TestCase) -> Iterator[Problem]:
 
 def _refused(part: CodePart) -> Problem:
     return Problem(f"`{part.what}` runs code, which --untrusted does not allow", part.location, TRUST_HINT)
-
-
-def _every(assertions: Iterable[Assertion]) -> Iterator[Assertion]:
-    for spec in assertions:
-        yield spec
-        yield from _every(spec.members)

@@ -15,6 +15,7 @@ from geval_cli.report.report import RunReport
 from geval_cli.report.sanitize import value_text
 from geval_cli.source.problems import did_you_mean
 from geval_cli.store.labels import RunLabels, StoredLabel
+from geval_cli.store.runs import RunStore
 from geval_cli.store.state import open_runs
 from geval_cli.trust.draws import DRAW_COLUMN, draw
 from geval_cli.trust.labels import (
@@ -194,6 +195,22 @@ def kept_labels(labels: RunLabels, run_id: str) -> LabelFile:
         hint = f"make them with `geval label {run_id}`, or name a file of labels"
         raise UsageError(f"no labels are kept for run {run_id}", hint=hint)
     return labels_from_rows(rows, f"labels kept for {run_id}")
+
+
+def removed_run(runs: RunStore, name: str) -> str | None:
+    """Return the id of a run that was removed and whose labels are kept; None for a run that is there.
+
+    Raises:
+        UsageError: there is no such run, and no labels of one, or of several.
+    """
+    try:
+        runs.find(name)
+    except UsageError:
+        found = runs.labels().runs(name) if name else []
+        if len(found) != 1:
+            raise
+        return found[0]
+    return None
 
 
 def labels_kept_for(run_id: str, home: Path | None) -> LabelFile:

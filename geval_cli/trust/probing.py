@@ -6,7 +6,7 @@ the answers mean is in `trust.probes`, and the rewrites are in `trust.rewrites`.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion, RowMember, Subject
+from geval_cli.assertions.base import ModelGradedAssertion, RowMember, Subject, each_assertion
 from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.registry import wants_logprobs
@@ -250,7 +250,7 @@ def _jobs(prepared: PreparedRun) -> Iterator[Job]:
 def _specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion]:
     """Return the assertions that a text model judges for itself, by metric; the first of each."""
     found: dict[str, ModelGradedAssertion] = {}
-    for spec in _flat(assertions_of(job.prompt, job.test)):
+    for spec in each_assertion(assertions_of(job.prompt, job.test)):
         if not isinstance(spec, ModelGradedAssertion) or spec.judge_kinds != (TEXT,):
             continue
         if spec.is_negated or spec.compares_outputs:
@@ -258,12 +258,6 @@ def _specs_of(job: Job, prepared: PreparedRun) -> dict[str, ModelGradedAssertion
         name = metric_name(spec, job.test, prepared.templates) or spec.base_type
         found.setdefault(name, spec)
     return found
-
-
-def _flat(specs: Iterable[Assertion]) -> Iterator[Assertion]:
-    for spec in specs:
-        yield spec
-        yield from _flat(spec.members)
 
 
 def _is_compared(job: Job) -> bool:

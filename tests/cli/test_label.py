@@ -18,7 +18,7 @@ from support.stored_runs import HOSTILE, store_judged_run
 
 from geval_cli.cli.arguments import parse_option
 from geval_cli.cli.label import run_label
-from geval_cli.cli.options import LabelOptions
+from geval_cli.cli.trust_options import LabelOptions
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.records import RunRecord, RunStatus, RunSummary, Status
 from geval_cli.runs.options import Option

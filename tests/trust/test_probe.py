@@ -21,9 +21,9 @@ from support.stored_runs import store_run
 import geval_cli.trust
 from geval_cli.assertions.base import Tools
 from geval_cli.cli.label import run_label
-from geval_cli.cli.options import LabelOptions
-from geval_cli.cli.options import ProbeOptions as Given
 from geval_cli.cli.probe import print_probes, run_probes
+from geval_cli.cli.trust_options import LabelOptions
+from geval_cli.cli.trust_options import ProbeOptions as Given
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import ConfigError, ExitCode, UsageError
 from geval_cli.judge.memory import JudgeMemory

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from geval_cli.assertions.base import Assertion, ModelGradedAssertion, TestCase
+from geval_cli.assertions.base import ModelGradedAssertion, TestCase, each_assertion
 from geval_cli.errors import Location
 from geval_cli.suite.suite import Suite
 
@@ -33,7 +33,7 @@ def differences(suite: Suite) -> Iterator[Difference]:
 def _all(suite: Suite) -> Iterator[Difference]:
     judged = False
     for test in suite.tests:
-        for assertion in _every(test.assertions):
+        for assertion in each_assertion(test.assertions):
             if isinstance(assertion, ModelGradedAssertion) and not judged:
                 judged = True
                 yield Difference(
@@ -74,9 +74,3 @@ def _of_warnings(suite: Suite) -> Iterator[Difference]:
     for problem in suite.warnings:
         hint = f" ({problem.hint})" if problem.hint else ""
         yield Difference(problem.message, "takes it as it is", f"warns{hint}", problem.location)
-
-
-def _every(assertions: tuple[Assertion, ...]) -> Iterator[Assertion]:
-    for assertion in assertions:
-        yield assertion
-        yield from _every(assertion.members)
