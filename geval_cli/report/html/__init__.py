@@ -1,1 +1,1 @@
-"""What the web page and the HTML report share: templates, styles, scripts, and what the templates are given."""
+"""Shared by the web page and the HTML report: templates, styles, scripts, and the values that templates get."""
