@@ -17,6 +17,7 @@ from geval_cli.json_codec import decode_json, encode_json
 from geval_cli.records import Choice, JsonValue, TokenAlternative, TokenLogprob, Usage
 from geval_cli.store.database import (
     SHRUNK_MAX_BYTES,
+    Access,
     Database,
     memory_database,
     open_database,
@@ -190,6 +191,11 @@ class ResponseCache:
     def exists(folder: Path) -> bool:
         """Return whether there is a cache in `folder`, without creating one."""
         return (folder / CACHE_FILE).is_file()
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder of its file; None for a cache in memory."""
+        return None if self._database.access is Access.MEMORY else self._database.path.parent
 
     def now(self) -> float:
         """Return the seconds since 1970; unlike the system's clock, this time is never set back."""
