@@ -13,9 +13,9 @@ from msgspec import Struct
 from geval_cli.numbers import fixed, trimmed
 from geval_cli.report.sanitize import one_line
 
-WIDTH = 420.0
+WIDTH = 360.0
 """Of a drawing that stands beside others; a phone shows it at nearly its own size."""
-LEFT, RIGHT = 44.0, 408.0
+LEFT, RIGHT = 42.0, 350.0
 """The ends of a horizontal scale that leaves room for the figures of a vertical one."""
 _CELL = 6.3
 """At most so wide is half of a wide character, or a common narrow one, in the letters of a drawing."""
@@ -174,23 +174,12 @@ def path(points: Iterable[tuple[float, float]], kind: str, *, is_closed: bool = 
     return element("path", d=f"M{course}{'Z' if is_closed else ''}", class_=kind)
 
 
-def mark(content: str, said: str, *, href: str | None = None, choice: Choice | None = None) -> str:
-    """Return a part of a drawing that says its figures when it is pointed at; with `href`, a link.
-
-    What the link chooses stands in its data attributes too, for pages that filter without loading anything.
-    """
+def mark(content: str, said: str, *, href: str | None = None) -> str:
+    """Return a part of a drawing that says its figures when it is pointed at; with `href`, a link."""
     title = element("title", escape(said))
     if href is None:
         return element("g", title, content)
-    return element("a", title, content, href=href, class_="chart-mark", aria_label=said, **_data(choice))
-
-
-def _data(choice: Choice | None) -> dict[str, str | None]:
-    if choice is None:
-        return {}
-    values = {name: getattr(choice, name) for name in choice.__struct_fields__}
-    said = {f"data_{name}": None if value is None else str(value) for name, value in values.items()}
-    return {"data_choice": "", **said}
+    return element("a", title, content, href=href, class_="chart-mark", aria_label=said)
 
 
 def hit_area(x: float, y: float, width: float, height: float) -> str:

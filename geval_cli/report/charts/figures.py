@@ -12,7 +12,8 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from geval_cli.records import Status
+from geval_cli.records import JsonValue, Status
+from geval_cli.report.sanitize import one_line, value_text
 
 BINS = 20
 """Of scores from 0 to 1; each holds its lower end, and the last one 1 as well."""
@@ -23,6 +24,7 @@ SCORE = "score"
 METRICS_MAX = 24
 """Metrics that are counted: the first ones that results have. Names may come from a model, so there must be an end."""
 _SPREADS_KEPT = 12
+_TITLE_WIDTH = 80
 _THRESHOLDS_MAX = 100
 _JUDGED = frozenset({Status.PASSED, Status.FAILED})
 
@@ -51,6 +53,8 @@ class ScoredCase(Protocol):
     def column(self) -> int: ...
     @property
     def description(self) -> str | None: ...
+    @property
+    def vars(self) -> Mapping[str, JsonValue]: ...
     @property
     def status(self) -> Status: ...
     @property
@@ -125,7 +129,7 @@ class Spread(Struct, frozen=True, order=True):
     width: float
     test_index: int
     column: int
-    description: str
+    title: str
     scores: tuple[float, ...]
 
 
@@ -209,10 +213,21 @@ class RunFigures:
                 verdicts.mixed += 1
             else:
                 verdicts.failed += 1
-        scores = tuple(sorted(case.score for case in cases if case.score is not None))
+        known = (case.score for case in cases if case.score is not None)
+        scores = tuple(sorted(filter(math.isfinite, known)))
         if len(scores) > 1 and scores[-1] > scores[0]:
             first = cases[0]
-            said = first.description or ""
-            spread = Spread(scores[-1] - scores[0], first.test_index, column, said, scores)
+            spread = Spread(scores[-1] - scores[0], first.test_index, column, _title(first), scores)
             keep = heapq.heappush if len(self._spreads) < _SPREADS_KEPT else heapq.heappushpop
             keep(self._spreads, spread)
+
+
+def _title(case: ScoredCase) -> str:
+    """Return the title of a test: its description, else its variables in short."""
+    if case.description:
+        return one_line(case.description, _TITLE_WIDTH)
+    pairs = (
+        f"{one_line(name, 20)}: {one_line(value_text(value), _TITLE_WIDTH)}"
+        for name, value in case.vars.items()
+    )
+    return one_line(", ".join(pairs), _TITLE_WIDTH)

@@ -1,5 +1,6 @@
 """The drawings of one run: columns ranked, metrics by column, scores, cost and latency, repeats. Pure."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -22,7 +23,6 @@ from geval_cli.report.charts.drawing import (
     escape,
     hit_area,
     line,
-    listed,
     mark,
     percent,
     plain,
@@ -42,10 +42,13 @@ COLUMNS_MAX = 30
 """Columns that are drawn; those beyond are counted in words."""
 METRICS_MAX = 20
 """Metrics that are drawn."""
-_LINKED_HISTOGRAMS_MAX = 150
+_LINKED_HISTOGRAMS_MAX = 40
 """Above it a histogram is one link and its steps are none: a page must stay light."""
 _NAME = 60
 _ROW, _LAST = 34.0, 40.0
+_SCORES_ROW, _BAR = 56.0, 34.0
+_THRESHOLDS_DRAWN = 12
+_DISC = 8.0
 _HEAT_LEVELS = 10
 
 
@@ -60,15 +63,15 @@ def run_charts(columns: Sequence[ColumnSummary], figures: RunFigures, links: Lin
     if not columns:
         return
     yield leaderboard(columns, links)
+    if any(column.cost_usd != 0 for column in columns):
+        yield cost_chart(columns, links)
+    if any(column.latency_ms.median is not None for column in columns):
+        yield latency_chart(columns, links)
     if any(column.metrics for column in columns):
         yield heat_table(columns, links)
     metrics = [name for name in figures.scores if name != SCORE][:METRICS_MAX]
     for number, name in enumerate(metrics or [SCORE], start=1):
         yield score_histograms(f"scores-{number}", name, columns, figures, links)
-    if any(column.cost_usd != 0 for column in columns):
-        yield cost_chart(columns, links)
-    if any(column.latency_ms.median is not None for column in columns):
-        yield latency_chart(columns, links)
     if figures.verdicts:
         yield repeat_verdicts(columns, figures.verdicts)
     if spreads := figures.spreads():
@@ -123,7 +126,7 @@ def _leader_row(top: float, scale: Scale, index: int, column: ColumnSummary, lin
     stat, middle = column.pass_rate, top + 24
     said = share_text(stat)
     parts = [
-        text(12, top + 13, name_of(column), room=270),
+        text(12, top + 13, name_of(column), room=WIDTH - 120),
         text(RIGHT, top + 13, said, anchor="end", kind="is-strong"),
     ]
     if stat.value is not None:
@@ -134,7 +137,7 @@ def _leader_row(top: float, scale: Scale, index: int, column: ColumnSummary, lin
     parts.append(hit_area(0, top, WIDTH, _ROW))
     label = f"{name_of(column)}: {said} of {plural(stat.n, 'case')}, {plural(stat.clusters, 'test')}"
     choice = Choice(column=index)
-    return mark("".join(parts), label, href=links(choice), choice=choice)
+    return mark("".join(parts), label, href=links(choice))
 
 
 def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -176,10 +179,7 @@ def _heat_cell(stat: Stat, said: str, choice: Choice, links: Links) -> str:
     level = round(min(max(stat.value, 0.0), 1.0) * _HEAT_LEVELS)
     value, _, interval = said.partition(" ")
     content = escape(value) + element("span", escape(f"{interval} n {stat.n:,}"), class_="heat-interval")
-    data = {"data_choice": "", "data_column": str(choice.column), "data_metric": choice.metric}
-    return element(
-        "td", element("a", content, href=links(choice), class_="chart-mark", **data), class_=f"heat-{level}"
-    )
+    return element("td", element("a", content, href=links(choice)), class_=f"heat-{level}")
 
 
 def score_histograms(
@@ -202,14 +202,14 @@ def score_histograms(
     limits = f" Threshold {_limits(thresholds)}." if thresholds else ""
     said = f"{_means_text(rows)}{limits}{_left_out(len(rows), COLUMNS_MAX, 'column')}"
     outside = any(counts.counts[0] or counts.counts[-1] for *_, counts in rows)
-    scale = unit_scale(36, 384) if outside else unit_scale(12, RIGHT)
-    top, row_height = 18.0 if thresholds else 6.0, 54.0
+    scale = unit_scale(32, WIDTH - 32) if outside else unit_scale(12, RIGHT)
+    top = 18.0 if thresholds else 6.0
     shown = rows[:COLUMNS_MAX]
-    floor = top + row_height * len(shown)
+    floor = top + _SCORES_ROW * len(shown)
     has_links = len(rows) * max(len(figures.scores), 1) <= _LINKED_HISTOGRAMS_MAX
     drawn = [
         _histogram_row(
-            top + row_height * row,
+            top + _SCORES_ROW * row,
             scale,
             item,
             Choice(item[0], None if metric == SCORE else metric),
@@ -218,8 +218,12 @@ def score_histograms(
         )
         for row, item in enumerate(shown)
     ]
-    axis = across(scale, floor, top, "score; height: share of the column's scores", plain)
-    cuts = [_threshold(scale.at(value), top, floor) for value in thresholds if 0 <= value <= 1]
+    axis = across(scale, floor, top, "score; height: how many, row by row", plain)
+    cuts = [
+        line(scale.at(value), bottom - _BAR, scale.at(value), bottom, "chart-threshold")
+        for value in thresholds[:_THRESHOLDS_DRAWN]
+        for bottom in (top + _SCORES_ROW * (row + 1) for row in range(len(shown)))
+    ]
     if cuts:
         cuts.append(_threshold_name(scale, thresholds))
     return Chart(name, title, said, drawing(name, title, said, floor + _LAST, axis, *drawn, *cuts), table)
@@ -232,30 +236,28 @@ def _histogram_row(
     top: float, scale: Scale, row: _HistogramRow, choice: Choice, links: Links, *, has_links: bool
 ) -> str:
     _, column, counts = row
-    floor, room = top + 52, 34.0
+    floor = top + _SCORES_ROW
     most = max(counts.counts) or 1
     # The mean stands first, so that a long name cannot push it out.
     parts = [
-        text(12, top + 12, name_of(column), room=310),
+        text(12, top + 12, name_of(column), room=WIDTH - 100),
         text(RIGHT, top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted"),
         line(scale.start, floor, scale.end, floor, "chart-axis"),
     ]
     whole = f"{name_of(column)}: mean {_mean(counts)} of {plural(counts.n, 'score')}"
     for low, high, count in counts.bins():
         start, end = _bin_ends(scale, low, high)
-        height = max(room * count / most, 1.5)
+        height = max(_BAR * count / most, 1.5)
         bar = rect(start + 0.5, floor - height, end - start - 1, height, "chart-bar", 1)
         if has_links:
             step = Choice(choice.column, choice.metric, None, low, high)
             label = f"{name_of(column)}: {plural(count, 'score')} {_bin_text(low, high)}"
-            bar = mark(
-                bar + hit_area(start, floor - room, end - start, room), label, href=links(step), choice=step
-            )
+            bar = mark(bar + hit_area(start, floor - _BAR, end - start, _BAR), label, href=links(step))
         parts.append(bar)
     if has_links:
         return "".join(parts)
-    parts.append(hit_area(0, top, WIDTH, 54))
-    return mark("".join(parts), whole, href=links(choice), choice=choice)
+    parts.append(hit_area(0, top, WIDTH, _SCORES_ROW))
+    return mark("".join(parts), whole, href=links(choice))
 
 
 def _bin_ends(scale: Scale, low: float | None, high: float | None) -> tuple[float, float]:
@@ -276,10 +278,6 @@ def _bin_text(low: float | None, high: float | None) -> str:
     return f"from {fixed(low, 2)} to {'' if high == 1 else 'below '}{fixed(high, 2)}"
 
 
-def _threshold(x: float, top: float, floor: float) -> str:
-    return line(x, top - 2, x, floor, "chart-threshold")
-
-
 def _threshold_name(scale: Scale, thresholds: Sequence[float]) -> str:
     place = scale.at(thresholds[-1])
     anchor = "start" if place < WIDTH / 2 else "end"
@@ -297,12 +295,12 @@ def _mean(counts: Histogram) -> str:
 
 
 def _means_text(rows: Sequence[_HistogramRow]) -> str:
-    named = [
-        f"{name_of(column)} {_mean(counts)} of {plural(counts.n, 'score')}"
-        for _, column, counts in rows
-        if counts.n
-    ]
-    return f"Means: {listed(named, 6)}."
+    """Return the highest and the lowest mean in words."""
+    scored = sorted((counts.mean, name_of(column)) for _, column, counts in rows if counts.mean is not None)
+    (low, last), (high, best) = scored[0], scored[-1]
+    if len(scored) == 1:
+        return f"Mean: {format_score(high)}."
+    return f"Highest mean: {best}, {format_score(high)}; lowest: {last}, {format_score(low)}."
 
 
 def _counts_text(counts: Histogram) -> str:
@@ -367,15 +365,39 @@ def _tradeoff(columns: Sequence[ColumnSummary], price: _Price, links: Links) -> 
     if lacking := len(columns) - len(placed):
         said += f" Not drawn, as one of the two is not known: {plural(lacking, 'column')}."
     said += _left_out(len(placed), COLUMNS_MAX, "column")
-    wide, high = round_scale([item[2] for item in placed], LEFT, RIGHT), unit_scale(190, 22)
+    wide, high = (
+        round_scale([item[2] for item in placed], LEFT, RIGHT),
+        _rates_scale([item[1] for item in placed]),
+    )
+    places = _apart([(wide.at(value), high.at(rate)) for _, _, value, rate in placed[:COLUMNS_MAX]])
     marks, legend = [], []
-    for row, (index, column, value, rate) in enumerate(placed[:COLUMNS_MAX]):
-        marks.append(_tradeoff_mark(index, column, (wide.at(value), high.at(rate)), high, say(value), links))
-        legend.append(_legend_row(240 + 17 * row, index + 1, f"{name_of(column)}, {say(value)}"))
+    for row, (place, (index, column, value, _)) in enumerate(zip(places, placed, strict=False)):
+        marks.append(_tradeoff_mark(index, column, place, high, say(value), links))
+        legend.append(_legend_row(240 + 17 * row, index + 1, name_of(column)))
     axes = across(wide, 190, 22, price.axis, lambda value: say(value) if value else "0", 5)
     axes += upwards(high, LEFT, RIGHT, "pass rate; line: 95 % interval", percent)
     height = 232 + 17 * len(legend)
     return Chart(name, title, said, drawing(name, title, said, height, axes, *marks, *legend), figures)
+
+
+def _apart(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return places of which each is moved a little to the right as long as it lies on one before it."""
+    found: list[tuple[float, float]] = []
+    for x, y in places:
+        free = x
+        while any(math.dist((free, y), other) < 2 * _DISC for other in found) and free < RIGHT:
+            free += 2
+        found.append((free, y))
+    return found
+
+
+def _rates_scale(columns: Sequence[ColumnSummary]) -> Scale:
+    """Return a vertical scale of whole tenths that holds all pass rates with their intervals."""
+    ends = [
+        end for column in columns for end in column.pass_rate.interval or (column.pass_rate.value or 0.0,)
+    ]
+    low, high = math.floor(10 * min(ends)), math.ceil(10 * max(ends))
+    return Scale(low / 10, max(high, low + 1) / 10, 190, 22)
 
 
 def _tradeoff_mark(
@@ -389,7 +411,7 @@ def _tradeoff_mark(
     number = text(x, y + 4, str(index + 1), anchor="middle", kind="is-on-dot")
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
     choice = Choice(column=index)
-    return mark(f"{whisker}{dot(x, y, 9)}{number}", label, href=links(choice), choice=choice)
+    return mark(f"{whisker}{dot(x, y, _DISC)}{number}", label, href=links(choice))
 
 
 def _legend_row(y: float, number: int, said: str) -> str:
@@ -427,7 +449,7 @@ def repeat_verdicts(columns: Sequence[ColumnSummary], verdicts: Mapping[int, Ver
 
 def _verdict_legend() -> str:
     parts = []
-    for (kind, said), x in zip(_VERDICT_WORDS, (12.0, 150.0, 230.0), strict=True):
+    for (kind, said), x in zip(_VERDICT_WORDS, (12.0, 130.0, 205.0), strict=True):
         parts.append(rect(x, 5, 12, 10, f"chart-{kind}", 2) + text(x + 17, 14, said, kind="is-muted"))
     return "".join(parts)
 
@@ -435,7 +457,7 @@ def _verdict_legend() -> str:
 def _verdict_row(top: float, scale: Scale, column: ColumnSummary, item: Verdicts) -> str:
     share = f"{item.mixed:,} of {item.total:,} mixed"
     parts = [
-        text(12, top + 13, name_of(column), room=270),
+        text(12, top + 13, name_of(column), room=WIDTH - 120),
         text(RIGHT, top + 13, share, anchor="end", kind="is-muted"),
     ]
     start = 0
@@ -453,7 +475,7 @@ def repeat_spreads(columns: Sequence[ColumnSummary], spreads: Sequence[Spread]) 
     """Return the tests whose repeats scored furthest apart, a dot for each repeat."""
     name, title = "spreads", "Repeats: widest spread of scores"
     rows = [
-        (item, f"#{item.test_index + 1} {item.description}".strip(), _column_name(columns, item.column))
+        (item, f"#{item.test_index + 1} {item.title}".strip(), _column_name(columns, item.column))
         for item in spreads
     ]
     figures = FigureTable(
@@ -477,8 +499,8 @@ def _spread_row(top: float, scale: Scale, item: Spread, test: str, column: str) 
     low, high = scale.at(item.scores[0]), scale.at(item.scores[-1])
     dots = (dot(scale.at(score), top + 24, 4, "chart-dot is-clear") for score in dict.fromkeys(item.scores))
     parts = [
-        text(12, top + 13, test, room=230),
-        text(RIGHT, top + 13, column, anchor="end", kind="is-muted", room=150),
+        text(12, top + 13, test, room=WIDTH - 150),
+        text(RIGHT, top + 13, column, anchor="end", kind="is-muted", room=120),
         rect(low, top + 22, high - low, 4, "chart-interval", 2),
         *dots,
     ]
