@@ -5,7 +5,7 @@ Runs use it, so nothing here needs a library. How it is found from labels is in 
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -93,3 +93,22 @@ def chance_at(blocks: tuple[Block, ...], score: float) -> float:
         return here.p
     before = blocks[place - 1]
     return before.p + (here.p - before.p) * (score - before.high) / (here.low - before.high)
+
+
+def rising_blocks(points: Iterable[tuple[float, bool]]) -> tuple[Block, ...]:
+    """Return the rising steps that are nearest to (score, good) pairs, by pooling adjacent violators.
+
+    Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
+    """
+    blocks: list[tuple[float, float, int, int]] = []  # lowest and highest score, good ones, all
+    for score, is_good in sorted(points):
+        blocks.append((score, score, int(is_good), 1))
+        while len(blocks) > 1 and _falls(*blocks[-2:]):
+            later, before = blocks.pop(), blocks.pop()
+            blocks.append((before[0], later[1], before[2] + later[2], before[3] + later[3]))
+    return tuple(Block(low, high, good / count, count) for low, high, good, count in blocks)
+
+
+def _falls(before: tuple[float, float, int, int], later: tuple[float, float, int, int]) -> bool:
+    """Return whether two neighbours must be one block: the later share is not higher, or their scores are the same."""
+    return later[0] - before[1] < _DUST or later[2] * before[3] <= before[2] * later[3]
