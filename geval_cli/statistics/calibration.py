@@ -100,15 +100,17 @@ def rising_blocks(points: Iterable[tuple[float, bool]]) -> tuple[Block, ...]:
 
     Source: Ayer et al., "An empirical distribution function for sampling with incomplete information", 1955.
     """
-    blocks: list[tuple[float, float, int, int]] = []  # lowest and highest score, good ones, all
-    for score, is_good in sorted(points):
-        blocks.append((score, score, int(is_good), 1))
-        while len(blocks) > 1 and _falls(*blocks[-2:]):
-            later, before = blocks.pop(), blocks.pop()
-            blocks.append((before[0], later[1], before[2] + later[2], before[3] + later[3]))
-    return tuple(Block(low, high, good / count, count) for low, high, good, count in blocks)
+    goods: dict[float, list[bool]] = {}
+    for score, is_good in points:
+        goods.setdefault(score, []).append(is_good)
+    blocks: list[Block] = []
+    for score, verdicts in sorted(goods.items()):
+        blocks.append(Block(score, score, sum(verdicts) / len(verdicts), len(verdicts)))
+        while len(blocks) > 1 and blocks[-1].p <= blocks[-2].p:
+            blocks[-2:] = [_pooled(blocks[-2], blocks[-1])]
+    return tuple(blocks)
 
 
-def _falls(before: tuple[float, float, int, int], later: tuple[float, float, int, int]) -> bool:
-    """Return whether two neighbours must be one block: the later share is not higher, or their scores are the same."""
-    return later[0] - before[1] < _DUST or later[2] * before[3] <= before[2] * later[3]
+def _pooled(before: Block, later: Block) -> Block:
+    n = before.n + later.n
+    return Block(before.low, later.high, (before.p * before.n + later.p * later.n) / n, n)
