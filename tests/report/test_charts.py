@@ -14,6 +14,7 @@ from support.sample_run import COLUMNS, make_case, make_judged
 
 from geval_cli.records import CaseResult, ColumnSummary, Latency, MetricStat, Stat, Status
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
+from geval_cli.report.charts.column_charts import leaderboard
 from geval_cli.report.charts.drawing import WIDTH, Chart, Choice, Scale, round_scale, score_scale
 from geval_cli.report.charts.figures import BINS, METRICS_MAX, SCORE, Histogram, RunFigures
 from geval_cli.report.charts.pair_charts import (
@@ -26,7 +27,7 @@ from geval_cli.report.charts.pair_charts import (
     sorted_differences,
     trend,
 )
-from geval_cli.report.charts.run_charts import leaderboard, run_charts, score_histograms
+from geval_cli.report.charts.run_charts import run_charts, score_histograms
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '</svg><script>alert(1)</script>"\x00\x1b[31m\u202e&amp;'

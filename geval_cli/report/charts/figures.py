@@ -134,7 +134,7 @@ class Spread(Struct, frozen=True, order=True):
 
 
 class RunFigures:
-    """What the drawings of a run are made of, beside its summary.
+    """The figures of a run that its drawings are made of, beside its summary.
 
     Attributes:
         scores: by metric, then by column; of the whole case under `SCORE`.

@@ -10,9 +10,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec.structs import replace
 
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
+from geval_cli.report.charts.column_charts import METRICS_MAX
 from geval_cli.report.charts.drawing import Chart, Choice
 from geval_cli.report.charts.figures import RunFigures
-from geval_cli.report.charts.run_charts import METRICS_MAX, run_charts
+from geval_cli.report.charts.run_charts import run_charts
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.calibration import chance_at, rising_blocks
