@@ -19,7 +19,7 @@ from geval_cli.source.yaml_scalars import ScalarError, resolve_plain
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import EarlyStopSpec, JuryRulesSpec, JurySpec, RubricPromptSpec, TestOptionsSpec
 from geval_cli.specs.type_messages import describe_value
-from geval_cli.suite.calibration import with_threshold
+from geval_cli.suite.calibration import check_weights, with_threshold
 from geval_cli.suite.providers import read_judges
 from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fields, read_spec
 
@@ -281,11 +281,13 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     _read_members(fields, reading)
     read_value(model, fields, reading)
     is_calibrated = reading.calibrations is not None and fields.values.get("threshold") == CALIBRATED
-    if not is_calibrated:
-        return build_spec(model, fields, reading)
-    fields.drop("threshold")
+    if is_calibrated:
+        fields.drop("threshold")
     spec = build_spec(model, fields, reading)
-    return None if spec is None else with_threshold(spec, fields.child("threshold"), reading)
+    if spec is None:
+        return None
+    check_weights(spec, reading)
+    return with_threshold(spec, fields.child("threshold"), reading) if is_calibrated else spec
 
 
 def read_test_options(value: JsonValue, place: SourcePath, reading: LoadContext) -> TestOptionsSpec | None:

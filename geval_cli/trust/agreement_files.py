@@ -8,6 +8,7 @@ from geval_cli.statistics.intervals import Estimate
 from geval_cli.trust.agreement import Agreement
 from geval_cli.trust.agreement_records import Level, MetricAgreement
 from geval_cli.trust.documents import Document, Quote, Section, Table, gate_sections
+from geval_cli.trust.juries import jury_section
 from geval_cli.trust.plots import confusion_plot, length_plot, score_plot
 
 _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
@@ -15,8 +16,15 @@ _HEADER = ("statistic", "value", "95 % interval", "outputs", "groups")
 
 def agreement_document(found: Agreement) -> Document:
     """Return the record as a document."""
-    sections = [*map(_section, found.metrics), *gate_sections(found.gates)]
+    metrics = [section for item in found.metrics for section in _sections(item)]
+    sections = [*metrics, *gate_sections(found.gates)]
     return Document("Agreement with people", lambda quote: _about(found, quote), sections, found.to_json())
+
+
+def _sections(item: MetricAgreement) -> Iterator[Section]:
+    yield _section(item)
+    if item.jury is not None:
+        yield jury_section(item.metric, item.jury)
 
 
 def _section(item: MetricAgreement) -> Section:

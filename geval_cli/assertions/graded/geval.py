@@ -6,6 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import CheckContext, Subject, TestCase, Tools
+from geval_cli.assertions.calibrated import CALIBRATED, weights_of
 from geval_cli.assertions.graded.geval_checks import check_metric, range_of
 from geval_cli.assertions.graded.geval_fields import GEvalFields
 from geval_cli.assertions.graded.geval_metric import (
@@ -18,7 +19,9 @@ from geval_cli.assertions.graded.geval_metric import (
 )
 from geval_cli.assertions.graded.judges import judge_provider, members_of
 from geval_cli.assertions.graded.jury import Member, ask_jury, majority_again, verdict_of_jury
+from geval_cli.assertions.metric_names import metric_name
 from geval_cli.assertions.outcome import Outcome
+from geval_cli.assertions.rating_keys import judge_parts
 from geval_cli.errors import Problem, Severity, TemplateError
 from geval_cli.judge.dimensions import CRITERION_FACTS, criterion_facts
 from geval_cli.judge.grading import grade, judged_texts, steps_needed, steps_requests
@@ -27,6 +30,7 @@ from geval_cli.judge.prompt import example_variables
 from geval_cli.judge.source import missing_params
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest
 from geval_cli.specs.base import JurySpec, ProviderSpec, TestOptionsSpec
+from geval_cli.statistics.calibration import JudgeWeight
 from geval_cli.templating import Templates
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -85,7 +89,14 @@ class GEvalAssertion(GEvalFields):
     def criterion(self, test: TestCase, tools: Tools) -> JsonValue:
         """Return what of the metric decides ratings, its templates rendered, and how judges make one of theirs."""
         facts, rules = criterion_facts(metric_of(self, test, tools)), self.jury_rules
-        return facts if rules is None else [*facts, ["jury", rules.combine, rules.min_judges]]
+        if rules is None:
+            return facts
+        weights = [[one.parts, one.weight, one.mean, one.sd] for one in jury_weights(self, test, tools)]
+        return [*facts, ["jury", rules.combine, rules.min_judges, *([weights] if weights else [])]]
+
+    def criterion_alone(self, test: TestCase, tools: Tools) -> JsonValue:
+        """Return what of the metric decides the rating of one judge, its templates rendered."""
+        return criterion_facts(metric_of(self, test, tools))
 
     def criterion_parts(self, written: JsonValue) -> Mapping[str, JsonValue]:
         """Return the criteria, the rubric and so on; steps that are written out are counted with generated ones."""
@@ -160,7 +171,9 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
     rules = spec.jury_rules
     if rules is not None and isinstance(named, JurySpec):
         members = [Member(judge.public_id, judge.title, partial(ask, judge)) for judge in named.members]
-        outcome = verdict_of_jury(await ask_jury(members), rules)
+        parts = [judge_parts(tools.judge_for(judge)) for judge in named.members]
+        weights = weights_of(parts, jury_weights(spec, test, tools))
+        outcome = verdict_of_jury(await ask_jury(members), rules, weights)
         return replace(outcome, threshold_is_default=is_default and rules.combine != "majority")
     result = await ask(named)
     return Outcome(
@@ -172,6 +185,14 @@ async def judge_case(spec: GEvalFields, case: JudgedCase, test: TestCase, tools:
         detail=result.detail,
         latency_ms=result.latency_ms,
     )
+
+
+def jury_weights(spec: GEvalFields, test: TestCase, tools: Tools) -> tuple[JudgeWeight, ...]:
+    """Return the weights that the calibration file of the run has for a jury; () where none are asked for."""
+    if spec.jury_rules is None or spec.jury_rules.combine != CALIBRATED:
+        return ()
+    found = tools.calibrations.juries.get(metric_name(spec, test, tools.templates) or "")
+    return () if found is None else found.judges
 
 
 def metric_of(spec: GEvalFields, test: TestCase, tools: Tools) -> Metric:

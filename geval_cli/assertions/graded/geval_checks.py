@@ -202,12 +202,6 @@ def _check_jury(spec: GEvalFields) -> Iterator[Problem]:
             yield Problem("`jury` needs several judges in `provider`", spec.place.key("jury"), hint)
         return
     rules = spec.jury or JuryRulesSpec()
-    if rules.combine == "calibrated":
-        yield Problem(
-            "`combine: calibrated` needs a weight for each judge, found from outputs that people have rated",
-            spec.place.child("jury").value("combine"),
-            "there are none here: use `mean`, `median` or `majority`",
-        )
     if rules.min_judges is not None and rules.min_judges > len(jury.members):
         message = f"`min_judges` is {rules.min_judges}, and the jury has {len(jury.members)} judges"
         yield Problem(
