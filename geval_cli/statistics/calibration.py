@@ -13,6 +13,10 @@ _DUST = 1e-9
 """Scores that differ by less are one: the way a score was computed must not move it over a threshold."""
 
 
+_DIGITS = 12
+"""Of a weighted score: the last ones are rounding, which would break ties."""
+
+
 class Block(Struct, frozen=True):
     """Scores from `low` to `high`, of `n` labels, that have one chance `p` of being good."""
 
@@ -83,7 +87,7 @@ def weighted_score(judges: Sequence[JudgeWeight], scores: Sequence[float | None]
     whole = math.fsum(one.weight for one in counted)
     lowest = math.fsum(-one.weight * one.mean / one.sd for one in counted) / whole
     width = math.fsum(one.weight / one.sd for one in counted) / whole
-    return min(1.0, max(0.0, (found - lowest) / width))
+    return min(1.0, max(0.0, round((found - lowest) / width, _DIGITS)))
 
 
 def heard_shares(judges: Sequence[JudgeWeight], scores: Sequence[float | None]) -> list[float]:

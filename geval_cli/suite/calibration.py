@@ -270,6 +270,10 @@ def check_weights(spec: Assertion, reading: LoadContext) -> None:
     if not isinstance(spec, GEvalFields) or not is_calibrated_jury(spec):
         return
     where = spec.place.child("jury").value("combine")
+    if spec.is_negated:
+        hint = "use `mean`, `median` or `majority`, or write the criteria the other way round"
+        reading.report(f"`combine: {CALIBRATED}` is not for {spec.type}", where, hint)
+        return
     rated = [item.dimension for item in spec.dimensions or ()]
     for metric in rated or (spec.metric or spec.dimension,):
         if not _find(metric, f"`combine: {CALIBRATED}`", where, reading, is_jury=True):

@@ -8,6 +8,7 @@ from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
 from geval_cli.statistics.calibration import Logistic
 from geval_cli.statistics.intervals import Estimate
+from geval_cli.trust.agreement_files import jury_section
 from geval_cli.trust.calibration_records import Calibrated, Candidate, MetricCalibration
 from geval_cli.trust.documents import (
     Document,
@@ -16,7 +17,6 @@ from geval_cli.trust.documents import (
     estimate_cells,
     write_document,
 )
-from geval_cli.trust.juries import jury_section
 from geval_cli.trust.plots import reliability_plot
 
 CALIBRATION_ENDING = ".cal.json"

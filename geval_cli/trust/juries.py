@@ -1,6 +1,6 @@
 """The judges of a jury one by one: how each follows people, what each should weigh, and whether the jury is better."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +11,6 @@ from geval_cli.statistics.calibration import JudgeWeight, weighted_score
 from geval_cli.statistics.calibration_fit import folds_of
 from geval_cli.statistics.correlation import Mask, Numbers, jackknife, pearson, spearman
 from geval_cli.statistics.intervals import Estimate
-from geval_cli.trust.documents import Quote, Section, Table, estimate_cells
 from geval_cli.trust.matching import Vote
 from geval_cli.trust.pairs import Pair
 
@@ -189,7 +188,7 @@ def _gain(jury: Numbers, alone: Numbers, found: JuryScores, rows: Mask) -> Estim
     return jackknife(difference, _named(found, rows), is_correlation=False)
 
 
-def jury_sentence(found: JuryAgreement, quote: Quote = str) -> str:
+def jury_sentence(found: JuryAgreement, quote: Callable[[str], str] = str) -> str:
     """Return in a sentence whether the jury follows people better than its best judge; names go through `quote`."""
     if found.best is None or found.jury.value is None or found.best_alone.value is None:
         return "No judge of the jury can be held against people: their scores, or the labels, are all equal."
@@ -208,27 +207,3 @@ def jury_sentence(found: JuryAgreement, quote: Quote = str) -> str:
         else "which one is better is undecided"
     )
     return f"{said}: {verdict} ({fixed(found.gain.value, 2)} [{fixed(low, 2)}, {fixed(high, 2)}])."
-
-
-def jury_table(found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Table:
-    """Return the judges as a table, with their shares of the weight where they have some, and the jury last."""
-    header = ("judge", "rho", "95 % interval", "outputs", "groups")
-    total = sum(one.weight for one in weights)
-    shares = [f"{100 * one.weight / total:.0f} %" for one in weights] if total else []
-    names = [one.judge for one in found.judges]
-    rows = [(name, *estimate_cells(one.spearman)) for name, one in zip(names, found.judges, strict=True)]
-    rows.append((f"jury ({found.combine})", *estimate_cells(found.jury)))
-    rows.append(("jury minus best judge", *estimate_cells(found.gain)))
-    if not shares:
-        return Table(header, rows)
-    more = [*shares, "", ""]
-    return Table((*header, "weight"), [(*row, share) for row, share in zip(rows, more, strict=True)])
-
-
-def jury_section(metric: str, found: JuryAgreement, weights: Sequence[JudgeWeight] = ()) -> Section:
-    """Return the jury of a metric, judge by judge, as a part of a document."""
-    return Section(
-        f"{metric}: the judges of the jury",
-        lambda quote: jury_sentence(found, quote),
-        tables=[jury_table(found, weights)],
-    )

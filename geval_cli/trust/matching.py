@@ -185,10 +185,10 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[Vote, ...]]:
 
 
 def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> Vote:
-    score = vote["score"]
+    score = vote.get("score")
     if score is not None and is_turned:
         score = 1 - score
-    return Vote(str(vote.get("label") or vote["id"]), score, _key_in(vote))
+    return Vote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
 
 
 def inexact_note(metric: str, matches: Iterable[Match | None]) -> str:
