@@ -146,6 +146,7 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
+_SELECT_CASE = "SELECT result FROM results WHERE run_id = ? AND case_id = ?"
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
@@ -234,6 +235,12 @@ class RunPages(Struct, frozen=True):
         """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
+
+    def case(self, run_id: str, case_id: str) -> CaseResult | None:
+        """Return one result by its id; None when the run has none of this name."""
+        with self._reading() as connection:
+            found = connection.execute(_SELECT_CASE, (run_id, case_id)).fetchone()
+            return None if found is None else ResultReader(connection, run_id).read(found[0])
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""

@@ -21,7 +21,7 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
-from geval_cli.web.api import geval, openapi, runs
+from geval_cli.web.api import geval, labels, openapi, runs
 from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
@@ -46,7 +46,7 @@ async def health() -> Response:
     return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")
 
 
-ROUTERS = (geval.router, runs.router, _health, openapi.router, editor_router, pages_router)
+ROUTERS = (geval.router, runs.router, labels.router, _health, openapi.router, editor_router, pages_router)
 """All addresses but those of static files and of the OpenAPI document."""
 
 
