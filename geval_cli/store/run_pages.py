@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -146,7 +146,9 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
-_SELECT_CASE = "SELECT result FROM results WHERE run_id = ? AND case_id = ?"
+_SELECT_CASES = """
+    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
+"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
@@ -236,11 +238,12 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
 
-    def case(self, run_id: str, case_id: str) -> CaseResult | None:
-        """Return one result by its id; None when the run has none of this name."""
+    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
+        """Return results by their ids; ids that the run does not have are left out."""
         with self._reading() as connection:
-            found = connection.execute(_SELECT_CASE, (run_id, case_id)).fetchone()
-            return None if found is None else ResultReader(connection, run_id).read(found[0])
+            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
+            reader = ResultReader(connection, run_id)
+            return {case_id: reader.read(text) for case_id, text in found}
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""

@@ -6,14 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
 from geval_cli.errors import UsageError
-from geval_cli.records import JsonValue
+from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.store.labels import RunLabels, StoredLabel
-from geval_cli.store.run_pages import RunPages
 from geval_cli.store.runs import RunStore
 from geval_cli.trust.draws import draw_name
 from geval_cli.trust.labelling import (
@@ -41,8 +40,13 @@ _MOST_AT_ONCE = 1000
 _NUMBER = r"-?\d{1,9}(\.\d{1,9})?"
 
 
+def _whole(value: object) -> object:
+    """Return 8.0 as 8: JSON knows no difference."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class LabelAsked(BaseModel):
-    """What one person says of one metric of one output."""
+    """One person's word on one metric of one output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -59,8 +63,8 @@ class LabelAsked(BaseModel):
     )
     annotator: str = Field("", max_length=200, description="Who says so; empty for nobody in particular.")
     note: str = Field("", max_length=20_000, description="Why.")
-    seed: StrictInt | None = Field(
-        None, ge=0, le=2**53, description="Of the random draw that the output is from."
+    seed: Annotated[StrictInt, Field(ge=0, le=2**53), BeforeValidator(_whole)] | None = Field(
+        None, description="Of the random draw that the output is from."
     )
     output_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         None, description="Of the text that was read. A label of another text than the run's is refused."
@@ -299,7 +303,7 @@ def _kept(runs: RunStore, name: str) -> LabelsAnswer:
 
 def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
     run_id, labels = runs.find(name).run.id, runs.labels()
-    writer = _LabelWriter(run_id, runs.pages(), labels)
+    writer = _LabelWriter(run_id, runs.pages().cases(run_id, {label.id for label in asked}), labels)
     stored = [writer.stored(label, f"#/labels/{number}") for number, label in enumerate(asked)]
     before = [labels.find(run_id, item.case_id, item.metric, item.annotator) for item in stored]
     labels.put(run_id, stored)
@@ -311,19 +315,15 @@ def _keep(runs: RunStore, name: str, asked: Sequence[LabelAsked]) -> KeptAnswer:
 class _LabelWriter:
     """Holds labels of a request against the run that they are about."""
 
-    def __init__(self, run_id: str, pages: RunPages, labels: RunLabels) -> None:
-        self._run_id, self._pages = run_id, pages
+    def __init__(self, run_id: str, results: Mapping[str, CaseResult], labels: RunLabels) -> None:
+        self._run_id, self._results = run_id, results
         kept = labels.of_run(run_id)
         self._scales = scales_of({item.metric for item in kept}, kept)
 
     def stored(self, asked: LabelAsked, pointer: str) -> StoredLabel:
         """Return a label as it is stored; raise RefusedError for one that has no output, or no place on the scale."""
-        result = self._pages.case(self._run_id, asked.id)
-        item = (
-            next(iter(judged_items([result])), None)
-            if result is not None and result.output is not None
-            else None
-        )
+        result = self._results.get(asked.id)
+        item = None if result is None or result.output is None else next(judged_items([result]), None)
         if item is None:
             hint = "`GET /api/runs/{id}/labels/sheet` lists those that can be rated"
             raise _refused(f"the run has no output {asked.id} to rate ({pointer}/id)", _NOT_FOUND, hint)

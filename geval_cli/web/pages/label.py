@@ -16,6 +16,7 @@ from geval_cli.web.html import render_page
 from geval_cli.web.pages.case import chat_messages, output_text
 from geval_cli.web.pages.routing import (
     PageRoute,
+    case_link,
     link_with,
     page_count,
     page_number,
@@ -58,7 +59,7 @@ def show_output(
     """Return one output to read; the judge's verdict too once the annotator rated it, or when it is asked for."""
     runs = stored_runs(request)
     run = runs.find(run_id).run
-    result = runs.pages().case(run.id, id)
+    result = runs.pages().cases(run.id, [id]).get(id)
     if result is None or result.output is None:
         hint = "it may have been judged again; reload the page"
         raise UsageError(f"the run {run.id} has no output {id} to rate", hint=hint)
@@ -94,11 +95,13 @@ def review_labels(request: Request, run_id: str) -> Response:
     metric = request.query_params.get("metric") or None
     rows = [row for row in found.rows if metric in (None, row.metric)]
     number = page_number(request)
+    shown = rows[(number - 1) * LABELS_PER_PAGE : number * LABELS_PER_PAGE]
+    results = runs.pages().cases(run.id, {row.id for row in shown})
     return render_page(
         "labels.html",
         section="runs",
         run=run,
-        rows=rows[(number - 1) * LABELS_PER_PAGE : number * LABELS_PER_PAGE],
+        rows=shown,
         rows_total=len(rows),
         flipped=sum(bool(row.is_flipped) for row in rows),
         broken=sum(row.score is None for row in rows),
@@ -108,7 +111,7 @@ def review_labels(request: Request, run_id: str) -> Response:
         pages_total=page_count(len(rows), LABELS_PER_PAGE),
         page_link=lambda page: link_with(path, {"metric": metric, "page": page}),
         filter_link=lambda name: link_with(path, {"metric": name}),
-        result_link=lambda name: f"{run_link(run.id)}/results/{name.replace('.', '/')}",
+        links={name: case_link(run.id, result) for name, result in results.items()},
         run_link=run_link,
         config_name=Path(run.config_path).name or run.config_path,
     )

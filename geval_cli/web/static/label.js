@@ -70,6 +70,7 @@ export class Rating {
   /** Load the outputs of a choice and show the first that waits; `at` is the id of the one to begin with. */
   async begin(choice, at = "") {
     this.#say("");
+    this.#describeChoice();
     this.annotator = choice.annotator;
     try {
       this.#sheet = await this.#source.sheet(choice);
@@ -104,9 +105,17 @@ export class Rating {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       keepName(form.elements.annotator.value.trim());
+      this.#part("label-settings").open = false;
       this.begin(this.choice());
     });
-    form.hidden = false;
+    this.#part("label-settings").hidden = false;
+    this.#part("label-settings").open = !keptName();
+  }
+
+  #describeChoice() {
+    const { annotator, metric, draw, scale } = this.choice();
+    const parts = [annotator || "no name", metric || "all metrics", draw ? `${draw} outputs` : "all outputs", scale || "pass or fail"];
+    this.#part("label-summary").textContent = parts.join(" · ");
   }
 
   /** The outputs that the form asks for, and who is to rate them. */
