@@ -7,13 +7,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from geval_cli.errors import UsageError
 from geval_cli.metrics import with_members
+from geval_cli.report.html.case_parts import chat_messages, output_text
+from geval_cli.report.html.matrix import row_title
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.stored import load_report
 from geval_cli.trust.labelling import parts_to_read
 from geval_cli.trust.labels import output_digest
 from geval_cli.web.api.labels import own_row, reviewed_labels
 from geval_cli.web.html import render_page
-from geval_cli.web.pages.case import chat_messages, output_text
 from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
@@ -23,7 +24,6 @@ from geval_cli.web.pages.routing import (
     run_link,
     stored_runs,
 )
-from geval_cli.web.pages.run import row_title
 
 LABELS_PER_PAGE = 50
 

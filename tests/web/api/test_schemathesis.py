@@ -60,4 +60,4 @@ def test_every_answer_is_as_described(tmp_path: Path) -> None:
             check=False,
         )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert re.search(r"Tested: +13", finished.stdout), finished.stdout
+    assert re.search(r"Tested: +17", finished.stdout), finished.stdout
