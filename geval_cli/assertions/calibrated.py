@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.judge.checklist import missed_required
 from geval_cli.records import AssertionResult
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.calibration import Calibration
@@ -43,6 +44,8 @@ class Calibrations(Struct):
         found = None if result.metric is None else self.entries.get(result.metric)
         if found is None or result.score is None or _KEY not in result.detail:
             return result
+        if missed_required(result.detail):
+            return result  # its score says nothing about the verdict
         differing = differing_parts(found, result.detail.get(_PARTS) or {})
         if differing or found.key != result.detail[_KEY]:
             self._unfit.setdefault(found.metric, set()).update(differing)

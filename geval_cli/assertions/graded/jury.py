@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import BudgetError, GevalError, JudgeError
+from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
 from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
@@ -80,22 +81,47 @@ def verdict_of_jury(votes: Sequence[Vote], rules: JuryRulesSpec) -> Outcome:
         threshold = majority / len(grades)
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
+    items = _checklist_of_jury(grades, rules.combine)
+    status = Status.PASSED if passes(score, threshold) else Status.FAILED
+    if rules.combine != "majority" and missed_required(items):
+        status = Status.FAILED
     spread = round(max(scores) - min(scores), _DIGITS)
     return Outcome(
-        status=Status.PASSED if passes(score, threshold) else Status.FAILED,
+        status=status,
         score=score,
         reason=_reason(votes, math.fsum(scores) / len(scores) if rules.combine == "majority" else score),
         threshold=threshold,
-        detail=_detail(votes, rules, grades) | {"spread": spread, "split": spread >= SPLIT},
+        detail=_detail(votes, rules, grades) | items | {"spread": spread, "split": spread >= SPLIT},
         latency_ms=max(grade.latency_ms for grade in grades),
     )
 
 
+def _checklist_of_jury(grades: Sequence[Grade], combine: str) -> dict[str, JsonValue]:
+    """Return the items of a checklist as the jury sees them, by the key of the detail; empty for other criteria.
+
+    Scores of an item are combined as those of the output are; with `majority` the share of the judges counts that find
+    it met. The jury finds it met where that is more than half.
+    """
+    lists = [grade.detail.get(CHECKLIST) for grade in grades]
+    if not all(lists):
+        return {}
+    found = []
+    for answers in zip(*lists, strict=True):
+        if combine == "majority":
+            score = statistics.fmean(float(answer["met"]) for answer in answers)
+        else:
+            score = COMBINED_SCORES[combine]([answer["score"] for answer in answers])
+        known = {name: answers[0][name] for name in ("item", "weight", "required")}
+        found.append({**known, "met": score > HALF, "score": score})
+    return {CHECKLIST: found}
+
+
 def majority_again(rated: Outcome, threshold: float) -> Outcome:
     """Return the verdict of a majority on scores that its judges gave before, with the threshold of today."""
-    scores = [vote["score"] for vote in rated.detail["judges"] if vote["score"] is not None]
-    score = sum(passes(found, threshold) for found in scores) / len(scores)
-    least = (len(scores) // 2 + 1) / len(scores)
+    votes = [vote for vote in rated.detail["judges"] if vote["score"] is not None]
+    passed = [passes(vote["score"], threshold) and not missed_required(vote) for vote in votes]
+    score = sum(passed) / len(passed)
+    least = (len(passed) // 2 + 1) / len(passed)
     status = Status.PASSED if passes(score, least) else Status.FAILED
     detail = {**rated.detail, "jury": {**rated.detail["jury"], "threshold": threshold}}
     return replace(rated, status=status, score=score, threshold=least, detail=detail)
