@@ -27,7 +27,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
     problems = [*_check_form(spec), *_check_joint(spec), *_check_checklist(spec), *_check_texts(spec)]
     range_problems = [*_check_range(spec)]
     problems += range_problems
-    if not range_problems:
+    if not range_problems and spec.checklist is None:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
     return [*problems, *_check_threshold(spec), *_check_jury(spec)]
@@ -75,9 +75,9 @@ def _check_form(spec: GEvalFields) -> Iterator[Problem]:
     is_silent = spec.dimension is None and spec.criteria is None and not spec.evaluation_steps
     if is_silent and spec.checklist is None:
         yield Problem(
-            "a g-eval assertion needs a `dimension`, `criteria`, `evaluation_steps` or a `checklist`",
+            "a g-eval assertion needs a `dimension`, `criteria` or `evaluation_steps`",
             spec.place.key(),
-            "nothing says what to judge by",
+            "nothing says what to judge by; a `checklist` does, too",
         )
     for key in ("score_range", "evaluation_params"):
         if spec.dimension is not None and getattr(spec, key) is not None:
@@ -131,8 +131,8 @@ def _check_checklist(spec: GEvalFields) -> Iterator[Problem]:
     for name in _NOT_WITH_CHECKLIST:
         if getattr(spec, name) is not None:
             place = spec.place.key(name) or spec.place.spelled("value", "evaluationSteps")
-            hint = "the items say what is judged, and the score is the share of them that is met"
-            yield Problem(f"`{name}` does not go with a `checklist`", place, f"{hint}: leave it out")
+            hint = "leave it out: the items say what is judged"
+            yield Problem(f"`{name}` does not go with a `checklist`", place, hint)
     if spec.rubric_prompt is not None:
         place = spec.place.spelled("rubricPrompt", "rubric_prompt")
         yield Problem("a `rubricPrompt` cannot ask for a `checklist`", place, "leave it out")

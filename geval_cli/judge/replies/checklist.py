@@ -43,9 +43,7 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
     answer = unescaped(without_thoughts(text))
     found: dict[int, ItemReply] = {}
     unnumbered: list[ItemReply] = []
-    for holder in find_begun_objects(answer):
-        if is_introduced_as_foreign(answer, holder.start):
-            continue
+    for holder in _own_objects(answer):
         for number, reply in _item_replies(holder, [plain_key(item) for item in items]):
             if number is None:
                 unnumbered.append(reply)
@@ -64,6 +62,18 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
             f"the judge's reply has no yes or no to {which} of the checklist", raw_text=text
         )
     return tuple(found[number] for number in numbers)
+
+
+def _own_objects(answer: str) -> Iterator[JsonObject]:
+    """Yield the objects of a reply, without those that the words before them call an example or a supposition."""
+    end, is_foreign = 0, False
+    for holder in find_begun_objects(answer):
+        between = answer[end : holder.start]
+        if end == 0 or between.strip(" \t\r\n,"):  # else it goes on as the object before it
+            is_foreign = is_introduced_as_foreign(between, len(between))
+        if not is_foreign:
+            yield holder
+        end = holder.end
 
 
 def _item_replies(holder: JsonObject, texts: Sequence[str]) -> Iterator[tuple[int | None, ItemReply]]:
