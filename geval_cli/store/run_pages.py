@@ -149,6 +149,9 @@ _SELECT_ROW = """
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
+_SELECT_PROBLEMS = """
+    SELECT result FROM results WHERE run_id = ? AND status IN ('failed', 'error') ORDER BY rowid DESC LIMIT ?
+"""
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
            json_extract(result, '$.description'), json_extract(result, '$.vars'),
@@ -242,6 +245,12 @@ class RunPages(Struct, frozen=True):
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
             reader = ResultReader(connection, run_id)
             return [reader.read(text) for (text,) in texts], total
+
+    def problems(self, run_id: str, limit: int) -> list[CaseResult]:
+        """Return the results that failed or ended in an error, those stored last first."""
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            return [reader.read(text) for (text,) in connection.execute(_SELECT_PROBLEMS, (run_id, limit))]
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Return every verdict of a run by test, repeat and column."""

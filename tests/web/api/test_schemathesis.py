@@ -55,4 +55,4 @@ def test_every_answer_is_as_described(tmp_path: Path) -> None:
             check=False,
         )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert re.search(r"Tested: +8", finished.stdout), finished.stdout
+    assert re.search(r"Tested: +12", finished.stdout), finished.stdout
