@@ -47,7 +47,7 @@ _ANSWER_SCHEMA = reply_schema(
 
 
 class CheckedItem(Struct, frozen=True):
-    """What came of one item.
+    """One item as it was answered, and what that counts.
 
     Attributes:
         score: what it counts, 0..1: the probability of yes, or the share of samples that say yes with evidence.
