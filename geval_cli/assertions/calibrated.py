@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from geval_cli.judge.checklist import missed_required
 from geval_cli.records import AssertionResult, JsonValue
 from geval_cli.source.source_map import SourcePath
 from geval_cli.statistics.calibration import Calibration, JudgeWeight
@@ -57,6 +58,8 @@ class Calibrations(Struct):
         found = (self.juries if is_jury else self.entries).get(result.metric or "")
         if found is None or result.score is None or _KEY not in result.detail:
             return result
+        if missed_required(result.detail):
+            return result  # its score says nothing about the verdict
         rated = [(found.key, found.parts, result.detail)]
         if is_jury:
             votes: Sequence[Mapping[str, JsonValue]] = result.detail["judges"]

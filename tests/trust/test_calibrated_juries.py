@@ -13,11 +13,15 @@ from scipy import stats
 from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_run
 
+from geval_cli.assertions.graded.jury import Member, verdict_of_jury
+from geval_cli.assertions.graded.jury import Vote as JuryVote
 from geval_cli.errors import ConfigError, Problem
-from geval_cli.records import CaseResult
+from geval_cli.judge.metric import Grade
+from geval_cli.records import CaseResult, Status
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report
+from geval_cli.specs.base import JuryRulesSpec
 from geval_cli.statistics.calibration import JudgeWeight, heard_shares, weighted_score
 from geval_cli.store.state import open_runs
 from geval_cli.trust.agreement import agree
@@ -83,6 +87,26 @@ class TestWeightedScore:
             found = weighted_score(jury, scores)
             assert (found is None) == all(score is None for score in scores)
             assert found is None or 0 <= found <= 1
+
+
+@pytest.mark.parametrize(("required", "status"), [(True, "failed"), (False, "passed")])
+def test_items_of_a_checklist_are_weighted_too(required: bool, status: str) -> None:
+    """The heavier judge finds the item missed; where it is required, the output fails whatever its score is."""
+
+    def vote(name: str, met: bool) -> JuryVote:
+        item = {"item": "A price", "weight": 1, "required": required, "met": met, "score": float(met)}
+        grade = Grade(Status.PASSED, 0.8, 0.5, 8, "", "single", detail={"checklist": [item]})
+        return JuryVote(Member(name, name, no_question), grade)
+
+    rules = JuryRulesSpec(combine="calibrated")
+    found = verdict_of_jury([vote("a", True), vote("b", False)], rules, TWO)
+    assert found.detail["checklist"][0]["score"] == 0.25
+    assert found.detail["checklist"][0]["met"] is False
+    assert found.status == status
+
+
+async def no_question() -> Grade:
+    raise NotImplementedError
 
 
 def simulated(noises: tuple[float, ...], *, documents: int = 60, per: int = 4, seed: int = 5) -> JuryScores:

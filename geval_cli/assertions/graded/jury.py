@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.calibrated import CALIBRATED
 from geval_cli.assertions.outcome import Outcome
 from geval_cli.errors import BudgetError, GevalError, JudgeError, UnjudgeableError
+from geval_cli.judge.checklist import CHECKLIST, HALF, missed_required
 from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
@@ -91,13 +92,19 @@ def verdict_of_jury(
         score, threshold = _weighted(votes, weights), grades[0].threshold
     else:
         score, threshold = COMBINED_SCORES[rules.combine](scores), grades[0].threshold
+    shares = _shares(votes, weights)
+    of_grades = [share for share, vote in zip(shares, votes, strict=False) if vote.grade is not None]
+    items = _checklist_of_jury(grades, rules.combine, of_grades)
+    status = Status.PASSED if passes(score, threshold) else Status.FAILED
+    if rules.combine != "majority" and missed_required(items):
+        status = Status.FAILED
     spread = round(max(scores) - min(scores), _DIGITS)
     return Outcome(
-        status=Status.PASSED if passes(score, threshold) else Status.FAILED,
+        status=status,
         score=score,
         reason=_reason(votes, math.fsum(scores) / len(scores) if rules.combine == "majority" else score),
         threshold=threshold,
-        detail=_detail(votes, rules, grades, weights) | {"spread": spread, "split": spread >= SPLIT},
+        detail=_detail(votes, rules, grades, shares) | items | {"spread": spread, "split": spread >= SPLIT},
         latency_ms=max(grade.latency_ms for grade in grades),
     )
 
@@ -108,7 +115,7 @@ def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> f
     if len(known) < len(votes):
         hint = "name the file that `geval calibrate` wrote, as `calibration:` in a config"
         raise UnjudgeableError("there are no weights for the judges of this jury", hint=hint)
-    score = weighted_score(known, [None if vote.grade is None else vote.grade.score for vote in votes])
+    score = weighted_score(known, _scores(votes))
     if score is None:
         first = next(vote for vote in votes if vote.error is not None)
         assert first.error is not None
@@ -117,11 +124,48 @@ def _weighted(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> f
     return score
 
 
+def _scores(votes: Sequence[Vote]) -> list[float | None]:
+    return [None if vote.grade is None else vote.grade.score for vote in votes]
+
+
+def _shares(votes: Sequence[Vote], weights: Sequence[JudgeWeight | None]) -> list[float]:
+    """Return how much each judge counted, where judges have weights; else nothing."""
+    known = [weight for weight in weights if weight is not None]
+    return heard_shares(known, _scores(votes)) if len(known) == len(votes) else []
+
+
+def _checklist_of_jury(
+    grades: Sequence[Grade], combine: str, shares: Sequence[float]
+) -> dict[str, JsonValue]:
+    """Return the items of a checklist as the jury sees them, by the key of the detail; empty for other criteria.
+
+    Scores of an item are combined as those of the output are; with `majority` the share of the judges counts that find
+    it met, and with `calibrated` each judge counts for its share of the weight: `shares` has that of each grade. The
+    jury finds it met where that is more than half.
+    """
+    lists = [grade.detail.get(CHECKLIST) for grade in grades]
+    if not all(lists):
+        return {}
+    found = []
+    for answers in zip(*lists, strict=True):
+        if combine == "majority":
+            score = statistics.fmean(float(answer["met"]) for answer in answers)
+        elif combine == CALIBRATED:
+            parts = zip(shares, answers, strict=True)
+            score = round(math.fsum(share * answer["score"] for share, answer in parts), _DIGITS)
+        else:
+            score = COMBINED_SCORES[combine]([answer["score"] for answer in answers])
+        known = {name: answers[0][name] for name in ("item", "weight", "required")}
+        found.append({**known, "met": score > HALF, "score": score})
+    return {CHECKLIST: found}
+
+
 def majority_again(rated: Outcome, threshold: float) -> Outcome:
     """Return the verdict of a majority on scores that its judges gave before, with the threshold of today."""
-    scores = [vote["score"] for vote in rated.detail["judges"] if vote["score"] is not None]
-    score = sum(passes(found, threshold) for found in scores) / len(scores)
-    least = (len(scores) // 2 + 1) / len(scores)
+    votes = [vote for vote in rated.detail["judges"] if vote["score"] is not None]
+    passed = [passes(vote["score"], threshold) and not missed_required(vote) for vote in votes]
+    score = sum(passed) / len(passed)
+    least = (len(passed) // 2 + 1) / len(passed)
     status = Status.PASSED if passes(score, least) else Status.FAILED
     detail = {**rated.detail, "jury": {**rated.detail["jury"], "threshold": threshold}}
     return replace(rated, status=status, score=score, threshold=least, detail=detail)
@@ -152,7 +196,7 @@ def _detail(
     votes: Sequence[Vote],
     rules: JuryRulesSpec,
     grades: Sequence[Grade],
-    weights: Sequence[JudgeWeight | None],
+    shares: Sequence[float],
 ) -> dict[str, JsonValue]:
     names = ", ".join(vote.judge.title for vote in votes)
     usage = sum((grade.usage for grade in grades[1:]), grades[0].usage)
@@ -162,8 +206,6 @@ def _detail(
         jury["threshold"] = grades[0].threshold
     shown = [_vote_shown(vote) for vote in votes]
     if rules.combine == CALIBRATED:
-        given = [weight for weight in weights if weight is not None]
-        shares = heard_shares(given, [None if vote.grade is None else vote.grade.score for vote in votes])
         jury["reweighted"] = len(grades) < len(votes)
         shown = [{**vote, "weight": round(share, _DIGITS)} for vote, share in zip(shown, shares, strict=True)]
     found: dict[str, JsonValue] = {name: value for name, value in shared.items() if value is not None}
