@@ -180,6 +180,9 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
+_SELECT_CASES = """
+    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
+"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
 """
@@ -279,6 +282,13 @@ class RunPages(Struct, frozen=True):
         """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
+
+    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
+        """Return results by their ids; ids that the run does not have are left out."""
+        with self._reading() as connection:
+            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
+            reader = ResultReader(connection, run_id)
+            return {case_id: reader.read(text) for case_id, text in found}
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""

@@ -93,10 +93,10 @@ def _leader_text(judged: Sequence[ColumnSummary]) -> str:
 def _leader_row(top: float, scale: Scale, index: int, column: ColumnSummary, links: Links) -> str:
     stat, middle = column.pass_rate, top + 24
     said = share_text(stat)
-    parts = [
-        text(12, top + 13, name_of(column), room=WIDTH - 120),
-        text(RIGHT, top + 13, said, anchor="end", kind="is-strong"),
-    ]
+    # The link has no text of its own: its name says more, and a shortened text would contradict it.
+    words = text(12, top + 13, name_of(column), room=WIDTH - 120)
+    words += text(RIGHT, top + 13, said, anchor="end", kind="is-strong")
+    parts = []
     if stat.value is not None:
         if stat.interval is not None:
             low, high = map(scale.at, stat.interval)
@@ -104,8 +104,7 @@ def _leader_row(top: float, scale: Scale, index: int, column: ColumnSummary, lin
         parts.append(dot(scale.at(stat.value), middle, 5))
     parts.append(hit_area(0, top, WIDTH, ROW))
     label = f"{name_of(column)}: {said} of {plural(stat.n, 'case')}, {plural(stat.clusters, 'test')}"
-    choice = Choice(column=index)
-    return mark("".join(parts), label, href=links(choice))
+    return words + mark("".join(parts), label, href=links(Choice(column=index)))
 
 
 def heat_table(columns: Sequence[ColumnSummary], links: Links) -> Chart:
@@ -255,8 +254,7 @@ def _tradeoff_mark(
     )
     number = text(x, y + 4, str(index + 1), anchor="middle", kind="is-on-dot")
     label = f"{index + 1}: {name_of(column)}, {price}, {share_text(column.pass_rate)}"
-    choice = Choice(column=index)
-    return mark(f"{whisker}{dot(x, y, _DISC)}{number}", label, href=links(choice))
+    return mark(f"{whisker}{dot(x, y, _DISC)}{number}", label, href=links(Choice(column=index)))
 
 
 def _legend_row(y: float, number: int, said: str) -> str:

@@ -131,12 +131,9 @@ def _histogram_row(
     _, column, counts = row
     floor = top + _SCORES_ROW
     most = max(counts.counts) or 1
-    # The mean stands first, so that a long name cannot push it out.
-    parts = [
-        text(12, top + 12, name_of(column), room=WIDTH - 100),
-        text(RIGHT, top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted"),
-        line(scale.start, floor, scale.end, floor, "chart-axis"),
-    ]
+    words = text(12, top + 12, name_of(column), room=WIDTH - 100)
+    words += text(RIGHT, top + 12, f"mean {_mean(counts)}", anchor="end", kind="is-muted")
+    parts = [line(scale.start, floor, scale.end, floor, "chart-axis")]
     whole = f"{name_of(column)}: mean {_mean(counts)} of {plural(counts.n, 'score')}"
     for low, high, count in counts.bins():
         start, end = _bin_ends(scale, low, high)
@@ -148,9 +145,9 @@ def _histogram_row(
             bar = mark(bar + hit_area(start, floor - _BAR, end - start, _BAR), label, href=links(step))
         parts.append(bar)
     if has_links:
-        return "".join(parts)
+        return words + "".join(parts)
     parts.append(hit_area(0, top, WIDTH, _SCORES_ROW))
-    return mark("".join(parts), whole, href=links(choice))
+    return words + mark("".join(parts), whole, href=links(choice))
 
 
 def _bin_ends(scale: Scale, low: float | None, high: float | None) -> tuple[float, float]:
