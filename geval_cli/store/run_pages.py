@@ -189,10 +189,6 @@ _SELECT_RESULTS = """
 _SELECT_PROBLEMS = """
     SELECT result FROM results WHERE run_id = ? AND status IN ('failed', 'error') ORDER BY rowid DESC LIMIT ?
 """
-_SELECT_CASES = """
-    SELECT result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
-    ORDER BY test_index, repeat_index, column_index
-"""
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
            json_extract(result, '$.description'), json_extract(result, '$.vars'),
@@ -309,13 +305,6 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             connection.create_function("named", 1, ResultReader(connection, run_id).text)
             return [_verdict(row) for row in connection.execute(_SELECT_VERDICTS, (run_id,))]
-
-    def cases(self, run_id: str, case_ids: Iterable[str]) -> Iterator[CaseResult]:
-        """Yield the results of a run that have one of these ids, by test, repeat and column."""
-        with self._reading() as connection:
-            reader = ResultReader(connection, run_id)
-            for (text,) in connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids)))):
-                yield reader.read(text)
 
     def scored(self, run_id: str) -> Iterator[ScoredResult | CaseResult]:
         """Yield the scores of every result of a run by test, repeat and column; none is kept."""

@@ -162,12 +162,6 @@ class TestScores:
         assert first.assertions[0].assertions[0].threshold == 0.25
         assert list(pages.scored("nothing")) == []
 
-    def test_cases_by_their_ids(self, runs: RunStore) -> None:
-        pages = add(runs, *(make_case(number, id=f"case '{number}'") for number in range(4)))
-        found = pages.cases(RUN.id, ["case '3'", "case '1'", "none"])
-        assert [case.test_index for case in found] == [1, 3]
-        assert list(pages.cases(RUN.id, [])) == []
-
 
 class TestRuns:
     def test_outlines_leave_the_config_out(self, runs: RunStore) -> None:

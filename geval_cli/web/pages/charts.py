@@ -61,7 +61,7 @@ def choice_link(run_id: str, choice: Choice) -> str:
 def _label_charts(report: RunReport, pages: RunPages, labels: Sequence[StoredLabel]) -> Iterator[Chart]:
     """Yield for each metric that people labelled how the judge's scores compare with their labels."""
     ids = dict.fromkeys(label.case_id for label in labels)
-    labelled = replace(report, results=lambda: pages.cases(report.run.id, ids))
+    labelled = replace(report, results=lambda: iter(pages.cases(report.run.id, ids).values()))
     by_metric: dict[str, dict[str, list[Reviewed]]] = {}
     for row in review(labelled, labels) if labels else []:
         if row.score is not None:
