@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
+from geval_cli.judge.checklist import grade_checklist
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, with_detail
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
@@ -44,7 +44,7 @@ from geval_cli.judge.source import (
     resolve_input,
     resolve_source,
 )
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status, to_json
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
@@ -85,6 +85,8 @@ async def grade(
         ProviderError: the judge could not answer.
         TemplateError: the rubric prompt cannot be rendered.
     """
+    if metric.checklist:
+        return await grade_checklist(metric, case, JudgeCalls(judge, memory or JudgeMemory()))
     shown = _what_is_shown(metric, case)
     criteria = metric_criteria(metric)
     judging = _Judging(metric, case, shown, judge, render, memory or JudgeMemory())
@@ -201,7 +203,7 @@ class _Judging(Struct, frozen=True):
             usage=calls.usage,
             latency_ms=calls.latency_ms,
         )
-        return replace(result, detail=self._detail(result, criterion, question.joint))
+        return with_detail(result, criterion.score_range, self._about(criterion, question.joint))
 
     async def _joint_question(
         self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
@@ -302,9 +304,9 @@ class _Judging(Struct, frozen=True):
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
-    def _detail(self, result: Grade, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
+    def _about(self, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
         source = self.shown.source
-        about = {
+        return {
             "dimension": self.metric.dimension,
             "criteria": criterion.criteria,
             "evaluation_params": self.shown.params,
@@ -314,7 +316,6 @@ class _Judging(Struct, frozen=True):
             "joint": joint or None,
             "prompt_version": joint_prompt_version() if joint else prompt_version(),
         }
-        return _with_values({**_grade_detail(result, criterion.score_range), **about})
 
 
 @lru_cache(maxsize=METRICS_KEPT)
@@ -363,8 +364,7 @@ def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
         usage=sum((part.usage for part in parts[1:]), parts[0].usage),
         latency_ms=max(part.latency_ms for part in parts),
     )
-    detail = {
-        **_grade_detail(result, metric.asked_range),
+    about = {
         "criteria": metric.criteria,
         "judge": judge_label,
         "parts": [
@@ -372,28 +372,4 @@ def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
             for part in parts
         ],
     }
-    return replace(result, detail=_with_values(detail))
-
-
-def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, JsonValue]:
-    shares = {format_number(rating): share for rating, share in result.distribution.items()}
-    return {
-        "estimator": result.estimator,
-        "rating": result.rating,
-        "score_range": score_range,
-        "distribution": shares or None,
-        "coverage": result.coverage,
-        "valid": result.valid,
-        "requested": result.requested,
-        "early_stop": result.early_stop,
-        "read_from": result.read_from,
-        "fallback": result.fallback,
-        "evaluation_steps": result.evaluation_steps,
-        "usage": result.usage,
-        "latency_ms": result.latency_ms,
-    }
-
-
-def _with_values(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the JSON form of a detail, without what does not apply."""
-    return {name: to_json(value) for name, value in detail.items() if value is not None}
+    return with_detail(result, metric.asked_range, about)

@@ -50,6 +50,8 @@ class GEval:
             as those of `geval run` are, so that later programs do not pay for them again.
         judges: several judges in place of `model`, each as `model` has it: a jury.
         jury: how their verdicts become one: {"combine": "mean"} (or median, majority), with "min_judges".
+        checklist: what the output is to have, instead of criteria: texts, or {"item": ..., "weight": 2,
+            "required": True}; the score is the weighted share that is met.
         joint: all dimensions that are rated in the same call, `dimension` among them; `for_dimensions` fills it in.
 
     Raises:
@@ -73,6 +75,7 @@ class GEval:
     jury: Mapping[str, Any] | None = None
     joint: Sequence[str] = ()
     cache: bool = False
+    checklist: Sequence[str | Mapping[str, Any]] | None = None
     _metric: "Metric" = field(init=False, repr=False)
     _judge: "ProviderSpec | ClientModel | Judge | Jury" = field(init=False, repr=False)
     _session: Session = field(init=False, repr=False)

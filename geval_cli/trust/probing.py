@@ -599,7 +599,7 @@ def _changed_spec(spec: ModelGradedAssertion, form: str, steps: Sequence[str]) -
     """Return the assertion with another scale or with reworded steps; None where it has none of it."""
     if form == "again":
         return spec
-    if not isinstance(spec, GEvalFields) or spec.dimension is not None or spec.strict_mode:
+    if not isinstance(spec, GEvalFields) or spec.dimension is not None or spec.checklist or spec.strict_mode:
         return None
     if form == "steps":
         reworded = rewritten_steps(steps)

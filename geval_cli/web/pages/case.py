@@ -17,7 +17,7 @@ from geval_cli.report.html.case_parts import (
 from geval_cli.report.html.matrix import row_title
 from geval_cli.report.verdict import has_fallback
 from geval_cli.web.html import render_page
-from geval_cli.web.pages.routing import PageRoute, case_link, run_link, stored_runs
+from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 
 router = APIRouter(route_class=PageRoute)
 
@@ -44,6 +44,7 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         messages=chat_messages(result.prompt.rendered),
         output=output_text(result),
         usage=usage_rows(result),
+        rate_link=link_with(f"{run_link(run.id)}/label", {"at": result.id}) if result.named_scores else None,
         bar_height=BAR_HEIGHT,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
