@@ -22,6 +22,7 @@ from geval_cli.gateway.gateway import CallPolicy, Gateway
 from geval_cli.judge.grading import write_steps
 from geval_cli.judge.memory import JudgeMemory, LockedSteps
 from geval_cli.records import ErrorInfo, WorkerRecord
+from geval_cli.report.plan import WorkersPlan
 from geval_cli.runs.executors import LocalWorkers, ShardExecutor, WorkerLostError, check_loky
 from geval_cli.runs.fingerprint import fingerprint
 from geval_cli.runs.jobs import request_limit
@@ -51,8 +52,8 @@ _SLOWEST = 1 / 64
 _QUICKENS = 1.25
 
 
-def check_workers(prepared: PreparedRun) -> None:
-    """Check that a run can be done by several processes.
+def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
+    """Check that a run can be done by several processes, which find each other's answers in `cache`.
 
     Raises:
         UsageError: it cannot, and why.
@@ -64,15 +65,7 @@ def check_workers(prepared: PreparedRun) -> None:
         raise UsageError(message, hint=hint)
     if prepared.request.is_untrusted:
         raise UsageError("--workers does not go with --untrusted", hint=hint)
-
-
-def check_cache(cache: ResponseCache) -> None:
-    """Check that the processes of a run can share a cache.
-
-    Raises:
-        UsageError: it is in memory.
-    """
-    if cache.folder is None:
+    if cache is not None and cache.folder is None:
         message = "--workers needs a cache on disk, where its processes find each other's answers"
         raise UsageError(message, hint="make room, or name another place with --cache-dir")
 
@@ -83,7 +76,7 @@ def planned_workers(prepared: PreparedRun) -> WorkersPlan:
     Raises:
         UsageError: they cannot.
     """
-    check_workers(prepared)
+    check_workers(prepared, None)
     asked = workers_of(prepared)
     size = shard_size(prepared.tests, asked)
     shards = math.ceil(prepared.tests / size)
