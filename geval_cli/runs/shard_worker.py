@@ -50,6 +50,7 @@ class WorkerSetup(Struct, frozen=True):
         covered: the fingerprint of the run; the worker's must be the same.
         run_id: the run.
         began_s: when it began, in seconds since 1970 by the cache's clock.
+        is_resumed: whether an earlier process began it.
         cache: where answers are kept.
         workers: how many there are, who share all caps.
         steps: evaluation steps that were asked for before, of judges whose answers no cache keeps.
@@ -62,6 +63,7 @@ class WorkerSetup(Struct, frozen=True):
     covered: Mapping[str, JsonValue]
     run_id: str
     began_s: float
+    is_resumed: bool
     cache: CachePlace
     workers: int
     steps: LockedSteps = field(default_factory=dict)
@@ -71,13 +73,20 @@ class ShardRunner:
     """Does one shard after another. Belongs to one event loop; `open_runner` makes it."""
 
     def __init__(
-        self, prepared: PreparedRun, jobs: JobRunner, lots: "_Lots", budget: Budget, pace: Pace
+        self,
+        prepared: PreparedRun,
+        jobs: JobRunner,
+        lots: "_Lots",
+        budget: Budget,
+        pace: Pace,
+        look_again: Callable[[], None],
     ) -> None:
         self._prepared = prepared
         self._jobs = jobs
         self._lots = lots
         self._budget = budget
         self._pace = pace
+        self._look_again = look_again
         self._tests = _TestReader(prepared.suite.tests)
         self._stop = StopSignal()
         self._reason: StopReason | None = None
@@ -90,6 +99,8 @@ class ShardRunner:
         spent = self._budget.requests, self._budget.cost_usd
         allow(self._budget, order.permit)
         self._pace.share, overloads = order.pace, self._pace.overloads
+        if order.is_repeated:  # another process has paid for some of its answers
+            self._look_again()
         mistakes: tuple[str, ...] = ()
         bug = None
         ticking = asyncio.ensure_future(self._lots.send_regularly())
@@ -163,11 +174,15 @@ async def open_runner(
     policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
     async with AsyncExitStack() as stack:
         cache = _open_cache(setup.cache, stack)
-        cache.begin_at(setup.began_s)
+        if setup.is_resumed:
+            cache.begin_at(setup.began_s)
+        else:
+            await cache.begin_with_others(setup.began_s)
         jobs = await stack.enter_async_context(
             open_jobs(prepared, cache, lots, policy, began_s=setup.began_s)
         )
-        yield ShardRunner(prepared, jobs, lots, budget, pace)
+        look_again = partial(cache.begin_at, setup.began_s)
+        yield ShardRunner(prepared, jobs, lots, budget, pace, look_again)
 
 
 def _check_same(prepared: PreparedRun, setup: WorkerSetup) -> None:

@@ -179,6 +179,7 @@ class ShardOrder(Struct, frozen=True):
         done: the marks of the cases that are done already, as `DoneCases` has them.
         permit: what it may spend.
         pace: the share of the usual number of requests at once that servers take now, above 0 up to 1.
+        is_repeated: whether a worker that is lost has begun it.
     """
 
     start: int
@@ -186,6 +187,7 @@ class ShardOrder(Struct, frozen=True):
     done: bytes
     permit: Permit
     pace: float = 1.0
+    is_repeated: bool = False
 
 
 class ShardEnd(Struct, frozen=True):

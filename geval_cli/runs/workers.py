@@ -144,7 +144,7 @@ class _Crew(Struct):
             return
         slowings = self.slowings
         marks = self.done.marks_of(shard.start, shard.stop)
-        order = ShardOrder(shard.start, shard.stop, marks, permit, self.pace)
+        order = ShardOrder(shard.start, shard.stop, marks, permit, self.pace, is_repeated=shard.losses > 0)
 
         async def hear(lot: Lot) -> None:
             await self._enter(worker, lot)
@@ -281,6 +281,7 @@ async def run_in_workers(
             covered=fingerprint(prepared),
             run_id=policy.run_id or "",
             began_s=began_s,
+            is_resumed=resumed is not None,
             cache=CachePlace(cache.folder, cache.ttl_s, cache.is_read_only),
             workers=count,
             steps=steps,

@@ -42,7 +42,8 @@ def workers_of(pid: int) -> list[int]:
     return sorted(found)
 
 
-def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any, workers: int = 5) -> None:
+def test_results_and_requests_are_those_of_one_process(tmp_path: Path, alone: Any) -> None:
+    workers = 5
     with CountingServer() as server:
         document = KillableRun(tmp_path, server, TESTS, options=("--workers", str(workers))).finish()
         names = [request.name for request in server.requests]
