@@ -13,7 +13,7 @@ from geval_cli.numbers import format_comparison, format_score
 from geval_cli.records import AssertionResult, CaseResult, ErrorInfo, JsonValue, Status
 from geval_cli.report.console import print_hanging
 from geval_cli.report.numbers import format_duration, format_percentage, plural
-from geval_cli.report.report import RunReport, case_number, case_title
+from geval_cli.report.report import RunReport, case_number, case_title, output_text
 from geval_cli.report.sanitize import clipped_lines, one_line, sanitize, sanitized_lines, value_text
 from geval_cli.report.verdict import (
     PROBLEMS,
@@ -297,9 +297,9 @@ class CasePrinter:
             self._print_same(entry)
         if self._shown.has_inputs:
             self._print_inputs(result)
-        if result.output is not None:
-            lines = clipped_lines(value_text(result.output), **self._shown.output._asdict())
-            self._print_block("output", lines or ["(empty)"], indent=3)
+        if result.output is not None or result.turns:
+            lines = clipped_lines(output_text(result), **self._shown.output._asdict())
+            self._print_block("turns" if result.turns else "output", lines or ["(empty)"], indent=3)
         self._print_end(result.finish_reason)
         for assertion in result.assertions:
             self._print_assertion(assertion, result, indent=3)

@@ -24,7 +24,7 @@ def check_metric(spec: GEvalFields) -> list[Problem]:
     if not range_problems:
         score_range = range_of(spec)
         problems += [*_check_step(spec, score_range), *_check_rubric(spec, score_range)]
-    return [*problems, *_check_threshold(spec), *_check_jury(spec)]
+    return [*problems, *_check_threshold(spec), *_check_jury(spec), *_check_window(spec)]
 
 
 def range_of(spec: GEvalFields) -> ScoreRange:
@@ -191,6 +191,16 @@ def _check_threshold(spec: GEvalFields) -> Iterator[Problem]:
             spec.place.value("threshold"),
             "leave `threshold` out",
             severity=Severity.WARNING,
+        )
+
+
+def _check_window(spec: GEvalFields) -> Iterator[Problem]:
+    if spec.window is not None and spec.over != "answers":
+        hint = "write `over: answers`, or leave it out: the whole conversation is rated"
+        yield Problem(
+            "`window` says how much of a conversation is shown with each answer",
+            spec.place.key("window"),
+            hint,
         )
 
 
