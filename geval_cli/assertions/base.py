@@ -286,7 +286,7 @@ class TestCase(Struct, frozen=True):
 
     @property
     def ends_with_answer(self) -> bool:
-        """Whether `turns` are a whole conversation, which is judged as it is."""
+        """Return whether `turns` are a whole conversation, which is judged as it is."""
         return bool(self.turns) and not self.plays_turns and self.turns[-1].role == ASSISTANT
 
     @property

@@ -75,20 +75,24 @@ class _Totals(Struct):
     cases: int = 0
     checks_nothing: bool = True
     is_in_rows: bool = False
-    has_inputs: bool = False
-
-    @property
-    def only_turns(self) -> bool:
-        """Whether every test has turns, which say what is asked, so that no prompt is needed."""
-        return self.tests > 0 and not self.has_inputs
+    without_turns: int = 0
+    with_answers: int = 0
 
     def note(self, test: TestCase, plan: Plan) -> None:
         self.tests += 1
-        self.has_inputs = self.has_inputs or not test.turns
+        self.without_turns += not test.turns
+        self.with_answers += test.ends_with_answer
         self.cases += plan.cases_of(test)
         self.checks_nothing = self.checks_nothing and not _is_checked(test, plan)
         self.is_serial = self.is_serial or is_order_bound(test)
         self.is_in_rows = self.is_in_rows or any(spec.compares_outputs for spec in test.assertions)
+
+    def problems(self, plan: Plan) -> Iterator[Problem]:
+        """Yield what is wrong with providers and tests together; turns need no prompt to say what is asked."""
+        if self.without_turns or not self.tests:
+            yield from _check_silence(plan)
+        elif self.with_answers == self.tests:
+            yield from _check_unasked(plan)
 
 
 class _Judges(Struct):
@@ -194,9 +198,8 @@ def check_plan(
                 findings.add(problem, where)
     except ConfigError as error:
         return Checked((*error.problems, *findings.all()), totals.tests)
-    if is_complete and not totals.only_turns:
-        for problem in _check_silence(plan):
-            findings.add(problem, "")
+    for problem in totals.problems(plan) if is_complete else ():
+        findings.add(problem, "")
     of_gates = _of_gates(subjects, is_filtered=is_filtered) if totals.tests and is_complete else ()
     return Checked(
         (*findings.all(), *asked.problems(), *of_gates),
@@ -385,12 +388,14 @@ def _check_silence(plan: Plan) -> Iterator[Problem]:
             return
 
 
-def _check_unasked(test: TestCase, *, generates: bool) -> Iterator[Problem]:
-    if generates:
+def _check_unasked(plan: Plan) -> Iterator[Problem]:
+    """Report providers that no test asks, since all bring their answers."""
+    asked = next((provider for provider in plan.providers if provider.id != NO_PROVIDER.id), None)
+    if asked is not None:
         yield Problem(
-            f"the `turns` of {describe_test(test)} end with an answer, which is judged: no provider is asked",
-            test.place.key("turns"),
-            "to have the last answer written anew, leave it out",
+            "no provider is asked: the `turns` of every test end with an answer, which is judged",
+            asked.place.value(),
+            "leave the last turn out to have a model answer",
             severity=Severity.WARNING,
         )
 
@@ -401,7 +406,6 @@ def _check_output(test: TestCase, plan: Plan) -> Iterator[Problem]:
     generates = any(provider.id != NO_PROVIDER.id for provider in answering)
     judges_as_is = any(provider.id == NO_PROVIDER.id for provider in answering)
     if test.ends_with_answer:
-        yield from _check_unasked(test, generates=generates)
         return
     if (
         test.provider is not None

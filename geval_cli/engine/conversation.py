@@ -23,7 +23,7 @@ Ask = Callable[[TestCase, Rendered], Awaitable[ModelResponse]]
 
 
 class Conversation(Struct):
-    """What was said so far: the turns, the answers as they came, what was sent last, and the error that ended it.
+    """A conversation so far: the turns, the answers as they came, what was sent last, and the error that ended it.
 
     `failed_at` names the turn of the error, before what the error says.
     """

@@ -444,7 +444,7 @@ def _reason_of_answers(grades: Sequence[Grade], lowest: int) -> str | None:
     said = grades[lowest].reason
     if len(grades) == 1 or not said:
         return said
-    return f"lowest of {len(grades)} answers: answer {lowest + 1}: {said}"
+    return f"answer {lowest + 1} of {len(grades)} is the lowest: {said}"
 
 
 def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:

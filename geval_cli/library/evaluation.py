@@ -12,13 +12,13 @@ from geval_cli.errors import ApiError, GevalError, MissingParamsError, Problem, 
 from geval_cli.judge.conversation import ASSISTANT, last_words
 from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric
 from geval_cli.judge.source import as_text, missing_params
-from geval_cli.library.definition import Jury
+from geval_cli.library.definition import Jury, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase
 from geval_cli.providers.wire.client_model import ClientModel
 from geval_cli.records import JsonValue, Status, Turn
 from geval_cli.runs.judging import Judges
 from geval_cli.specs.base import ProviderSpec
-from geval_cli.suite.turns import output_of, turns_from_data
+from geval_cli.suite.turns import output_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _turns(case: TestCase) -> tuple[Turn, ...]:
             raise UsageError("a test case needs `actual_output`, or `turns` that end with an answer")
         return ()
     problems: list[Problem] = []
-    turns = turns_from_data([dict(turn) for turn in case.turns], problems)
+    turns = read_turns_of_case([dict(turn) for turn in case.turns], problems)
     if problems:
         raise UsageError.of("the test case is not valid", problems)
     is_whole = turns[-1].role == ASSISTANT

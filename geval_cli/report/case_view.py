@@ -29,7 +29,7 @@ _DISTRIBUTION_MAX = 6
 _CRITERIA_WIDTH = 300
 _TOLD = frozenset(
     {"rating", "score_range", "estimator", "coverage", "distribution", "judge", "source_from", "fallback"}
-    | {"evaluation_steps", "reason", "parts", "requested", "valid"}
+    | {"evaluation_steps", "reason", "parts", "requested", "valid", "answers", "min", "over", "window"}
 )
 """The keys of `detail` that have words of their own."""
 
@@ -126,7 +126,7 @@ class JudgeVerdict(Struct, frozen=True):
 
     def facts(self) -> list[tuple[str, str]]:
         """Label and text of each thing that is known about the rating."""
-        facts = [("rating", self._rating()), ("spread", self._distribution())]
+        facts = [("rating", self._rating()), ("answers", self._answers()), ("spread", self._distribution())]
         known = {**self.detail, "error": _message_of(self.detail.get("error"))}
         for label, key in (
             ("judge", "judge"),
@@ -155,6 +155,8 @@ class JudgeVerdict(Struct, frozen=True):
         rating = self.detail.get("rating")
         bounds = self.detail.get("score_range")
         estimator = self._estimator()
+        if self._answers():
+            estimator = f"mean of the answers, {estimator}"
         if not _is_number(rating):
             return f"none ({estimator})" if estimator else ""
         text = _short(float(rating))
@@ -175,6 +177,12 @@ class JudgeVerdict(Struct, frozen=True):
         if estimator == "single":
             return "single rating"
         return one_line(estimator, 100) if isinstance(estimator, str) else ""
+
+    def _answers(self) -> str:
+        """Return `1.00, 0.40, 0.70`: the scores of the answers of a conversation, where each was rated."""
+        answers = self.detail.get("answers")
+        found = [item.get("score") for item in answers or () if isinstance(item, Mapping)]
+        return ", ".join(format_score(score) for score in found if _is_number(score))
 
     def _distribution(self) -> str:
         """`3: 50%, 2: 40%, 1: 5%`: the likeliest ratings in the order of the scale."""

@@ -2,14 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from geval_cli.errors import Problem
 from geval_cli.judge.conversation import ASSISTANT, USER
 from geval_cli.records import JsonValue, Turn
-from geval_cli.source.access import TRUSTED
-from geval_cli.source.env import EnvValues
-from geval_cli.source.files import SourceFiles
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.conversation import TurnSpec
 from geval_cli.specs.type_messages import describe_value
@@ -32,14 +27,6 @@ def read_turns(fields: Fields, reading: LoadContext) -> None:
         fields.drop("turns")
     else:
         fields.values["turns"] = turns
-
-
-def turns_from_data(written: list[JsonValue], problems: list[Problem]) -> tuple[Turn, ...]:
-    """Return the turns that a program gives, with a problem for each mistake in them."""
-    reading = LoadContext(SourceFiles(Path(), TRUSTED), EnvValues({}), problems)
-    fields = Fields("a test case", SourcePath.nowhere(), {"turns": written}, {"turns": "turns"})
-    read_turns(fields, reading)
-    return turns_of(fields.values.get("turns"))
 
 
 def turns_of(written: Sequence[TurnSpec] | None) -> tuple[Turn, ...]:

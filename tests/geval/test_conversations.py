@@ -85,7 +85,7 @@ def test_the_score_over_answers_is_their_mean_and_the_lowest_is_told(product: Pr
     assert found["detail"]["min"] == {"score": 0.4, "answer": 2, "turn": 4}
     assert [item["score"] for item in found["detail"]["answers"]] == [1.0, 0.4, 0.7]
     assert [item["turn"] for item in found["detail"]["answers"]] == [2, 4, 6]
-    assert found["reason"] == "lowest of 3 answers: answer 2: So."
+    assert found["reason"] == "answer 2 of 3 is the lowest: So."
 
 
 def test_one_answer_that_cannot_be_judged_is_an_error_and_no_mean_of_the_others(product: Product) -> None:
@@ -268,10 +268,14 @@ def test_calls_of_tools_are_sent_as_apis_take_them_and_shown_to_the_judge(produc
 
 def test_a_whole_conversation_is_judged_as_it_is_and_nobody_is_asked(product: Product) -> None:
     with server_of() as server:
-        found = product.run(config(HELD, {"type": "contains", "value": "three"}, providers=MODEL), server)
+        whole = config(HELD, {"type": "contains", "value": "three"}, providers=MODEL)
+        found = product.run(whole, server)
         assert server.requests == []
+        mixed = product.run({**whole, "tests": [*whole["tests"], {"turns": PLAYED[:1]}]}, server)
+        assert len(server.requests) == 1
     assert (found.code, found.cases[0]["output"]) == (0, "Answer three.")
     assert "no provider is asked" in found.stderr
+    assert "no provider is asked" not in mixed.stderr
 
 
 def test_an_output_ends_the_turns_where_there_is_no_provider(product: Product) -> None:
@@ -437,13 +441,15 @@ def test_reports_show_the_conversation(product: Product) -> None:
     wanted = [product.folder / name for name in ("out.csv", "out.md", "out.html")]
     options = [word for path in wanted for word in ("-o", str(path))]
     with server_of(lambda _: 1) as server:
-        found = product.run(config(HELD, AS_WHOLE), server, *options)
+        found = product.run(config(HELD, BY_ANSWER), server, *options)
     table, page, web = (path.read_text(encoding="utf-8-sig") for path in wanted)
     assert "user: Hello?\nassistant: Answer one." in table
     assert table.splitlines()[0].endswith('"conversation"')
     assert "assistant: Answer two." in page
     assert "Answer two." in web
     assert "turns   user: Hello?" in found.stdout
+    assert "rating  1 in 0 to 10 (mean of the answers, single rating)" in found.stdout
+    assert "answers 0.10, 0.10, 0.10" in found.stdout
     assert "Hello? / And then? / At last?" in found.stdout
 
 
