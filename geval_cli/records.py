@@ -337,6 +337,7 @@ class RunRecord(Struct, frozen=True):
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
+        title: the name that somebody gave the run afterwards; None without one.
     """
 
     id: str
@@ -356,6 +357,7 @@ class RunRecord(Struct, frozen=True):
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
     judged_from: str | None = None
+    title: str | None = None
 
 
 class MetricSummary(Struct, frozen=True):

@@ -62,7 +62,7 @@ THIRD_PARTY_HOMES = {
     "fastapi": {"web"},
     "starlette": {"web"},
     "uvicorn": {"web"},
-    "jinja2": {"templating", "web"},
+    "jinja2": {"templating", "report", "web"},
     "jsonschema": {"assertions", "suite"},
     "sqlite3": {"store"},
     "sqlglot": {"assertions"},

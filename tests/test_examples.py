@@ -43,6 +43,13 @@ def test_the_schema_example_tells_the_good_answer_from_the_bad_one(project: Path
     assert "$.quantity: 'five' is not of type 'integer'" in " ".join(finished.stdout.split())
 
 
+def test_the_checklist_example_catches_a_quotation_that_is_made_up(project: Path) -> None:
+    finished = run_geval("run", "checklist.yaml", cwd=project)
+    assert finished.code == 1
+    assert "1 passed, 1 failed, 0 errors" in finished.stdout
+    assert '"your refund in full" is not in the output' in " ".join(finished.stdout.split())
+
+
 def respond(body: Any, headers: Mapping[str, str]) -> Reply:
     """A judge that likes everything, and a model that says little."""
     prompt = body["messages"][-1]["content"]

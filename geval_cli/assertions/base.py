@@ -213,6 +213,10 @@ class ModelGradedAssertion(Assertion):
         written = own.model_dump(mode="json") if isinstance(own, RubricPromptSpec) else own
         return [self.model_dump(mode="json", exclude=set(_DECIDES_NO_RATING)), written]
 
+    def criterion_alone(self, test: "TestCase", tools: "Tools") -> "JsonValue":
+        """Return what `criterion` would be with any one of its judges in place of the jury."""
+        return self.criterion(test, tools)
+
     def criterion_parts(self, written: "JsonValue") -> "Mapping[str, JsonValue]":
         """Return the parts of what `criterion` returned, by the names that users know."""
         return {"criteria": written}

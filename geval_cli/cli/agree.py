@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from geval_cli.cli.juries import print_jury
 from geval_cli.cli.problems import print_warnings
 from geval_cli.cli.requirements import print_requirements
 from geval_cli.cli.trust_options import AgreeOptions
@@ -73,6 +74,12 @@ def print_agreement(found: Agreement, console: Console) -> None:
     console.print()
     for item in found.metrics:
         print_hanging(Text(""), Text(one_line(item.summary, 400)), console, indent=0)
+    for item in found.metrics:
+        if item.jury is not None:
+            console.print()
+            if len(found.metrics) > 1:
+                console.print(Text(f" {one_line(item.metric, 60)}", style="bold"))
+            print_jury(item.jury, console)
     notes: dict[str, list[str]] = {}
     for item in found.metrics:
         for note in item.notes:

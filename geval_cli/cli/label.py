@@ -40,6 +40,7 @@ from geval_cli.trust.labelling import (
     label_row,
     labels_to_keep,
     outputs_to_label,
+    parts_to_read,
     removed_run,
     review,
     rows_of_sheet,
@@ -386,7 +387,7 @@ class _Rater:
         head = f" {place + 1:,} of {total:,}   {one_line(output.metric, 60)}   {number} {name}".rstrip()
         console.print(Text(head, style="bold"))
         self._print_criterion(output.metric)
-        for title, text in _shown_parts(result):
+        for title, text in parts_to_read(result):
             console.print(Text(f" {title}", style="dim"))
             self._print_lines(clipped_lines(text, line_count=_FEW_LINES, character_count=_FEW_CHARACTERS))
         console.print(Text(" output", style="dim"))
@@ -441,17 +442,6 @@ def _is_keyed(scale: Scale) -> bool:
 
 def _label_text(label: float, scale: Scale) -> str:
     return ("pass" if label else "fail") if scale == UNIT_SCALE else f"{label:g}"
-
-
-def _shown_parts(result: CaseResult) -> Iterator[tuple[str, str]]:
-    """Yield what stands above the output: what the model was asked, and the variables that are not in it."""
-    prompt = result.prompt.rendered
-    if prompt.strip():
-        yield "asked", prompt
-    for name, value in result.vars.items():
-        text = value_text(value)
-        if name != "output" and text.strip() and text not in prompt:
-            yield one_line(name, 60), text
 
 
 def _show_review(opened: _Opened, kept: Sequence[StoredLabel], given: LabelOptions) -> None:

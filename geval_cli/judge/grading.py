@@ -6,15 +6,15 @@ from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, ProviderError, UsageError
 from geval_cli.judge.calls import EXPLANATION_MAX_TOKENS, JudgeCalls, all_of, reply_schema
+from geval_cli.judge.checklist import grade_checklist
 from geval_cli.judge.conversation import cases_of_answers
 from geval_cli.judge.dimensions import METRICS_KEPT, joint_criteria, metric_criteria
 from geval_cli.judge.estimate import Estimate, RatingQuestion, describe, estimate_rating
 from geval_cli.judge.memory import JudgeMemory
-from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, format_number
+from geval_cli.judge.metric import Grade, Judge, JudgedCase, Metric, with_detail
 from geval_cli.judge.prompt import (
     DIMENSION_PARAMS,
     Block,
@@ -45,8 +45,9 @@ from geval_cli.judge.source import (
     rated_output,
     resolve_input,
     resolve_source,
+    with_all_answers,
 )
-from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status, to_json
+from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role, Status
 
 # Wordings of steps that are kept: tests mostly share one, and building and reading it anew took a tenth of their time.
 _STEPS_KEPT = 256
@@ -88,6 +89,10 @@ async def grade(
         ProviderError: the judge could not answer.
         TemplateError: the rubric prompt cannot be rendered.
     """
+    if metric.checklist:
+        return await grade_checklist(
+            metric, with_all_answers(case), JudgeCalls(judge, memory or JudgeMemory())
+        )
     criteria, memory = metric_criteria(metric), memory or JudgeMemory()
     cases = rated_cases(metric, case)
     judgings = {
@@ -241,7 +246,7 @@ class _Judging(Struct, frozen=True):
             usage=calls.usage,
             latency_ms=calls.latency_ms,
         )
-        return replace(result, detail=self._detail(result, criterion, question.joint))
+        return with_detail(result, criterion.score_range, self._about(criterion, question.joint))
 
     async def _joint_question(
         self, criterion: Criterion, steps: tuple[str, ...], calls: JudgeCalls
@@ -342,9 +347,9 @@ class _Judging(Struct, frozen=True):
             return f"{in_words} (no explanation: {error.message})"
         return "\n".join(filter(None, (response.text.strip(), in_words)))
 
-    def _detail(self, result: Grade, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
+    def _about(self, criterion: Criterion, joint: tuple[str, ...]) -> dict[str, JsonValue]:
         source = self.shown.source
-        about = {
+        return {
             "dimension": self.metric.dimension,
             "criteria": criterion.criteria,
             "evaluation_params": self.shown.params,
@@ -354,7 +359,6 @@ class _Judging(Struct, frozen=True):
             "joint": joint or None,
             "prompt_version": joint_prompt_version() if joint else prompt_version(),
         }
-        return _with_values({**_grade_detail(result, criterion.score_range), **about})
 
 
 @lru_cache(maxsize=METRICS_KEPT)
@@ -416,15 +420,14 @@ def _mean_of_answers(metric: Metric, rated: Mapping[int, Grade]) -> Grade:
     )
     # What the answers share is told once, in the words in which a single rating tells it.
     shared = {name: grades[0].detail[name] for name in _SHARED_BY_ANSWERS if name in grades[0].detail}
-    detail = {
-        **_grade_detail(result, metric.asked_range),
+    about = {
         **shared,
         "over": metric.over,
         "window": metric.window,
         "min": {"score": grades[lowest].score, "answer": lowest + 1, "turn": list(rated)[lowest]},
         "answers": answers,
     }
-    return replace(result, detail=_with_values(detail))
+    return with_detail(result, metric.asked_range, about)
 
 
 _SHARED_BY_ANSWERS = (
@@ -463,8 +466,7 @@ def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
         usage=sum((part.usage for part in parts[1:]), parts[0].usage),
         latency_ms=max(part.latency_ms for part in parts),
     )
-    detail = {
-        **_grade_detail(result, metric.asked_range),
+    about = {
         "criteria": metric.criteria,
         "judge": judge_label,
         "parts": [
@@ -472,28 +474,4 @@ def _joined(metric: Metric, parts: Sequence[Grade], judge_label: str) -> Grade:
             for part in parts
         ],
     }
-    return replace(result, detail=_with_values(detail))
-
-
-def _grade_detail(result: Grade, score_range: tuple[float, float]) -> dict[str, JsonValue]:
-    shares = {format_number(rating): share for rating, share in result.distribution.items()}
-    return {
-        "estimator": result.estimator,
-        "rating": result.rating,
-        "score_range": score_range,
-        "distribution": shares or None,
-        "coverage": result.coverage,
-        "valid": result.valid,
-        "requested": result.requested,
-        "early_stop": result.early_stop,
-        "read_from": result.read_from,
-        "fallback": result.fallback,
-        "evaluation_steps": result.evaluation_steps,
-        "usage": result.usage,
-        "latency_ms": result.latency_ms,
-    }
-
-
-def _with_values(detail: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the JSON form of a detail, without what does not apply."""
-    return {name: to_json(value) for name, value in detail.items() if value is not None}
+    return with_detail(result, metric.asked_range, about)

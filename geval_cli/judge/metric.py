@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Turn, Usage
+from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Status, Turn, Usage, to_json
 from geval_cli.source.secrets import mask_text
 from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import DEFAULT_RULES
@@ -17,7 +18,7 @@ from geval_cli.specs.dialect import DEFAULT_RULES
 ScoreRange = tuple[float, float]
 
 Estimator = Literal["logprobs", "samples", "single", "mixed"]
-"""How a rating came about. `mixed`: the parts of a list of criteria did not all use the same one."""
+"""How a rating came about. `mixed`: the parts of a list of criteria or a checklist did not all use the same one."""
 
 ReadFrom = Literal["structure", "verdict_line", "prose"] | Mapping[str, int]
 """The part of a reply that gave the rating: form asked for, verdict line or sentence; counts for samples."""
@@ -35,6 +36,8 @@ Over = Literal["conversation", "answers"]
 """What of a conversation is rated: all of it at once, or each answer by itself."""
 
 STRICT_RANGE: ScoreRange = (0.0, 1.0)
+SHARE_RANGE: ScoreRange = (0.0, 1.0)
+"""What a checklist is rated in: the weighted share of its items that are met."""
 
 
 class RubricBand(Struct, frozen=True):
@@ -52,8 +55,23 @@ class RubricPrompt(Struct, frozen=True):
     evaluate: str | None = None
 
 
+class ChecklistItem(Struct, frozen=True):
+    """One thing that an output is to have, answered with yes or no.
+
+    Attributes:
+        weight: what a yes counts in the score, against the other items; at least 0.
+        required: whether a no fails the output, whatever the score is.
+        evidence: whether a yes counts only with words of the output that show it.
+    """
+
+    text: str
+    weight: float = 1.0
+    required: bool = False
+    evidence: bool = True
+
+
 class Metric(Struct, frozen=True):
-    """One criterion: a named `dimension`, or `criteria` and/or `evaluation_steps` (GEVAL.md, sections 1 and 2).
+    """One criterion: a named `dimension`, `criteria` and/or `evaluation_steps`, or a `checklist`.
 
     Templates in `criteria` and `evaluation_steps` are rendered before they come here; `rubric_prompt` is not.
 
@@ -62,6 +80,8 @@ class Metric(Struct, frozen=True):
         criteria: several mean: each judged for itself, the mean of the scores against one threshold.
         evaluation_params: None for the default: the input, the output and whatever else the test case has.
         evaluation_steps: None to have the judge write them once.
+        checklist: what the output is to have, item by item; then there are no criteria, steps or rubric, and the
+            rating is the weighted share of yes.
         joint: all dimensions that are rated in the same call, `dimension` among them; empty when it is rated alone.
         score_range: of the ratings; for a dimension, that of `DIMENSIONS[dimension]`.
         score_step: distance of two neighbouring ratings; None for `default_step`.
@@ -77,6 +97,7 @@ class Metric(Struct, frozen=True):
     criteria: tuple[str, ...] = ()
     dimension: str | None = None
     joint: tuple[str, ...] = ()
+    checklist: tuple[ChecklistItem, ...] = ()
     evaluation_params: tuple[str, ...] | None = None
     evaluation_steps: tuple[str, ...] | None = None
     rubric: tuple[RubricBand, ...] = ()
@@ -237,6 +258,29 @@ class Grade(Struct, frozen=True):
     usage: Usage = Usage()
     latency_ms: float = 0.0
     detail: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+def with_detail(result: Grade, score_range: ScoreRange, about: Mapping[str, JsonValue]) -> Grade:
+    """Return `result` with its JSON form, and what else is known `about` it, without what does not apply."""
+    shares = {format_number(rating): share for rating, share in result.distribution.items()}
+    detail = {
+        "estimator": result.estimator,
+        "rating": result.rating,
+        "score_range": score_range,
+        "distribution": shares or None,
+        "coverage": result.coverage,
+        "valid": result.valid,
+        "requested": result.requested,
+        "early_stop": result.early_stop,
+        "read_from": result.read_from,
+        "fallback": result.fallback,
+        "evaluation_steps": result.evaluation_steps,
+        "usage": result.usage,
+        "latency_ms": result.latency_ms,
+        **about,
+    }
+    known = {name: to_json(value) for name, value in detail.items() if value is not None}
+    return replace(result, detail=known)
 
 
 def default_step(score_range: ScoreRange) -> float:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from geval_cli.errors import MissingParamsError
 from geval_cli.judge.conversation import answers_alone, transcript
@@ -70,6 +71,13 @@ def rated_output(case: JudgedCase) -> str:
     if case.turns is None or case.rates_answer:
         return as_text(case.actual_output)
     return answers_alone(case.turns)
+
+
+def with_all_answers(case: JudgedCase) -> JudgedCase:
+    """Return a case whose output is all answers of its conversation, which is shown beside them."""
+    if case.turns is None or case.rates_answer:
+        return case
+    return replace(case, actual_output=rated_output(case), rates_answer=True)
 
 
 def resolve_source(case: JudgedCase) -> Source:

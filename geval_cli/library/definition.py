@@ -95,7 +95,10 @@ def _read_jury(arguments: Mapping[str, Any], problems: list[Problem]) -> Jury | 
     problems += reading.problems
     if spec is not None and spec.combine == "calibrated":
         problems.append(
-            Problem("`combine: calibrated` needs a weight for each judge, and there are none here")
+            Problem(
+                "`combine: calibrated` needs a weight for each judge, and there are none here",
+                hint="the weights are in a calibration file, which a config names with `calibration:`",
+            )
         )
     if spec is not None and (spec.min_judges or 0) > len(members):
         problems.append(Problem(f"`min_judges` is {spec.min_judges}, and there are {len(members)} judges"))

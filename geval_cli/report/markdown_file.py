@@ -19,6 +19,7 @@ from geval_cli.records import (
     Status,
     Usage,
 )
+from geval_cli.report.checklist import checklist_items
 from geval_cli.report.columns import (
     DIFFERENCES_MAX,
     PASS_RATE,
@@ -336,6 +337,9 @@ def _assertion_lines(assertions: tuple[AssertionResult, ...]) -> Iterator[str]:
             said = item.reason if item.error is None else f"{item.error.type}: {item.error.message}"
             reason = f": {code_span(one_line(said, 700))}" if said else ""
             yield f"- {name}{_score(item)}{reason}"
+            for part in checklist_items(item.detail):
+                mark = _MARKS[Status.PASSED if part.is_met else Status.FAILED]
+                yield f"  - {mark} {code_span(part.line)}"
         yield from _assertion_lines(item.assertions)
 
 

@@ -81,7 +81,7 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         refused += judged.problems() if judged else ()
         refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
-    if suite.calibrations.entries and not any(item.severity is Severity.ERROR for item in problems):
+    if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
         found = calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.

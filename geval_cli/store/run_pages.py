@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -146,8 +146,14 @@ _COUNT_RESULTS = "SELECT status, count(*) FROM results WHERE run_id = ? GROUP BY
 _SELECT_ROW = """
     SELECT result FROM results WHERE run_id = ? AND test_index = ? AND repeat_index = ? ORDER BY column_index
 """
+_SELECT_CASES = """
+    SELECT case_id, result FROM results WHERE run_id = ? AND case_id IN (SELECT value FROM json_each(?))
+"""
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index LIMIT ? OFFSET ?
+"""
+_SELECT_PROBLEMS = """
+    SELECT result FROM results WHERE run_id = ? AND status IN ('failed', 'error') ORDER BY rowid DESC LIMIT ?
 """
 _SELECT_VERDICTS = """
     SELECT test_index, repeat_index, column_index, status, json_extract(result, '$.score'),
@@ -235,6 +241,13 @@ class RunPages(Struct, frozen=True):
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
 
+    def cases(self, run_id: str, case_ids: Iterable[str]) -> dict[str, CaseResult]:
+        """Return results by their ids; ids that the run does not have are left out."""
+        with self._reading() as connection:
+            found = connection.execute(_SELECT_CASES, (run_id, json.dumps(list(case_ids))))
+            reader = ResultReader(connection, run_id)
+            return {case_id: reader.read(text) for case_id, text in found}
+
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""
         with self._reading() as connection:
@@ -242,6 +255,12 @@ class RunPages(Struct, frozen=True):
             texts = connection.execute(_SELECT_RESULTS, (run_id, limit, offset))
             reader = ResultReader(connection, run_id)
             return [reader.read(text) for (text,) in texts], total
+
+    def problems(self, run_id: str, limit: int) -> list[CaseResult]:
+        """Return the results that failed or ended in an error, those stored last first."""
+        with self._reading() as connection:
+            reader = ResultReader(connection, run_id)
+            return [reader.read(text) for (text,) in connection.execute(_SELECT_PROBLEMS, (run_id, limit))]
 
     def verdicts(self, run_id: str) -> list[StoredVerdict]:
         """Return every verdict of a run by test, repeat and column."""

@@ -141,7 +141,7 @@ def read_gates(value: JsonValue, place: SourcePath, reading: LoadContext) -> tup
 def _is_calibrated(reading: LoadContext) -> bool:
     """Return whether the config names a calibration file; one that is broken is reported elsewhere."""
     found = reading.calibrations
-    return found is not None and (bool(found.entries) or found.is_broken)
+    return found is not None and (not found.is_empty or found.is_broken)
 
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:

@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 
 from geval_cli.assertions.base import Assertion, ModelGradedAssertion
 from geval_cli.assertions.calibrated import CALIBRATED
-from geval_cli.assertions.graded.geval_fields import GEvalFields, RatedDimensionSpec
+from geval_cli.assertions.graded.geval_fields import ChecklistItemSpec, GEvalFields, RatedDimensionSpec
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.judge.checklist import MOST_ITEMS
 from geval_cli.judge.dimensions import DIMENSIONS
 from geval_cli.specs.base import (
     ChatMessageSpec,
@@ -172,6 +173,8 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
     if issubclass(model, GEvalFields):
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
         forms["dimensions"] = _list_of(rated, at_least=2)
+        item = {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ChecklistItemSpec, {})]}
+        forms["checklist"] = {**_list_of(item, at_least=1), "maxItems": MOST_ITEMS}
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
     if issubclass(model, ModelGradedAssertion):
         forms["threshold"] = {"anyOf": [_field_schema(Score), {"const": CALIBRATED}]}

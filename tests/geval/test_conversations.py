@@ -164,6 +164,23 @@ def test_dimensions_rate_turns_without_a_dialogue_written_by_hand(
     assert "We sell tea." in source
 
 
+def test_a_checklist_is_about_all_answers_of_a_conversation(product: Product) -> None:
+    def respond(body: Any, headers: Any) -> Reply:
+        del headers
+        quoted = ["Answer one.", "At last?"]  # the second is what the user said
+        items = {
+            str(n): {"reason": "So.", "evidence": text, "answer": "yes"} for n, text in enumerate(quoted, 1)
+        }
+        return chat_reply(json.dumps(items))
+
+    asserted = {"type": "g-eval", "checklist": ["Greets", "Ends"], "scoring": "single"}
+    with LoopbackServer(respond=respond) as server:
+        found = product.run(config(HELD, asserted), server).verdict
+        assert len(server.requests) == 1
+    assert [item["met"] for item in found["detail"]["checklist"]] == [True, False]
+    assert found["score"] == 0.5
+
+
 PROMPTS: list[tuple[Any, Sequence[tuple[str, str]], str]] = [
     (None, [], "{}"),
     ({"system": "You are a clerk."}, [("system", "You are a clerk.")], "{}"),
@@ -387,6 +404,7 @@ PROBLEMS: list[tuple[Any, dict[str, Any], Any, str]] = [
     (PLAYED, {"prompts": ["{{ input }}"], "test": {"vars": {"input": "x"}}}, AS_WHOLE, "it hides them"),
     (HELD, {}, {**AS_WHOLE, "window": 3}, "`window` says how much of a conversation"),
     (HELD, {}, {**BY_ANSWER, "window": 0}, "`window` must be"),
+    (HELD, {}, {"type": "g-eval", "checklist": ["a"], "over": "answers"}, "`over` does not go with a `checklist`"),
     (HELD, {}, {**AS_WHOLE, "over": "turns"}, "`over` must be"),
     (HELD, {}, {**AS_WHOLE, "evaluation_params": ["turns", "scenario"]}, "test 1 lacks scenario"),
 ]  # fmt: skip

@@ -41,6 +41,8 @@ def test_the_walk_through_the_example_suite_prints_what_the_page_shows(tmp_path:
     shown = [text for kind, text in BLOCKS if kind == "text" and text.startswith("helpful")]
     assert len(shown) == 2
     assert [text.strip() in "".join(printed) for text in shown] == [True, True]
+    judges = next(text for kind, text in BLOCKS if kind == "text" and text.startswith(" judge "))
+    assert " ".join(judges.split()) in " ".join("".join(printed).split())
     config = next(text for kind, text in BLOCKS if kind == "yaml")
     whole = (folder / "calibrated.yaml").read_text(encoding="utf-8")
     assert [line for line in config.splitlines()[1:] if line not in whole.splitlines()] == []

@@ -39,8 +39,24 @@ class RatedDimensionSpec(Spec):
     )
 
 
+class ChecklistItemSpec(Spec):
+    """One thing that the output is to have."""
+
+    item: str = Field(
+        description="What is to be so, as a sentence that is answered with yes or no. Template."
+    )
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        1.0, description="What a yes counts in the score, against the other items."
+    )
+    required: bool = Field(False, description="Whether a no fails the output, whatever its score is.")
+    evidence: bool = Field(
+        True,
+        description="Whether a yes counts only with words of the output that show it; false for what is absent.",
+    )
+
+
 class GEvalFields(ModelGradedAssertion):
-    """g-eval: an LLM judge rates the output, by a named `dimension` or by custom `criteria`."""
+    """g-eval: an LLM judge rates the output, by a named `dimension`, custom `criteria` or a `checklist`."""
 
     dimension: str | None = Field(
         None,
@@ -49,6 +65,9 @@ class GEvalFields(ModelGradedAssertion):
     dimensions: tuple[RatedDimensionSpec, ...] | None = Field(
         None,
         description="Several dimensions that are rated in one call; each is a metric with a verdict of its own.",
+    )
+    checklist: tuple[ChecklistItemSpec, ...] | None = Field(
+        None, description="What the output is to have: each item is answered with yes or no, all in one call."
     )
     criteria: str | tuple[str, ...] | None = Field(
         None,

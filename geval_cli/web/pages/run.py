@@ -5,14 +5,15 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from msgspec import Struct
 
-from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
+from geval_cli.records import RunStatus, RunSummary, Status
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.matrix import cells_of, columns_of, row_title
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.verdict import derived_rows, has_fallback
+from geval_cli.report.verdict import derived_rows
 from geval_cli.runs.stored import load_report
-from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
-from geval_cli.web.html import render_page, short_text, shown_text
+from geval_cli.store.run_pages import ResultFilter, SortOrder
+from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
@@ -28,16 +29,6 @@ ROWS_PER_PAGE = 50
 _CONFIG_CHARACTERS_MAX = 40_000
 
 router = APIRouter(route_class=PageRoute)
-
-
-class Cell(Struct, frozen=True):
-    """One case in the matrix, by its own score or by that of the chosen metric. `matches`: it passed the filter."""
-
-    result: CaseResult
-    status: Status
-    score: float | None
-    matches: bool
-    has_fallback: bool
 
 
 @router.get("/runs")
@@ -70,7 +61,7 @@ def show_run(request: Request, run_id: str) -> Response:
         derived=list(derived_rows(report, {item.index: suite_name(item) for item in run.columns})),
         previous=pages.previous(run.id),
         columns=columns_of(run.columns, found.rows),
-        rows=[(row, _cells(row, wanted.metric)) for row in found.rows],
+        rows=[(row, cells_of(row, wanted.metric)) for row in found.rows],
         rows_total=found.total,
         wanted=wanted,
         sort=sort,
@@ -90,47 +81,12 @@ def show_run(request: Request, run_id: str) -> Response:
     )
 
 
-def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list[Column]:
-    """Return the columns of the run; where its record has none, those that its results have."""
-    if columns:
-        return list(columns)
-    results = {index: result for row in rows for index, result in row.cells.items()}
-    return [Column(index, item.prompt.label, item.provider.label) for index, item in sorted(results.items())]
-
-
-def row_title(result: CaseResult) -> str:
-    """Return the title of a test: its description, else its variables in short, else its prompt."""
-    if result.description:
-        return short_text(result.description, 160)
-    return variables_line(result) or short_text(result.prompt.rendered, 160)
-
-
-def variables_line(result: CaseResult) -> str:
-    """Return the variables of a test on one line."""
-    pairs = [f"{short_text(name, 40)}: {short_text(value, 60)}" for name, value in result.vars.items()]
-    return short_text(" · ".join(pairs), 160)
-
-
 def _wanted(request: Request) -> ResultFilter:
     return ResultFilter(
         status=word_in_query(request, "status", Status),
         metric=request.query_params.get("metric") or None,
         text=request.query_params.get("q", "").strip(),
     )
-
-
-def _cells(row: ResultRow, metric: str | None) -> dict[int, Cell]:
-    return {column: _cell(result, metric, column in row.matching) for column, result in row.cells.items()}
-
-
-def _cell(result: CaseResult, metric: str | None, matches: bool) -> Cell:
-    status, score = result.status, result.score
-    of_metric = [item.status for item in result.assertions if metric and item.metric == metric]
-    if metric is not None and of_metric:
-        order = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
-        status = next(item for item in order if item in of_metric)
-        score = result.named_scores.get(metric)
-    return Cell(result, status, score, matches, has_fallback(result.assertions))
 
 
 def _status_counts(summary: RunSummary) -> list[tuple[Status, int]]:
