@@ -99,8 +99,10 @@ async def grade(
         turn: _Judging(metric, item, _what_is_shown(metric, item), judge, render, memory)
         for turn, item in cases.items()
     }
+    if len(criteria) == 1:
+        return await _rate(metric, judgings, criteria[0])
     parts = await all_of(_rate(metric, judgings, criterion) for criterion in criteria)
-    return parts[0] if len(parts) == 1 else _joined(metric, parts, judge.label)
+    return _joined(metric, parts, judge.label)
 
 
 async def _rate(metric: Metric, judgings: Mapping[int, "_Judging"], criterion: Criterion) -> Grade:
