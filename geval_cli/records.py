@@ -326,7 +326,7 @@ class GitState(Struct, frozen=True):
 
 
 class WorkerRecord(Struct, frozen=True):
-    """What one of the processes of a run did.
+    """The work of one of the processes of a run.
 
     Attributes:
         name: within the run, such as `worker 1`.

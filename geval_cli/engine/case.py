@@ -134,7 +134,7 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
             _prefetch(job, unanswered, context, prefetched)
         if job.generates and test.turns:
             held = await _converse(job, test, context, earlier)
-            answered, response = _after(held, _blank_result(job, held.sent))
+            answered, response = _after(held, blank_result(job, held.sent))
             if held.error is not None:
                 info = error_info(held.error)
                 info = replace(info, message=f"{held.failed_at}{info.message}")

@@ -32,6 +32,7 @@ from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
+from geval_cli.runs.workers import run_in_workers
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
@@ -63,7 +64,7 @@ async def run_evaluation(
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     policy = call_policy(prepared, books.budget, run.id)
-    doing = _run_jobs if prepared.request.workers is None else _run_in_workers
+    doing = _run_jobs if prepared.request.workers is None else run_in_workers
     running = asyncio.ensure_future(doing(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
@@ -257,19 +258,6 @@ async def _run_jobs(
         return ()
     finally:
         events.end()
-
-
-async def _run_in_workers(
-    prepared: PreparedRun,
-    cache: ResponseCache,
-    events: EventStream,
-    stop: StopSignal,
-    resumed: ResumedRun | None,
-    policy: CallPolicy,
-) -> tuple[WorkerRecord, ...]:
-    from geval_cli.runs.workers import run_in_workers  # noqa: PLC0415 - few runs have workers
-
-    return await run_in_workers(prepared, cache, events, stop, resumed, policy)
 
 
 def _with_workers(run: RunRecord, running: "asyncio.Future[tuple[WorkerRecord, ...]]") -> RunRecord:

@@ -13,17 +13,19 @@ import secrets
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import AsyncExitStack
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from geval_cli.engine.runner import StopReason
-from geval_cli.errors import ConfigError, UsageError
+from geval_cli.errors import ConfigError, GevalError, UsageError
 from geval_cli.runs.event_loop import loop_factory
 from geval_cli.runs.shard_worker import ShardRunner, WorkerSetup, open_runner
 from geval_cli.runs.shards import Lot, ShardEnd, ShardOrder, lot_from_json, lot_to_json
 from geval_cli.version import install_hint
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 Hear = Callable[[Lot], Awaitable[None]]
 """Takes what a worker tells."""
@@ -48,6 +50,7 @@ class ShardExecutor(Protocol):
 
         Raises:
             WorkerLostError: the worker ended before.
+            RuntimeError: something went wrong that is no loss: a bug, or a cache that cannot be read.
         """
 
     def stop(self, reason: StopReason) -> None:
@@ -78,6 +81,8 @@ class LocalWorkers:
     """Workers on this machine, each in a process of its own. Belongs to one event loop."""
 
     def __init__(self, setup: WorkerSetup) -> None:
+        from multiprocessing.connection import Listener  # noqa: PLC0415 - few runs have workers
+
         self._setup = setup
         self._loop = asyncio.get_running_loop()
         self._key = secrets.token_bytes(32)
@@ -119,11 +124,15 @@ class LocalWorkers:
             self._is_closed = True
             for worker in self._workers.values():
                 worker.kill()
+            from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
             with contextlib.suppress(OSError):  # wakes the thread that accepts
                 Client(self._listener.address, authkey=self._key).close()
             self._listener.close()
 
     def _accept(self) -> None:
+        from multiprocessing import AuthenticationError  # noqa: PLC0415 - as above
+
         while not self._is_closed:
             try:
                 connection = self._listener.accept()
@@ -173,25 +182,22 @@ class _LocalWorker:
         """Have the process do a shard."""
         with _without_ctrl_c():
             task = asyncio.wrap_future(self._pool.submit(do_shard, order))
-        ended = asyncio.ensure_future(_outcome(task))
-        try:
-            while True:
-                lot = await self._next_lot(ended)
-                if lot is None:
-                    raise WorkerLostError
-                await hear(lot)
-                if lot.end is not None:
-                    return lot.end
-        finally:
-            ended.cancel()
+        while (lot := await self._next_lot(task)) is not None:
+            await hear(lot)
+            if lot.end is not None:
+                return lot.end
+        raise WorkerLostError
 
-    async def _next_lot(self, ended: "asyncio.Future[bool]") -> Lot | None:
+    async def _next_lot(self, task: "asyncio.Future[None]") -> Lot | None:
         """Return what the process tells next; None when it is gone."""
         told = asyncio.ensure_future(self._lots.get())
         try:
-            ends: set[asyncio.Future[Any]] = {told, ended}
+            ends: set[asyncio.Future[Any]] = {told, task}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not told.done() and not ended.result():
+            failure = task.exception() if task.done() else None
+            if failure is not None and not isinstance(failure, BrokenExecutor):
+                raise failure
+            if failure is not None and not told.done():
                 # It broke: what it said before is still on its way.
                 await asyncio.wait({told}, timeout=_LAST_WORDS_S if self._connection else 0.0)
                 return told.result() if told.done() else None
@@ -221,15 +227,6 @@ class _LocalWorker:
             putting.close()
 
 
-async def _outcome(task: "asyncio.Future[None]") -> bool:
-    """Return whether a task came to its end."""
-    try:
-        await task
-    except Exception:  # noqa: BLE001 - however it ended, the worker is lost
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
     """Keep Ctrl-C from processes that are started in the block: the one that shows the run tells them to stop."""
@@ -244,7 +241,7 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 class _Process:
-    """What a worker process keeps from one shard to the next. There is one in a process."""
+    """The state that a worker process keeps from one shard to the next. There is one in a process."""
 
     current: "_Process | None" = None
 
@@ -299,6 +296,8 @@ class _Process:
 
 def start_local_worker(address: Any, key: bytes, number: int, setup: WorkerSetup) -> None:
     """Begin a worker process: connect to the coordinator."""
+    from multiprocessing.connection import Client  # noqa: PLC0415 - as above
+
     connection = Client(address, authkey=key)
     connection.send_bytes(str(number).encode())
     _Process.current = _Process(connection, setup)
@@ -308,4 +307,9 @@ def do_shard(order: ShardOrder) -> None:
     """Do a shard in this process."""
     if _Process.current is None:
         raise RuntimeError("no worker was started in this process")
-    _Process.current.do(order)
+    try:
+        _Process.current.do(order)
+    except GevalError as error:
+        raise RuntimeError(
+            error.message
+        ) from error  # others of ours do not survive the way to another process

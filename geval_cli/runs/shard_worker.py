@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -42,7 +41,7 @@ class CachePlace(Struct, frozen=True):
 
 
 class WorkerSetup(Struct, frozen=True):
-    """What a worker needs to know of a run, once.
+    """The facts of a run that its workers need.
 
     Attributes:
         request: for the run; its `environ` is a plain dict.
@@ -92,7 +91,7 @@ class ShardRunner:
         self._reason: StopReason | None = None
 
     async def run(self, order: ShardOrder) -> None:
-        """Do what an order says, and report in lots; the last one tells how it ended. Raises nothing."""
+        """Do what an order says, and report in lots; the last one tells how it ended."""
         self._stop = StopSignal()
         if self._reason is not None:
             self._stop.request(self._reason)
@@ -102,14 +101,11 @@ class ShardRunner:
         if order.is_repeated:  # another process has paid for some of its answers
             self._look_again()
         mistakes: tuple[str, ...] = ()
-        bug = None
         ticking = asyncio.ensure_future(self._lots.send_regularly())
         try:
             await self._run(order)
         except ConfigError as error:
             mistakes = tuple(str(problem) for problem in error.problems)
-        except Exception:  # noqa: BLE001 - a bug of geval is reported by the process that shows the run
-            bug = traceback.format_exc()
         finally:
             ticking.cancel()
         self._lots.end(
@@ -120,7 +116,6 @@ class ShardRunner:
                 is_overloaded=self._pace.overloads > overloads,
                 unpriced=self._budget.unpriced,
                 mistakes=mistakes,
-                bug=bug,
             )
         )
 

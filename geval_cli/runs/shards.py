@@ -32,7 +32,7 @@ _FEWEST_REQUESTS = 10  # of a permit near the end: fewer would be more shards th
 
 
 class DoneCases:
-    """Which cases of a run have a result that stays: a byte each, since there may be very many.
+    """The cases of a run that have a result that stays: a byte each, since there may be very many.
 
     `first_test` is the number of the first test that it knows; cases of tests before it count as done.
     """
@@ -102,7 +102,7 @@ def cut(indexes: Iterable[int], size: int) -> list[Shard]:
 
 
 class Permit(Struct, frozen=True):
-    """What a worker may spend on a shard; None for no bound."""
+    """The most that a worker may spend on a shard; None for no bound."""
 
     max_cost_usd: float | None = None
     max_requests: int | None = None
@@ -172,7 +172,7 @@ class Permits:
 
 
 class ShardOrder(Struct, frozen=True):
-    """What a worker is to do.
+    """A piece of work for a worker.
 
     Attributes:
         start, stop: the numbers of its tests, `stop` not among them.
@@ -199,7 +199,6 @@ class ShardEnd(Struct, frozen=True):
         is_overloaded: whether a server said that it is asked too often.
         unpriced: the provider that gave an answer whose cost is unknown, where there is a bound on money.
         mistakes: why the tests can no longer be read; empty when they can.
-        bug: what went wrong in geval itself, as Python shows it.
     """
 
     requests: int = 0
@@ -208,11 +207,10 @@ class ShardEnd(Struct, frozen=True):
     is_overloaded: bool = False
     unpriced: str | None = None
     mistakes: tuple[str, ...] = ()
-    bug: str | None = None
 
 
 class Lot(Struct):
-    """What happened in a worker since its last lot. The last one of a shard has an `end`."""
+    """Everything that happened in a worker since its last lot. The last one of a shard has an `end`."""
 
     results: list[CaseResult] = field(default_factory=list)
     calls: list[ModelCalled] = field(default_factory=list)

@@ -177,8 +177,6 @@ class _Crew(Struct):
         """
         record = self.records[worker]
         self.records[worker] = replace(record, requests=record.requests + end.requests)
-        if end.bug is not None:
-            raise RuntimeError(f"{record.name} failed:\n{end.bug}")
         if end.mistakes:
             raise ConfigError([Problem(text) for text in end.mistakes])
         if end.unpriced is not None:
