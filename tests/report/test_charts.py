@@ -344,7 +344,8 @@ def test_trends_are_sane(points: list[TrendPoint]) -> None:
 def test_unfinished_runs_are_hollow_and_said_so() -> None:
     chart = trend("trend-1", "tone", [point(0.5), point(0.7, is_partial=True)])
     assert chart.description == (
-        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Last change: +0.20. Hollow: runs that did not finish."
+        "2 runs: 0.50 on 2026-11-02 08:30, 0.70 on 2026-11-02 08:30. Last change: +0.20."
+        " Hollow: runs that did not finish."
     )
     assert [("is-hollow" in item.attrib["class"]) for item in parse(chart).iter(f"{SVG}circle")] == [
         False,

@@ -290,7 +290,7 @@ def trend(name: str, title: str, points: Sequence[TrendPoint], *, is_share: bool
     say = _percent_text if is_share else format_score
     title = one_line(title, _NAME)
     figures = FigureTable(
-        ("run", "began", "value", "95 % interval", "n", ""),
+        ("run", "began", "value", "95 % interval", "n", "note"),
         tuple(
             (point.run_id, _day(point.when), *_point_cells(point, say), _n(point.n), _note(point))
             for point in points
