@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from msgspec.structs import replace
 
+from geval_cli.labels.file import GOOD_AT
 from geval_cli.records import MetricSummary
 from geval_cli.report.charts.agreement_charts import LabelledScore, chance_of_good, score_against_label
 from geval_cli.report.charts.column_charts import METRICS_MAX
@@ -33,7 +34,6 @@ from geval_cli.statistics.intervals import Interval
 from geval_cli.store.labels import StoredLabel
 from geval_cli.store.run_pages import RunPages, RunPoint
 from geval_cli.trust.labelling import Reviewed, review
-from geval_cli.trust.labels import GOOD_AT
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, link_with, run_link, stored_runs
 
