@@ -168,7 +168,15 @@ def _metric_point(point: RunPoint, name: str) -> TrendPoint:
 
 
 def _trend_point(run: RunPoint, value: float | None, interval: Interval | None, n: int) -> TrendPoint:
-    return TrendPoint(run.started_at, value, interval, n, run.is_partial, run.run_id, run_link(run.run_id))
+    return TrendPoint(
+        when=run.started_at,
+        value=value,
+        interval=interval,
+        n=n,
+        is_partial=run.is_partial,
+        run_id=run.run_id,
+        href=run_link(run.run_id),
+    )
 
 
 def choice_link(run_id: str, choice: Choice) -> str:
