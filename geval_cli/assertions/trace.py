@@ -1,4 +1,4 @@
-"""What an agent did before its answer: the trace that a test brings, else the tools that the answer calls."""
+"""The steps of an agent before its answer: the trace that a test brings, else the tools that the answer calls."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

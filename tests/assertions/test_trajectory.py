@@ -10,6 +10,7 @@ from support.product import Product
 from support.specs import case, subject
 from support.verdicts import judged
 
+from geval_cli import GEval, MissingParamsError, TestCase, UsageError, check
 from geval_cli.assertions.trace import fits, trace_of
 from geval_cli.assertions.trajectory import same
 from geval_cli.errors import UnjudgeableError
@@ -373,3 +374,22 @@ def test_promptfoo_configs_have_these_types(product: Product, nobody: LoopbackSe
     }
     finished = product.run({"dialect": "promptfoo", **written}, nobody)
     assert (finished.code, [item["status"] for item in finished.verdicts]) == (0, ["passed"] * len(asserted))
+
+
+def test_the_library_takes_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str] = []
+    with a_judge(prompts) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-loopback")
+        metric = GEval(
+            "Tools", criteria="Good.", evaluation_params=["tools_called"], model="judge", scoring="single"
+        )
+        assert metric.evaluate(TestCase(actual_output="Sencha.", trace=TRACE)).score == 0.7
+        assert metric.evaluate(TestCase(actual_output=CALLED[0])).score == 0.7
+        with pytest.raises(MissingParamsError, match="tools_called"):
+            metric.evaluate(TestCase(actual_output="Words."))
+        with pytest.raises(UsageError, match="needs `name`"):
+            metric.evaluate(TestCase(actual_output="Words.", trace=[{}]))
+    assert '1. {"name": "search", "args": {"q": "tea"}}' in prompts[1]
+    found = check("Sencha.", {"type": SEQUENCE, "value": ["search"]}, trace=TRACE)
+    assert found.success

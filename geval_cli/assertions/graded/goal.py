@@ -20,7 +20,7 @@ _PROMPT = "agents/goal"
 
 
 class Goal(ValueRules):
-    """What an agent was to reach."""
+    """The goal that an agent was to reach."""
 
     goal: str = Field(description="The goal; a template.")
 
