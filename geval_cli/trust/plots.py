@@ -126,7 +126,7 @@ def probe_plot(metric: str, findings: Sequence[Finding]) -> str:
     ends = [
         end
         for item in shown
-        for end in (*(item.estimate.interval or ()), *(_allowed(item.bar, (0, 1)) or ()))
+        for end in (*(item.estimate.interval or ()), *(_allowed(item.bar, (0.0, 1.0)) or ()))
     ]
     values = [item.estimate.value or 0.0 for item in shown]
     low, high = min(0.0, *values, *ends), max(1.0, *values, *ends)
