@@ -169,6 +169,7 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
     forms = _judge_forms()
     if issubclass(model, GEvalFields):
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
+        forms["dimension"] = {"enum": list(DIMENSIONS)}
         forms["dimensions"] = _list_of(rated, at_least=2)
         forms["provider"] = {"anyOf": [forms["provider"], _list_of(forms["provider"], at_least=2)]}
     if issubclass(model, ModelGradedAssertion):
