@@ -62,7 +62,7 @@ class AssertionKind(Struct, frozen=True):
 
 
 class FormValue(Struct, frozen=True):
-    """What an assertion has for a key, in the kind in which that can be shown without loss."""
+    """The value of a key of an assertion, in the kind in which it can be shown without loss."""
 
     kind: InputKind
     value: JsonValue
