@@ -123,13 +123,10 @@ def probe_plot(metric: str, findings: Sequence[Finding]) -> str:
     shown = [item for item in findings if item.estimate.value is not None]
     if not shown:
         return ""
-    ends = [
-        end
-        for item in shown
-        for end in (*(item.estimate.interval or ()), *(_allowed(item.bar, (0.0, 1.0)) or ()))
-    ]
-    values = [item.estimate.value or 0.0 for item in shown]
-    low, high = min(0.0, *values, *ends), max(1.0, *values, *ends)
+    reached = [item.estimate.value or 0.0 for item in shown]
+    for item in shown:
+        reached += [*(item.estimate.interval or ()), *(_allowed(item.bar, (0.0, 1.0)) or ())]
+    low, high = min(0.0, *reached), max(1.0, *reached)
     right = _WIDTH - 70
 
     def place(value: float) -> float:
