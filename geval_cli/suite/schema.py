@@ -148,6 +148,11 @@ class SuiteSpec(Spec):
         None,
         description="A file of `geval calibrate`: results get P(pass), and `threshold: calibrated` has its number.",
     )
+    labels: str | None = Field(
+        None,
+        min_length=1,
+        description="A file of people's labels of some of the outputs, for gates on METRIC.true_pass_rate.",
+    )
     env: dict[str, str] = Field(
         default_factory=dict, repr=False, description="Environment values for this suite, taken literally."
     )
