@@ -64,7 +64,7 @@ async def run_evaluation(
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     policy = call_policy(prepared, books.budget, run.id)
-    doing = _run_jobs if prepared.request.workers is None else run_in_workers
+    doing = run_in_workers if prepared.request.is_shared else _run_jobs
     running = asyncio.ensure_future(doing(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
