@@ -12,11 +12,13 @@ import os
 import platform
 import queue
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace as replace_fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,11 @@ from geval_cli.store.node_cache import AnswerRow, KnownKeys, NodeCache, packed_k
 from geval_cli.version import __version__, install_hint
 
 _NOT_SHIPPED = (".geval", ".git", ".venv*", ".env*", "node_modules", "__pycache__")
+_FOUND_BY_RAY = "auto"  # the cluster that this machine is part of
+_PATIENCE_S = 5.0
+_START = (
+    "`ray start --head` starts a cluster and prints its address; --ray local starts one for this run alone"
+)
 _CLEANING_S = 5.0
 _END = "end"
 _AFFAIRS = 1_000  # calls of the hub that may wait at once: each worker waits for the word to stop
@@ -53,34 +60,51 @@ class NodeSetup(Struct, frozen=True):
     folder: str | None
 
 
+def check_cluster(address: str) -> None:
+    """Check that a cluster can be asked for, without asking it.
+
+    Raises:
+        UsageError: Ray is not installed, or nothing listens at the address; Ray itself would try for many minutes.
+    """
+    if "://" in address:
+        hint = "run geval on a machine of the cluster, and name the address that `ray start` prints, or auto"
+        raise UsageError(f"--ray cannot use `{address}`: it connects from inside a cluster", hint=hint)
+    if address not in {LOCAL, _FOUND_BY_RAY}:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        except (OSError, ValueError, OverflowError) as error:
+            message = f"--ray cannot reach a cluster at `{address}`: nothing listens there"
+            raise UsageError(message, hint=_START) from error
+    if find_spec("ray") is None:
+        raise UsageError("--ray needs Ray, which is not installed", hint=install_hint("ray"))
+
+
 def connect(address: str, config: Path) -> int:
     """Connect to a cluster, or start one on this machine, and return how many processors it has.
 
     Args:
-        address: `local`, or the address of the cluster as Ray has it.
+        address: `local`, `auto` for the cluster that this machine is part of, or its address.
         config: the config, whose folder is sent to the machines of the cluster.
 
     Raises:
-        UsageError: Ray is not installed, or there is no such cluster.
+        UsageError: there is no such cluster, or it does not let us in.
     """
     # It would send figures about its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray  # noqa: PLC0415 - few runs have a cluster
-    except ImportError as error:
-        raise UsageError("--ray needs Ray, which is not installed", hint=install_hint("ray")) from error
-    if "://" in address:
-        hint = "run geval on a machine of the cluster, and name the address that `ray start` prints, or auto"
-        raise UsageError(f"--ray cannot use `{address}`: it connects from inside a cluster", hint=hint)
+    import ray  # noqa: PLC0415 - few runs have a cluster
+
     shipped = {"working_dir": str(config.resolve().parent), "excludes": list(_NOT_SHIPPED)}
-    quiet: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {"runtime_env": shipped}
+    own: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {"runtime_env": shipped}
+    cluster: Any = ray  # only some of its functions have types
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **quiet)
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        return int(resources.get("CPU", 1))
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        hint = "`ray start --head` starts a cluster and prints its address; --ray local starts one for this run alone"
-        raise UsageError(f"--ray cannot reach a cluster at `{address}`: {error}", hint=hint) from error
+        cluster.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        return int(cluster.cluster_resources().get("CPU", 1))
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        message = f"--ray cannot reach a cluster at `{address}`: {error}"
+        raise UsageError(
+            message, hint=f"{_START}; where it asks for a token, set RAY_AUTH_MODE=token"
+        ) from error
 
 
 class RayWorkers:

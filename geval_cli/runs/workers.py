@@ -30,7 +30,7 @@ from geval_cli.runs.judging import ProviderPool
 from geval_cli.runs.lock_file import NeededSteps, needs_of_plan
 from geval_cli.runs.options import AUTO
 from geval_cli.runs.preparation import reads_cache, resolved
-from geval_cli.runs.ray_cluster import RayWorkers, connect
+from geval_cli.runs.ray_cluster import RayWorkers, check_cluster, connect
 from geval_cli.runs.record import STOPPED
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun
@@ -66,6 +66,8 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
         )
     if request.ray is None:
         check_loky()
+    else:
+        check_cluster(request.ray)
     option = "--workers" if request.ray is None else "--ray"
     hint = f"leave {option} out: one process does this run"
     if prepared.plan.is_serial:

@@ -83,6 +83,11 @@ def ranked(seed: int) -> bool:
     return rankings.run(seed)
 
 
+def shared(seed: int) -> bool:
+    """Runs in several processes and on several machines: killed, and with a million stored outputs."""
+    return processes.run(seed=seed)
+
+
 PARTS: dict[str, Callable[[int], bool]] = {
     "pythons": on_every_python,
     "kills": kills,
@@ -91,6 +96,7 @@ PARTS: dict[str, Callable[[int], bool]] = {
     "findings": found_differences,
     "intervals": intervals,
     "rankings": ranked,
+    "processes": shared,
 }
 
 
