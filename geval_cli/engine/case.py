@@ -131,7 +131,9 @@ async def _run(job: Job, context: JobContext, prefetched: PrefetchedAnswers) -> 
         rendered = render_prompt(job.prompt, test, context.tools.templates, earlier)
         shown = rendered.text
         if job.generates:
-            unanswered = Subject(test, "", rendered.whole, job.repeat_index, rendered.system)
+            unanswered = Subject(
+                test, "", rendered.whole, job.repeat_index, rendered.system, provider=job.provider
+            )
             _prefetch(job, unanswered, context, prefetched)
         if job.generates and test.turns:
             held = await _converse(job, test, context, earlier)
