@@ -39,9 +39,14 @@ def link_with(path: str, values: Mapping[str, object]) -> str:
 
 def page_number(request: Request) -> int:
     """Return the page asked for, counted from 1."""
-    text = request.query_params.get("page", "")
+    return max(number_in_query(request, "page") or 1, 1)
+
+
+def number_in_query(request: Request, name: str) -> int | None:
+    """Return the whole number, from 0, that a query parameter gives; None for anything else."""
+    text = request.query_params.get(name, "")
     is_number = text.isascii() and text.isdigit() and len(text) <= _PAGE_DIGITS_MAX
-    return max(int(text), 1) if is_number else 1
+    return int(text) if is_number else None
 
 
 def page_count(total: int, size: int) -> int:
