@@ -24,14 +24,14 @@ class RunHistory(Struct, frozen=True):
     total: int
 
 
-def read_history(runs: RunStore, chosen: RunChoice, *, limit: int) -> RunHistory:
-    """Return the newest runs that are chosen.
+def read_history(runs: RunStore, chosen: RunChoice, *, limit: int, offset: int = 0) -> RunHistory:
+    """Return the newest runs that are chosen, without the first `offset` of them.
 
     Raises:
         StoreError: the database cannot be read.
     """
     pages = runs.pages()
-    outlines, total = pages.outlines(chosen, offset=0, limit=limit)
+    outlines, total = pages.outlines(chosen, offset=offset, limit=limit)
     changes = _Changes(runs, pages)
     return RunHistory(
         tuple(ListedRun(item.run, item.counts, item.config_file, changes.of(item)) for item in outlines),

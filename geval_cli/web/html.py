@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from geval_cli.numbers import format_comparison, format_cost, format_score
 from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
 from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
+from geval_cli.report.run_list import change_text
 from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
 from geval_cli.version import __version__
 
@@ -77,6 +78,7 @@ def _environment() -> Environment:
         "total_cost": total_cost,
         "when": readable_time,
         "bar_pieces": bar_pieces,
+        "points": change_text,
     }
     return environment
 
@@ -102,8 +104,9 @@ def readable_time(started_at: str) -> str:
         return started_at
 
 
-def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
-    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last."""
+def bar_pieces(counts: RunSummary, planned: int = 0) -> list[dict[str, str]]:
+    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last, and leaves what is planned."""
+    whole = max(planned, counts.total)
     pieces: list[dict[str, str]] = []
     start = 0.0
     for status, count in (
@@ -112,7 +115,7 @@ def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
         (Status.ERROR, counts.errored),
         (Status.FAILED, counts.failed),
     ):
-        width = 100 * count / counts.total if counts.total else 0
+        width = 100 * count / whole if whole else 0
         if width:
             pieces.append({"status": status.value, "start": f"{start:.2f}", "width": f"{width:.2f}"})
         start += width
