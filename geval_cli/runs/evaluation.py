@@ -2,30 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Tools
 from geval_cli.engine.aggregate import Notices, Tally, derive
-from geval_cli.engine.case import JobContext
-from geval_cli.engine.columns import row_columns
-from geval_cli.engine.comparison_groups import ComparisonGroups
-from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import BudgetError, ConfigError, StoreError
-from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.errors import ConfigError, StoreError
+from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import CASE_OF_TRACE
-from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
-from geval_cli.judge.memory import JudgeMemory
-from geval_cli.providers.redaction import Secrets
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import (
-    CaseResult,
-    ModelRequest,
-    ModelResponse,
     RunRecord,
     RunStatus,
     RunSummary,
@@ -35,27 +24,16 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.judging import ProviderPool, safe_assertion
-from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
+from geval_cli.runs.jobs import JOBS_PER_REQUEST, call_policy, open_jobs, request_limit
+from geval_cli.runs.preparation import asks_for_money
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
 from geval_cli.runs.resume import ResumedRun
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
-from geval_cli.scripting.scripts import Scripts
-from geval_cli.specs.base import ProviderSpec
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
-
-DEFAULT_CONCURRENCY = 20
-"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
-
-_MODELS_KEPT = 64
-
-_JOBS_PER_REQUEST = (
-    2  # more jobs than requests under way: while one job judges, another already asks its model
-)
 
 
 async def run_evaluation(
@@ -83,7 +61,7 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    policy = _call_policy(prepared, books.budget, run.id)
+    policy = call_policy(prepared, books.budget, run.id)
     running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
@@ -268,120 +246,11 @@ async def _run_jobs(
         cache.begin_at(resumed.started_s)
         queues = tuple(resumed.done.missing(queue) for queue in queues)
     began = cache.now() if resumed is None else resumed.started_s
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(pool.aclose)
-            gateway = _gateway(prepared, cache, events, policy, began_s=began)
-            stack.push_async_callback(gateway.aclose)
-            scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
-            stack.push_async_callback(scripts.aclose)
-            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
-
-            async def execute(job: Job) -> CaseResult | None:
-                if prepared.request.otel and prepared.request.has_collector():
-                    CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
-                    events.emit(CaseStarted(job.id, time.time()))
-                try:
-                    results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
-                except BudgetError as error:
-                    if stop.reason is not StopReason.BUDGET:
-                        events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
-                    stop.request(StopReason.BUDGET)
-                    return None
-                for result in results[:-1]:
-                    events.emit(CaseFinished(result))
-                return results[-1] if results else None
-
-            parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
-            await run_plan(queues, execute, parallel=parallel, events=events, stop=stop)
+        async with open_jobs(prepared, cache, events, policy, began_s=began) as jobs:
+            parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
+            await run_plan(
+                queues, partial(jobs.execute, stop=stop), parallel=parallel, events=events, stop=stop
+            )
     finally:
         events.end()
-
-
-@asynccontextmanager
-async def open_bench(
-    prepared: PreparedRun, cache: ResponseCache, budget: Budget
-) -> AsyncIterator[tuple[JobContext, ProviderPool]]:
-    """Provide the models, judges and code of a prepared suite until the end of the block, without a run.
-
-    Answers go through the cache and the budget, as in a run. The pool knows the secrets of whatever was asked.
-    """
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(pool.aclose)
-        policy = _call_policy(prepared, budget, run_id=None)
-        gateway = _gateway(prepared, cache, EventStream(), policy, began_s=cache.now())
-        stack.push_async_callback(gateway.aclose)
-        scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
-        stack.push_async_callback(scripts.aclose)
-        yield _bench(prepared, gateway, pool, scripts), pool
-
-
-def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
-    """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
-
-    The model's own answer stays as it is.
-    """
-    if not result.assertions:
-        return result
-    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
-
-
-def _request_limit(prepared: PreparedRun) -> int:
-    """Return the most requests under way at once."""
-    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
-    return named or DEFAULT_CONCURRENCY
-
-
-def _gateway(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, policy: CallPolicy, *, began_s: float
-) -> Gateway:
-    """Return the gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
-    return Gateway(
-        cache=cache,
-        reads_since=None if reads_cache(prepared) else began_s,
-        on_event=events.emit,
-        max_concurrency=_request_limit(prepared),
-        policy=policy,
-    )
-
-
-def _call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> CallPolicy:
-    request = prepared.request
-    return CallPolicy(
-        budget,
-        is_tracing=request.traces_requests,
-        trace_detail=request.trace_detail,
-        is_heard=(lambda: True) if request.is_logged else request.has_collector,
-        is_offline=request.is_offline,
-        run_id=run_id,
-    )
-
-
-def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> JobContext:
-    models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
-
-    def model_for(spec: ProviderSpec) -> BoundModel:
-        known = models.get(id(spec))  # most tests share one spec, and comparing by content is slow
-        if known is not None:
-            return known[1]
-        model = gateway.model(pool.get(resolved(spec, prepared.suite)))
-        if len(models) < _MODELS_KEPT:
-            models[id(spec)] = spec, model
-        return model
-
-    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        return await model_for(spec).complete(request)
-
-    tools = Tools(
-        prepared.templates,
-        model_for,
-        JudgeMemory(prepared.locked_steps),
-        prepared.defaults,
-        scripts=scripts,
-        access=prepared.suite.access,
-        calibrations=prepared.suite.calibrations,
-    )
-    stored = None if prepared.stored is None else prepared.stored.find
-    return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))

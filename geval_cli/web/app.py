@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from geval_cli.report.html_file import LOOK_FOLDER
+from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import judging
 from geval_cli.runs.requests import is_untrusted
@@ -21,7 +21,7 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
-from geval_cli.web.api import geval, openapi, run_actions, runs
+from geval_cli.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
@@ -50,6 +50,7 @@ ROUTERS = (
     geval.router,
     runs.router,
     run_actions.router,
+    labels.router,
     _health,
     openapi.router,
     editor_router,
@@ -102,9 +103,15 @@ def create_app(settings: ServerSettings) -> FastAPI:
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static/report", StaticFiles(directory=os.fspath(LOOK_FOLDER)), name="look")
-    app.mount("/static", StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
+    app.mount("/static", _StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
     return app
+
+
+class _StaticFiles(StaticFiles):
+    """The server's own styles and scripts, then those that the report has too."""
+
+    def get_directories(self, *chosen: Any) -> list[Any]:
+        return [*super().get_directories(*chosen), os.fspath(STATIC_FOLDER)]
 
 
 def judge_environment(settings: ServerSettings) -> dict[str, str]:

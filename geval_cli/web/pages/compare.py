@@ -15,6 +15,8 @@ from geval_cli.metrics import with_members
 from geval_cli.numbers import format_score
 from geval_cli.records import CaseResult, Status
 from geval_cli.report.comparison_text import flips_text, interval_text, p_text, rounded_up, row_name, signed
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.matrix import row_title
 from geval_cli.report.matching import match_columns
 from geval_cli.report.numbers import plural
 from geval_cli.report.paired_cases import Change, Comparison, Kind, Pair, compare_runs
@@ -31,19 +33,18 @@ from geval_cli.runs.history import pass_rate_test
 from geval_cli.runs.stored import load_report
 from geval_cli.statistics.paired import Verdict
 from geval_cli.store.run_pages import RunPages, StoredVerdict
-from geval_cli.web.html import error_page, render_page, shown_text
+from geval_cli.web.html import error_page, render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
     link_with,
-    number_in_query,
     page_count,
     page_number,
     run_link,
     stored_runs,
+    whole_number_in_query,
     word_in_query,
 )
-from geval_cli.web.pages.run import row_title
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -135,7 +136,7 @@ def _page(
     cases: Comparison,
 ) -> HTMLResponse:
     before, after = sides
-    change, column = word_in_query(request, "change", Change), number_in_query(request, "column")
+    change, column = word_in_query(request, "change", Change), whole_number_in_query(request, "column")
     of_column = [pair for pair in cases.pairs if column in (None, pair.after.column)]
     pairs = [pair for pair in of_column if change in (None, pair.change)]
     number = page_number(request)

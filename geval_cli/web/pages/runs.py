@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from geval_cli.records import Status
 from geval_cli.report.numbers import format_percentage
+from geval_cli.report.run_list import change_text
 from geval_cli.runs.history import read_history
 from geval_cli.store.run_pages import RunChoice, RunPoint
 from geval_cli.web.html import render_page
@@ -118,6 +119,7 @@ def show_runs(request: Request) -> HTMLResponse:
         without_tag=lambda tag: link_with("/", {**query, "tag": [item for item in tags if item != tag]}),
         run_link=run_link,
         display_name=display_name,
+        change_text=change_text,
         models=lambda run: ", ".join(
             dict.fromkeys(item.provider_label for item in run.columns if item.provider_label)
         ),
