@@ -74,6 +74,7 @@ def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
     page.locator(f"#run-{site.before} a.main-link").click()
     page.wait_for_url(f"**/runs/{site.before}")
     page.get_by_role("link", name="Failed", exact=False).first.click()
+    page.wait_for_url("**?status=failed")
     assert page.locator("tbody .test-number").all_inner_texts() == ["2"]
     page.locator("[data-cell].is-failed").first.click()
     drawer = page.get_by_role("dialog")
