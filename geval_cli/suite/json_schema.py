@@ -172,6 +172,7 @@ def _kind_schema(model: type[Assertion]) -> JsonSchema:
     forms = _judge_forms()
     if issubclass(model, GEvalFields):
         rated = {"anyOf": [{"enum": list(DIMENSIONS)}, _spec_schema(RatedDimensionSpec, {})]}
+        forms["dimension"] = {"enum": list(DIMENSIONS)}
         forms["dimensions"] = _list_of(rated, at_least=2)
         item = {"anyOf": [{"type": "string", "minLength": 1}, _spec_schema(ChecklistItemSpec, {})]}
         forms["checklist"] = {**_list_of(item, at_least=1), "maxItems": MOST_ITEMS}

@@ -168,6 +168,7 @@ def _page(
         column_link=lambda index: (
             link_with("/compare", {**query, "change": None, "column": index}) + "#cases"
         ),
+        charts_link=link_with("/compare/charts", {"before": before.run.id, "after": after.run.id}),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,
