@@ -13,7 +13,7 @@ from geval_cli.records import JsonValue, RunRecord, RunStatus
 from geval_cli.report.report import RunReport
 from geval_cli.runs.fingerprint import options_of
 from geval_cli.runs.stored import load_report
-from geval_cli.specs.dialect import Dialect
+from geval_cli.specs.dialect import RULES
 from geval_cli.store.runs import RunStore
 from geval_cli.web.live_run import EventJson, LiveRun, brief_of
 from geval_cli.web.live_runs import LiveRuns
@@ -93,7 +93,7 @@ def actions_of(request: Request, report: RunReport) -> RunActions:
         return RunActions(lacks=f"{error.message}: {error.hint}", is_gone=is_gone)
     origin = runs.origin(run.id)
     covered = {} if origin is None else origin.covered
-    suite_link = "" if _is_promptfoo(covered) else _suite_link(folder, path)
+    suite_link = _suite_link(folder, path) if _is_editable(covered) else ""
     try:
         options_of(covered)
     except UsageError as error:
@@ -116,9 +116,11 @@ def _seen_live(live: LiveRun, runs: RunStore) -> tuple[RunReport, Progress]:
     return report, Progress(live.total, problems, live.is_stopping)
 
 
-def _is_promptfoo(covered: Mapping[str, JsonValue]) -> bool:
+def _is_editable(covered: Mapping[str, JsonValue]) -> bool:
+    """Return whether the editor knows the dialect that the config of a run had."""
     options = covered.get("options")
-    return isinstance(options, dict) and options.get("--dialect") == Dialect.PROMPTFOO
+    rules = RULES.get(str(options.get("--dialect"))) if isinstance(options, dict) else None
+    return rules is None or rules.is_editable
 
 
 def _suite_link(folder: Path, path: Path) -> str:
