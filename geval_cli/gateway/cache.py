@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from geval_cli.errors import OfflineError, ProviderAuthError, ProviderError, StoreError
-from geval_cli.gateway.call import Handler, ModelCall, Notice, join
+from geval_cli.gateway.call import Handler, ModelCall, Notice, join, longest
 from geval_cli.json_codec import encode_json
 from geval_cli.providers.base import ProviderIdentity
 from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Usage
@@ -271,7 +271,7 @@ def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
     return ModelResponse(
         choices=tuple(item.choice for item in stored),
         usage=Usage(requests=new, cached_requests=new),
-        latency_ms=max(item.latency_ms for item in stored),
+        latency_ms=longest([item.latency_ms for item in stored]),
         cached=True,
         dropped=tuple(dict.fromkeys(name for item in stored for name in item.dropped)),
         model=stored[0].model,

@@ -27,6 +27,7 @@ class ModelCall(Struct, frozen=True):
         outlives_run: answers may come from earlier runs, and are kept for later ones.
         number: counts the calls of a run.
         attempt: counts from 1; a higher one is a repetition.
+        is_direct: it is not put into a batch.
     """
 
     provider: Provider
@@ -36,6 +37,7 @@ class ModelCall(Struct, frozen=True):
     outlives_run: bool = True
     number: int = 0
     attempt: int = 1
+    is_direct: bool = False
 
     def for_samples(self, sample_indexes: tuple[int, ...]) -> "ModelCall":
         """Return this call, for the given ones of its samples only."""
@@ -127,7 +129,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
     return ModelResponse(
         choices=tuple(choice_of[index] for index in indexes),
         usage=sum((part.usage for part in parts), Usage()),
-        latency_ms=max(part.latency_ms for part in sent or parts),
+        latency_ms=longest([part.latency_ms for part in sent or parts]),
         cached=not sent,
         dropped=tuple(dict.fromkeys(name for part in parts for name in part.dropped)),
         model=next((part.model for part in parts if part.model is not None), None),
@@ -136,6 +138,13 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         bought_usd=_bought_usd(parts),
         shared=all(part.shared for part in parts),
     )
+
+
+def longest(latencies_ms: Iterable[float | None]) -> float | None:
+    """Return the longest of at least one latency; None when one is unknown, as of what came with a batch."""
+    found = list(latencies_ms)
+    known = [latency for latency in found if latency is not None]
+    return max(known) if len(known) == len(found) else None
 
 
 def _bought_usd(parts: Sequence[ModelResponse]) -> float | None:
