@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from geval_cli.errors import ProviderError
 from geval_cli.events import ModelCalled, Noticed, RequestDetail, RequestEnded, RunEvent
+from geval_cli.gateway.batch import BatchLayer, BatchPolicy, BatchQueue, ScoutLayer
+from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget, BudgetLayer, CostReservation
 from geval_cli.gateway.cache import Answers, CacheRead, CacheWrite, Offline, choice_keys
 from geval_cli.gateway.call import (
@@ -43,6 +45,8 @@ class TraceDetail(StrEnum):
     CONTENT = "content"
 
 
+_SCOUT_PATIENCE_S = 600.0
+
 # Requests that come again are those for steps: one for each criterion. Each that is held keeps its prompt.
 _MOST_REPEATED = 64
 
@@ -58,6 +62,7 @@ class CallPolicy(Struct, frozen=True):
         is_offline: none may leave at all; only the cache answers, and is not written to.
         run_id: the run that all calls belong to, so that an answer that it has bought or read once counts once; None
             when they belong to none.
+        batch: what goes into batches, if anything does.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -66,36 +71,51 @@ class CallPolicy(Struct, frozen=True):
     is_heard: Callable[[], bool] = lambda: True
     is_offline: bool = False
     run_id: str | None = None
+    batch: BatchPolicy | None = None
+
+
+class StackParts(Struct, frozen=True):
+    """The parts of a stack that its gateway uses, too; `queue` is None where nothing goes into batches."""
+
+    single_flight: SingleFlight
+    answers: Answers
+    circuit: Circuit
+    queue: BatchQueue | None = None
 
 
 def build_stack(
+    parts: StackParts,
     *,
-    single_flight: SingleFlight,
-    answers: Answers,
     policy: CallPolicy,
     runtime: Runtime,
     on_event: Callable[[RunEvent], None],
     max_concurrency: int | None,
 ) -> list[Layer]:
     """Return the layers that a call passes on its way to a provider, outermost first."""
-    circuit, pauses = Circuit(runtime.clock), Pauses(runtime.clock)
+    circuit, queue, pauses = parts.circuit, parts.queue, Pauses(runtime.clock)
     budget, notice = policy.budget, _notice_of(on_event)
     layers: list[Layer | None] = [
         # Outermost, so that of equal calls only one is looked up, waits and is paid for.
-        single_flight,
+        parts.single_flight,
         # Before all that sends: a known sample needs no slot, no budget and no working key.
-        CacheRead(answers),
+        CacheRead(parts.answers),
         # Behind the cache, which goes on answering: only what it does not know comes here and is refused.
         Offline() if policy.is_offline else None,
         # Behind the cache: only missing samples are spread over requests, each of which goes its own way from here.
-        FanOut(notice),
+        # With batches all wait for the first answer: what it finds out would else cost a wave of hours.
+        FanOut(notice) if queue is None else FanOut(notice, patience_s=_SCOUT_PATIENCE_S),
         # Inside the fan-out: each request's answers are committed as they come, even when another request fails.
-        CacheWrite(answers),
+        CacheWrite(parts.answers),
+        # Above all that learns from answers: the others of its kind are written by what the first one has taught.
+        None if queue is None else ScoutLayer(queue),
         # Around all that follows: each attempt is adapted, admitted and paid for anew, and a delay holds no slot.
         Retry(pauses=pauses, runtime=runtime, notice=notice),
         # Inside the retries, as a refused parameter is a lesson and no failed attempt; above the limits, as calls
         # that wait for what the first one finds out must hold no slot.
         CapabilityLayer(notice),
+        # Below the two: requests are handed in as the server takes them, and an error in a batch's results is met as
+        # that of a direct answer. What goes into a batch holds no slot and reserves its money by itself.
+        None if queue is None else BatchLayer(queue),
         # Above the limits: a call that waits for money holds no slot. Without a bound on money nobody waits.
         CostReservation(budget) if budget.max_cost_usd is not None else None,
         # Below whatever waits for another reason: a slot is held only by a request that is about to leave.
@@ -127,6 +147,9 @@ class Gateway:
     """The model calls of one run: answers in memory are returned at once, all other calls go through the stack.
 
     Belongs to one event loop; closes neither the providers nor the cache.
+
+    Attributes:
+        batches: hands in and fetches what is asked in batches; None without any.
     """
 
     def __init__(
@@ -162,9 +185,17 @@ class Gateway:
             is_for_one_run=policy.run_id is not None,
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
+        circuit = Circuit(runtime.clock)
+        queue: BatchQueue | None = None
+        self.batches: BatchDriver | None = None
+        if policy.batch is not None and cache is not None:
+            notice = _notice_of(on_event)
+            queue = BatchQueue(
+                cache.batches, policy.batch, policy.budget, check_provider=circuit.check, notice=notice
+            )
+            self.batches = BatchDriver(queue, cache.folder, notice=notice, on_event=on_event, runtime=runtime)
         layers = build_stack(
-            single_flight=self._single_flight,
-            answers=self._answers,
+            StackParts(self._single_flight, self._answers, circuit, queue),
             policy=policy,
             runtime=runtime,
             on_event=on_event,
@@ -206,8 +237,10 @@ class Gateway:
         return BoundModel(self, provider)
 
     async def aclose(self) -> None:
-        """Stop what is still under way. Safe to call twice."""
+        """Stop what is still under way; batches go on. Safe to call twice."""
         await self._single_flight.aclose()
+        if self.batches is not None:
+            self.batches.release()
 
     def _call(self, provider: Provider, request: ModelRequest) -> ModelCall:
         """Return the call of `request`, under a number of its own."""

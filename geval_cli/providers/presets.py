@@ -91,7 +91,11 @@ def _batch_problems(source: ProviderSource) -> Iterator[Problem]:
     """Yield a problem where the config says that a server has OpenAI's batch API which cannot have it."""
     wire_format = preset_of(source).wire_format
     if source.spec.config.get("batch") == "openai" and wire_format != "openai":
-        hint = "leave `batch` out: it has a batch API of its own" if wire_format == "anthropic" else "leave it out"
+        hint = (
+            "leave `batch` out: it has a batch API of its own"
+            if wire_format == "anthropic"
+            else "leave it out"
+        )
         yield source.problem(
             f"`batch: openai` is for servers that speak OpenAI's API, and {source.kind} does not",
             key="batch",

@@ -15,8 +15,10 @@ from geval_cli.engine.columns import row_columns
 from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import BudgetError, ConfigError, StoreError
+from geval_cli.errors import BudgetError, ConfigError, PendingError, StoreError
 from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
+from geval_cli.gateway.batch import BatchPolicy
+from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import CASE_OF_TRACE
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
@@ -34,12 +36,13 @@ from geval_cli.records import (
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
+from geval_cli.runs.batches import batch_policy, run_batches, run_in_waves
 from geval_cli.runs.git_state import is_dirty
 from geval_cli.runs.judging import ProviderPool, safe_assertion
 from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.resume import ResumedRun
+from geval_cli.runs.resume import DoneCases, ResumedRun, done_cases
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
 from geval_cli.scripting.scripts import Scripts
@@ -83,8 +86,12 @@ async def run_evaluation(
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
     events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
-    policy = _call_policy(prepared, books.budget, run.id)
-    running = asyncio.ensure_future(_run_jobs(prepared, state.cache, events, stop, resumed, policy))
+    batch = await batch_policy(
+        prepared, state.cache, run.id, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
+    )
+    policy = _call_policy(prepared, books.budget, run.id, batch)
+    jobs = _Jobs(prepared, state.cache, events, stop, resumed)
+    running = asyncio.ensure_future(_run_jobs(jobs, policy))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -109,6 +116,7 @@ async def run_evaluation(
         await asyncio.gather(running, return_exceptions=True)
         run = await _with_dirt(run, dirty)
         notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
+        run = replace(run, batches=await run_batches(state.cache, run.id, run.batches, jobs.driver))
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
         summary = await _concluded(run, books, prepared, baseline)
     run = _with_store_trouble(run, books.recording)
@@ -254,19 +262,22 @@ def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices
     return RunStatus.COMPLETED
 
 
-async def _run_jobs(
-    prepared: PreparedRun,
-    cache: ResponseCache,
-    events: EventStream,
-    stop: StopSignal,
-    resumed: ResumedRun | None,
-    policy: CallPolicy,
-) -> None:
-    queues = prepared.queues
+class _Jobs(Struct):
+    """The jobs of a run and where they report to; `driver` is there while they go on, if anything goes into batches."""
+
+    prepared: PreparedRun
+    cache: ResponseCache
+    events: EventStream
+    stop: StopSignal
+    resumed: ResumedRun | None
+    driver: BatchDriver | None = None
+
+
+async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> None:
+    prepared, cache, events, resumed = jobs.prepared, jobs.cache, jobs.events, jobs.resumed
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
         cache.begin_at(resumed.started_s)
-        queues = tuple(resumed.done.missing(queue) for queue in queues)
     began = cache.now() if resumed is None else resumed.started_s
     pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
     try:
@@ -274,29 +285,64 @@ async def _run_jobs(
             stack.push_async_callback(pool.aclose)
             gateway = _gateway(prepared, cache, events, policy, began_s=began)
             stack.push_async_callback(gateway.aclose)
+            jobs.driver = gateway.batches
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
             desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
-
-            async def execute(job: Job) -> CaseResult | None:
-                if prepared.request.otel and prepared.request.has_collector():
-                    CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
-                    events.emit(CaseStarted(job.id, time.time()))
-                try:
-                    results = [_without_secrets(result, pool.secrets) for result in await desk.run(job)]
-                except BudgetError as error:
-                    if stop.reason is not StopReason.BUDGET:
-                        events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
-                    stop.request(StopReason.BUDGET)
-                    return None
-                for result in results[:-1]:
-                    events.emit(CaseFinished(result))
-                return results[-1] if results else None
-
-            parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
-            await run_plan(queues, execute, parallel=parallel, events=events, stop=stop)
+            await _run_all(jobs, desk, pool)
     finally:
         events.end()
+
+
+async def _run_all(jobs: _Jobs, desk: ComparisonGroups, pool: ProviderPool) -> None:
+    """Do all jobs; those whose answers come with batches again and again, until there is nothing more to wait for."""
+    prepared = jobs.prepared
+    done = None if jobs.resumed is None else jobs.resumed.done
+    if done is None and jobs.driver is not None:
+        done = done_cases(prepared)
+    parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
+
+    async def run_pass() -> bool:
+        work = _Pass(jobs, desk, pool, done if jobs.driver is not None else None)
+        queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
+        await run_plan(queues, work.execute, parallel=parallel, events=jobs.events, stop=jobs.stop)
+        desk.forget()  # a group that waits for a batch is done as a whole by the next pass
+        return work.is_pending
+
+    await run_in_waves(jobs.driver, run_pass, stop=jobs.stop, events=jobs.events)
+
+
+class _Pass(Struct):
+    """One pass over the jobs of a run. `done` takes note of each case that has its result, for the next pass."""
+
+    jobs: _Jobs
+    desk: ComparisonGroups
+    pool: ProviderPool
+    done: DoneCases | None
+    is_pending: bool = False
+
+    async def execute(self, job: Job) -> CaseResult | None:
+        """Do one job; None when it stays undone, or when its result comes with that of another one."""
+        request, events, stop = self.jobs.prepared.request, self.jobs.events, self.jobs.stop
+        if request.otel and request.has_collector():
+            CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+            events.emit(CaseStarted(job.id, time.time()))
+        try:
+            results = [_without_secrets(item, self.pool.secrets) for item in await self.desk.run(job)]
+        except PendingError:
+            self.is_pending = True
+            return None
+        except BudgetError as error:
+            if stop.reason is not StopReason.BUDGET:
+                events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+            stop.request(StopReason.BUDGET)
+            return None
+        if self.done is not None:
+            for result in results:
+                self.done.add(result)
+        for result in results[:-1]:
+            events.emit(CaseFinished(result))
+        return results[-1] if results else None
 
 
 @asynccontextmanager
@@ -347,7 +393,9 @@ def _gateway(
     )
 
 
-def _call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> CallPolicy:
+def _call_policy(
+    prepared: PreparedRun, budget: Budget, run_id: str | None, batch: BatchPolicy | None = None
+) -> CallPolicy:
     request = prepared.request
     return CallPolicy(
         budget,
@@ -356,6 +404,7 @@ def _call_policy(prepared: PreparedRun, budget: Budget, run_id: str | None) -> C
         is_heard=(lambda: True) if request.is_logged else request.has_collector,
         is_offline=request.is_offline,
         run_id=run_id,
+        batch=batch,
     )
 
 

@@ -23,11 +23,11 @@ _ROWS_PER_READ = 500
 
 _FIND_REQUEST = "SELECT batch_id, reply, tries FROM batch_requests WHERE key = ?"
 _ADD_REQUEST = """
-    INSERT INTO batch_requests (key, run_id, body, reserved_usd, created_at) VALUES (?, ?, ?, ?, ?)
+    INSERT INTO batch_requests (key, run_id, body, size, reserved_usd, created_at) VALUES (?, ?, ?, ?, ?, ?)
 """
 _IS_FREE = "batch_id IS NULL AND reply IS NULL"
-_RENEW_BODY = f"UPDATE batch_requests SET body = ?, reserved_usd = ? WHERE key = ? AND {_IS_FREE}"
-_FREE_REQUESTS = f"SELECT key, length(body), reserved_usd FROM batch_requests WHERE {_IS_FREE} AND key IN ({{}})"
+_RENEW_BODY = f"UPDATE batch_requests SET body = ?, size = ?, reserved_usd = ? WHERE key = ? AND {_IS_FREE}"
+_FREE_REQUESTS = f"SELECT key, size, reserved_usd FROM batch_requests WHERE {_IS_FREE} AND key IN ({{}})"
 _ASSIGN = f"UPDATE batch_requests SET batch_id = ? WHERE key = ? AND {_IS_FREE}"
 _TAKE = f"DELETE FROM batch_requests WHERE key = ? AND {_IS_FREE}"
 _ANSWER = """
@@ -36,7 +36,8 @@ _ANSWER = """
 _RELEASE = """
     UPDATE batch_requests SET batch_id = NULL, tries = tries + ? WHERE batch_id = ? AND reply IS NULL
 """
-_RELEASE_ONE = f"{_RELEASE} AND key = ?"
+_COUNT_ANSWERS = "UPDATE batches SET answered = answered + ?, failed = failed + ? WHERE id = ?"
+_KEYS = "SELECT key FROM batch_requests WHERE batch_id = ? AND reply IS NULL ORDER BY key"
 _REFUSE = "UPDATE batch_requests SET reply = ?, body = NULL WHERE batch_id = ? AND reply IS NULL"
 _FORGET_KEPT = """
     DELETE FROM batch_requests
@@ -44,7 +45,7 @@ _FORGET_KEPT = """
 """
 _FORGET = "DELETE FROM batch_requests WHERE key = ? AND reply IS NOT NULL"
 _ADOPT = """
-    INSERT INTO batch_requests (key, batch_id, reply, reserved_usd, created_at) VALUES (?, ?, ?, 0, ?)
+    INSERT INTO batch_requests (key, batch_id, reply, size, reserved_usd, created_at) VALUES (?, ?, ?, 0, 0, ?)
     ON CONFLICT (key) DO UPDATE SET batch_id = excluded.batch_id, reply = excluded.reply, body = NULL
 """
 _WAITING = "SELECT count(*) FROM batch_requests WHERE batch_id = ? AND reply IS NULL"
@@ -128,7 +129,7 @@ class Claim(Struct, frozen=True):
 
 
 class FreeRequest(Struct, frozen=True):
-    """A request that is in no batch: its size in bytes as it is stored, and what it is expected to cost."""
+    """A request that is in no batch: its size in bytes, and what it is expected to cost."""
 
     key: str
     size: int
@@ -163,7 +164,7 @@ class BatchStore:
         def work(connection: sqlite3.Connection) -> Claim:
             row = connection.execute(_FIND_REQUEST, (name,)).fetchone()
             if row is None:
-                connection.execute(_ADD_REQUEST, (name, run_id, stored, reserved_usd, now))
+                connection.execute(_ADD_REQUEST, (name, run_id, stored, len(body), reserved_usd, now))
                 return Claim()
             batch_id, reply, tries = row
             if reply is not None:
@@ -172,7 +173,7 @@ class BatchStore:
                     connection.execute(_FORGET, (name,))
                 return Claim(batch_id, found, tries)
             if batch_id is None:  # a server's limits may have been found out since it was written
-                connection.execute(_RENEW_BODY, (stored, reserved_usd, name))
+                connection.execute(_RENEW_BODY, (stored, len(body), reserved_usd, name))
             return Claim(batch_id, None, tries)
 
         return await self._writer.run(work)
@@ -250,10 +251,8 @@ class BatchStore:
         except sqlite3.Error as error:
             raise self._database.error(error) from error
 
-    async def answer(
-        self, batch_id: str, replies: Mapping[str, BatchReply], *, released: Iterable[str] = ()
-    ) -> tuple[int, int]:
-        """Keep answers and forget what was asked, in one transaction; `released` ones wait for another batch.
+    async def answer(self, batch_id: str, replies: Mapping[str, BatchReply]) -> tuple[int, int]:
+        """Keep answers and forget what was asked, in one transaction.
 
         What is not of this batch, or answered already, is left as it is. Returns how many answers were new, and how
         many of them are errors.
@@ -262,7 +261,6 @@ class BatchStore:
             (_packed(encode_json(_document(reply))), bytes.fromhex(key), batch_id, reply.is_success)
             for key, reply in replies.items()
         ]
-        freed = [(1, batch_id, bytes.fromhex(key)) for key in released]
 
         def work(connection: sqlite3.Connection) -> tuple[int, int]:
             new = failed = 0
@@ -270,10 +268,16 @@ class BatchStore:
                 is_new = connection.execute(_ANSWER, values).rowcount
                 new += is_new
                 failed += is_new and not is_success
-            connection.executemany(_RELEASE_ONE, freed)
+            if new:
+                connection.execute(_COUNT_ANSWERS, (new, failed, batch_id))
             return new, failed
 
         return await self._writer.run(work)
+
+    async def keys(self, batch_id: str) -> list[str]:
+        """Return the keys of a batch's requests that have no answer."""
+        rows = await self._reader.run(lambda connection: connection.execute(_KEYS, (batch_id,)).fetchall())
+        return [row[0].hex() for row in rows]
 
     async def waiting(self, batch_id: str) -> int:
         """Return how many requests of a batch have no answer."""
@@ -347,7 +351,9 @@ class BatchStore:
         rows = await self._reader.run(lambda connection: connection.execute(statement, arguments).fetchall())
         return [_batch(row) for row in rows]
 
-    async def _read_one(self, statement: str, arguments: tuple[JsonValue, ...]) -> tuple[JsonValue, ...] | None:
+    async def _read_one(
+        self, statement: str, arguments: tuple[JsonValue, ...]
+    ) -> tuple[JsonValue, ...] | None:
         found: tuple[JsonValue, ...] | None = await self._reader.run(
             lambda connection: connection.execute(statement, arguments).fetchone()
         )

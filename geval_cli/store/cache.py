@@ -300,7 +300,9 @@ class ResponseCache:
         Raises:
             StoreError: the cache cannot be written.
         """
-        return await self._remove(("DELETE FROM choices", "DELETE FROM batch_requests WHERE reply IS NOT NULL"))
+        return await self._remove(
+            ("DELETE FROM choices", "DELETE FROM batch_requests WHERE reply IS NOT NULL")
+        )
 
     async def prune(self, *, older_than_s: float | None = None) -> int:
         """Remove answers that are older than so many seconds, or else the expired ones, and give the space back.

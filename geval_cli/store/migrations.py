@@ -127,14 +127,15 @@ CACHE = Schema(
                 ended_at REAL
             )
             """,
-            # `body` is what is asked, until it is answered; `reply` the answer, until a run has read it. Both are JSON
-            # text, or the same deflated, as a blob. Without a batch, the request waits for the next one.
+            # `body` is what is asked, `size` bytes, until it is answered; `reply` is the answer, until a run has read
+            # it. Both are JSON text, or the same deflated, as a blob. Without a batch it waits for the next one.
             """
             CREATE TABLE batch_requests (
                 key BLOB PRIMARY KEY NOT NULL,
                 run_id TEXT,
                 batch_id TEXT,
                 body,
+                size INTEGER NOT NULL,
                 reply,
                 tries INTEGER NOT NULL DEFAULT 0,
                 reserved_usd REAL NOT NULL,

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.outcome import Outcome
-from geval_cli.errors import UndoneError, GevalError, JudgeError
+from geval_cli.errors import GevalError, JudgeError, UndoneError
 from geval_cli.judge.metric import Grade
 from geval_cli.judge.scoring import passes
 from geval_cli.numbers import format_score
@@ -48,7 +48,7 @@ async def ask_jury(members: Sequence[Member]) -> list[Vote]:
     """Return the votes of all judges, who are asked side by side, in the order of the jury.
 
     Raises:
-        UndoneError: the run may spend no more, or an answer comes with a batch. All judges have come to their end by then.
+        UndoneError: the run may spend no more, or an answer comes with a batch. All judges have ended by then.
     """
     came = await asyncio.gather(*(judge.ask() for judge in members), return_exceptions=True)
     votes = []

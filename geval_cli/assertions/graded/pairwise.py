@@ -26,7 +26,7 @@ from geval_cli.assertions.graded.judge_client import JudgeClient, Question, chec
 from geval_cli.assertions.graded.judges import judge_provider
 from geval_cli.assertions.outcome import Outcome, shortened
 from geval_cli.assertions.values import check_texts
-from geval_cli.errors import UndoneError, GevalError, JudgeError, Problem, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, Problem, UndoneError, UnjudgeableError
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.estimate import MIN_COVERAGE
 from geval_cli.judge.metric import JudgedCase

@@ -189,7 +189,7 @@ class Transport:
         Raises:
             ProviderError: one of its subclasses; see `send`. ProviderResponseError when a 2xx is not JSON.
         """
-        body = _json_bytes(payload)
+        body = json_bytes(payload)
         headers = {"content-type": "application/json", "accept": "application/json", **call.headers}
         reply = await self.send(HttpCall(call.url, headers, body, call.method, call.timeout_s), context)
         try:
@@ -317,7 +317,8 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     return error
 
 
-def _json_bytes(payload: Mapping[str, Any]) -> bytes:
+def json_bytes(payload: object) -> bytes:
+    """Return the JSON text that is sent for `payload`."""
     try:
         return msgspec.json.encode(payload)
     except (UnicodeEncodeError, OverflowError):

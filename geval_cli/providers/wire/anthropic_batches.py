@@ -36,7 +36,9 @@ class AnthropicBatches:
     """The batches of one workspace. A batch keeps no name of ours; `find` goes by its size and its time."""
 
     most_requests = 100_000
-    most_bytes = 24 * 1024 * 1024  # the whole of it is one request, which is held in memory; 256 MB are allowed
+    most_bytes = (
+        24 * 1024 * 1024
+    )  # the whole of it is one request, which is held in memory; 256 MB are allowed
 
     def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
         self._endpoint = endpoint
@@ -60,7 +62,9 @@ class AnthropicBatches:
         for _ in range(_MOST_PAGES):
             page = await self._ask("GET", query=f"limit={_PAGE}{after}")
             items = [item for item in page.get("data") or () if isinstance(item, dict)]
-            recent = [item for item in items if _moment(item.get("created_at"), since) >= since - _CLOCKS_DIFFER_S]
+            recent = [
+                item for item in items if _moment(item.get("created_at"), since) >= since - _CLOCKS_DIFFER_S
+            ]
             # Its counts may be 0 until it has ended.
             found += [item for item in map(_remote, recent) if item.total in {0, requests}]
             if len(recent) < len(items) or not page.get("has_more") or not items:
@@ -84,7 +88,9 @@ class AnthropicBatches:
     async def aclose(self) -> None:
         """Nothing, on purpose: the connections are the provider's, which closes them."""
 
-    async def _ask(self, method: str, path: str = "", *, query: str = "", body: bytes = b"") -> Mapping[str, Any]:
+    async def _ask(
+        self, method: str, path: str = "", *, query: str = "", body: bytes = b""
+    ) -> Mapping[str, Any]:
         reply = await self._transport.send(self._call(method, path, query=query, body=body), self._context)
         try:
             found = decode_json(reply.body)

@@ -64,4 +64,10 @@ class Endpoint:
         price = self.batch_price if is_batched else self.price
         cost = None if price is None else price.cost_usd(tokens)
         counted = tokens or TokenUsage()
-        return Usage(requests, counted.input_tokens, counted.output_tokens, cost_usd=cost, batched_requests=requests * is_batched)
+        return Usage(
+            requests,
+            counted.input_tokens,
+            counted.output_tokens,
+            cost_usd=cost,
+            batched_requests=requests * is_batched,
+        )

@@ -1,6 +1,5 @@
 """OpenAI's batch API, through the official library: files go up and come down as streams."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -132,8 +131,10 @@ class OpenAIBatches:
             failure: Exception = refusal_error(
                 HttpResponse(error.response.status_code, headers, body), self._context, now_s=0.0
             )
-        except (openai.APITimeoutError, asyncio.TimeoutError):
-            failure = ProviderTimeoutError(f"the batch API of {name} gave no answer in time", provider_id=name)
+        except (TimeoutError, openai.APITimeoutError):
+            failure = ProviderTimeoutError(
+                f"the batch API of {name} gave no answer in time", provider_id=name
+            )
         except Exception as error:
             # The library wraps what goes wrong before an answer comes, and not what breaks a stream.
             if not isinstance(error, openai.APIConnectionError) and not _is_transport_error(error):
