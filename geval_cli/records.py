@@ -175,6 +175,8 @@ class ModelResponse(Struct, frozen=True):
         sample_indexes: which sample each choice is, in the same order; the gateway fills it in (a provider leaves it
             empty: its choices are the first ones of the request's `sample_indexes`).
         bought_usd: for a cached answer, what it cost when it was sent for; None when that is unknown.
+        retold: the part of `usage` that was told of before, to a case that was given up since other answers of it were
+            to come with a batch.
         exhausted_s: how long the server has nothing left for its callers, by its own account; 0 when it has.
     """
 
@@ -189,6 +191,7 @@ class ModelResponse(Struct, frozen=True):
     exhausted_s: float = 0.0
     bought_usd: float | None = None
     shared: bool = False
+    retold: Usage = Usage()
 
     @property
     def is_from_cache(self) -> bool:

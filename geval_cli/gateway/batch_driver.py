@@ -132,6 +132,10 @@ class BatchDriver:
         """Return the batches of the run that may still bring answers."""
         return [batch for batch in await self._store.find(self._watched) if batch.state.is_open]
 
+    async def finish(self) -> None:
+        """Forget what was read by the last pass."""
+        await self._queue.sweep()
+
     def release(self) -> None:
         """Leave the batches to other processes."""
         self._locks.release_all()

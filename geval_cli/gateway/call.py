@@ -18,6 +18,10 @@ CASE_OF_TRACE: ContextVar[str | None] = ContextVar("case_of_trace", default=None
 """The case on whose behalf is called, for traces alone: nothing is decided by it."""
 
 
+KEYS_OF_CASE: ContextVar[list[str] | None] = ContextVar("keys_of_case", default=None)
+"""Gathers the keys of the answers that count for the case on whose behalf is called; None where nobody asks."""
+
+
 class ModelCall(Struct, frozen=True):
     """One request to one provider, on its way through the layers.
 
@@ -137,6 +141,22 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         sample_indexes=indexes,
         bought_usd=_bought_usd(parts),
         shared=all(part.shared for part in parts),
+        retold=sum((part.retold for part in parts), Usage()),
+    )
+
+
+def less(usage: Usage, part: Usage) -> Usage:
+    """Return `usage` without `part` of it."""
+    if part == Usage():
+        return usage
+    is_known = usage.cost_usd is not None and part.cost_usd is not None
+    return Usage(
+        usage.requests - part.requests,
+        usage.input_tokens - part.input_tokens,
+        usage.output_tokens - part.output_tokens,
+        usage.cached_requests - part.cached_requests,
+        (usage.cost_usd or 0.0) - (part.cost_usd or 0.0) if is_known else 0.0,
+        usage.batched_requests - part.batched_requests,
     )
 
 
@@ -157,4 +177,6 @@ def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
     count = len(response.choices) if is_counted else 0
     bought_usd = response.bought_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)
-    return replace(response, cached=True, usage=usage, bought_usd=bought_usd, shared=not is_counted)
+    return replace(
+        response, cached=True, usage=usage, bought_usd=bought_usd, shared=not is_counted, retold=Usage()
+    )

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from geval_cli.gateway.call import (
     ServerKey,
     align,
     compose,
+    less,
 )
 from geval_cli.gateway.capabilities import CapabilityLayer
 from geval_cli.gateway.fan_out import FanOut
@@ -183,6 +184,7 @@ class Gateway:
             notice=_notice_of(on_event),
             is_written=not policy.is_offline,
             is_for_one_run=policy.run_id is not None,
+            is_in_passes=policy.batch is not None,
         )
         self._single_flight = SingleFlight(is_for_one_run=policy.run_id is not None)
         circuit = Circuit(runtime.clock)
@@ -225,12 +227,20 @@ class Gateway:
             asked = Usage(requests=len(request.sample_indexes))
             self._tell(call, started, asked, failed=True)
             raise
-        self._tell(call, started, response.usage, dropped=response.dropped)
+        self._tell(call, started, less(response.usage, response.retold), dropped=response.dropped)
         return response
 
     async def forget(self, provider: Provider, request: ModelRequest) -> None:
         """Forget the answers to `request`, which nobody can use: it is sent again the next time."""
         await self._answers.forget(_call(provider, request))
+
+    def begin_pass(self) -> None:
+        """Begin to go through the cases of a run; those that an earlier pass has left undone are done again."""
+        self._answers.begin_pass()
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Note that a case is done, for which the answers with these keys have counted (`KEYS_OF_CASE`)."""
+        self._answers.settle(keys)
 
     def model(self, provider: Provider) -> "BoundModel":
         """Return `provider` behind this gateway."""

@@ -92,9 +92,11 @@ async def run_in_waves(
                 stop.request(StopReason.BATCHES)
             elif outcome is Outcome.HANDED_IN:
                 stop.request(StopReason.HANDED_IN)
-    if driver is not None and stop.is_requested:
-        open_batches = await driver.open_batches()
-        if open_batches:
+    if driver is None:
+        return
+    with suppress(StoreError):  # it is told where results are stored
+        await driver.finish()
+        if stop.is_requested and (open_batches := await driver.open_batches()):
             events.emit(Noticed(_ways_on(open_batches)))
 
 
@@ -175,7 +177,7 @@ def batch_problems(
     if options is not None and options.size is not None and most is not None and options.size > most:
         yield Problem(
             f"`size` is {options.size:,}, and a batch takes at most {most:,} requests",
-            options.place.value("size"),
+            suite.options.place.value("batch", "size"),
             f"write {most} or less, or leave it out",
         )
     if Role.GENERATION in roles and any(_api_of(spec, suite) for spec in by_role.get(Role.GENERATION, ())):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct, field
@@ -20,7 +20,7 @@ from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFi
 from geval_cli.gateway.batch import BatchPolicy
 from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import CASE_OF_TRACE
+from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE
 from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
 from geval_cli.judge.memory import JudgeMemory
 from geval_cli.providers.redaction import Secrets
@@ -271,6 +271,7 @@ class _Jobs(Struct):
     stop: StopSignal
     resumed: ResumedRun | None
     driver: BatchDriver | None = None
+    gateway: Gateway | None = None
 
 
 async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> None:
@@ -285,7 +286,7 @@ async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> None:
             stack.push_async_callback(pool.aclose)
             gateway = _gateway(prepared, cache, events, policy, began_s=began)
             stack.push_async_callback(gateway.aclose)
-            jobs.driver = gateway.batches
+            jobs.gateway, jobs.driver = gateway, gateway.batches
             scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
             stack.push_async_callback(scripts.aclose)
             desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
@@ -303,6 +304,8 @@ async def _run_all(jobs: _Jobs, desk: ComparisonGroups, pool: ProviderPool) -> N
     parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
 
     async def run_pass() -> bool:
+        if jobs.gateway is not None:
+            jobs.gateway.begin_pass()
         work = _Pass(jobs, desk, pool, done if jobs.driver is not None else None)
         queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
         await run_plan(queues, work.execute, parallel=parallel, events=jobs.events, stop=jobs.stop)
@@ -320,6 +323,7 @@ class _Pass(Struct):
     pool: ProviderPool
     done: DoneCases | None
     is_pending: bool = False
+    keys_of_group: dict[str, list[str]] = field(default_factory=dict)
 
     async def execute(self, job: Job) -> CaseResult | None:
         """Do one job; None when it stays undone, or when its result comes with that of another one."""
@@ -327,6 +331,9 @@ class _Pass(Struct):
         if request.otel and request.has_collector():
             CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
             events.emit(CaseStarted(job.id, time.time()))
+        keys: list[str] = []
+        if self.done is not None:
+            KEYS_OF_CASE.set(keys)
         try:
             results = [_without_secrets(item, self.pool.secrets) for item in await self.desk.run(job)]
         except PendingError:
@@ -338,11 +345,21 @@ class _Pass(Struct):
             stop.request(StopReason.BUDGET)
             return None
         if self.done is not None:
-            for result in results:
-                self.done.add(result)
+            self._settle(job, keys, results)
         for result in results[:-1]:
             events.emit(CaseFinished(result))
         return results[-1] if results else None
+
+    def _settle(self, job: Job, keys: list[str], results: Sequence[CaseResult]) -> None:
+        """Note what is done. The answers of cases that are compared count when the last of them is."""
+        gathered = self.keys_of_group.setdefault(job.group, [])
+        gathered.extend(keys)
+        if not results or self.done is None or self.jobs.gateway is None:
+            return
+        self.jobs.gateway.settle(gathered)
+        del self.keys_of_group[job.group]
+        for result in results:
+            self.done.add(result)
 
 
 @asynccontextmanager

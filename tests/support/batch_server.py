@@ -14,6 +14,9 @@ is cut), "500" (done, answered with 500), "429" and "503" (not done), "404", "cu
 
 import asyncio
 import json
+import os
+import queue
+import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -58,6 +61,7 @@ class BatchServer(LoopThread):
         is_held: whether batches stay in progress.
         expired_share: of the requests of batches that are created from now on, how much expires (used once).
         token_limit: how many requests may be enqueued at a time; None for any number.
+        kills_at: the operation at which the process of `victim` is killed, once, `before` or `after` it is done.
         spoil: changes the lines of results before they are given out.
         status_of: the HTTP status of a line of results, by its body.
     """
@@ -81,6 +85,8 @@ class BatchServer(LoopThread):
         self._most: int | None = None
         self._arrival = threading.Condition()
         self.headers: list[dict[str, str]] = []
+        self.kills_at: tuple[str, str] | None = None
+        self.victim: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     @property
     def base_url(self) -> str:
@@ -132,7 +138,12 @@ class BatchServer(LoopThread):
         if fault in {"429", "503", "404", "400", "401"}:
             headers = {"retry-after": "0"} if fault == "429" else {}
             return web.json_response(_error("server", f"fault {fault}"), status=int(fault), headers=headers)
+        when = self._kill_time(operation)
+        if when == "before":
+            await self._kill()
         response: web.StreamResponse = await handler(request)
+        if when == "after":
+            await self._kill()
         if fault == "500":
             return web.json_response(_error("server", "after storing"), status=500)
         if fault == "lost" and request.transport is not None:
@@ -140,6 +151,19 @@ class BatchServer(LoopThread):
         if fault == "cut" and isinstance(response, web.Response) and isinstance(response.body, bytes):
             return web.Response(body=response.body[: len(response.body) // 2])
         return response
+
+    def _kill_time(self, operation: str) -> str:
+        if self.kills_at is None or self.kills_at[0] != operation:
+            return ""
+        when, self.kills_at = self.kills_at[1], None
+        return when
+
+    async def _kill(self) -> None:
+        """Kill whoever asks, and answer nothing."""
+        process = await asyncio.to_thread(self.victim.get)
+        os.kill(process, signal.SIGKILL)
+        await asyncio.sleep(0.05)
+        raise web.HTTPInternalServerError
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -206,18 +230,24 @@ class BatchServer(LoopThread):
 
     async def _list(self, request: web.Request) -> web.Response:
         wire = "anthropic" if "messages" in request.path else "openai"
-        shown = [self._shown(item) for item in reversed(self.batches.values()) if item.wire == wire]
+        found = [item for item in reversed(self.batches.values()) if item.wire == wire]
+        for item in found:
+            self._look_at(item)
+        shown = [self._shown(item) for item in found]
         return web.json_response({"object": "list", "data": shown, "has_more": False})
 
     async def _get(self, request: web.Request) -> web.Response:
         batch = self.batches.get(request.match_info["id"])
         if batch is None:
             return web.json_response(_error("not_found", "no such batch"), status=404)
-        if not self.is_held:
+        self._look_at(batch)
+        return web.json_response(self._shown(batch))
+
+    def _look_at(self, batch: RemoteBatch) -> None:
+        if not self.is_held or batch.is_cancelled:
             batch.age += 1
         if batch.age >= self.looks and not self._is_ended(batch):
             self._finish(batch)
-        return web.json_response(self._shown(batch))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         batch = self.batches[request.match_info["id"]]
