@@ -27,7 +27,7 @@ from geval_cli.records import JsonValue, ModelRequest, ModelResponse, Purpose, R
 from geval_cli.store.batches import BatchReply, BatchStore
 
 LAST_PASS = 12
-"""What is still new in this pass over a run's jobs is sent directly: some judge asks on and on."""
+"""From this pass over a run's jobs on, new questions are sent directly: some judge asks on and on."""
 
 MOST_TRIES = 2
 """A request that so many batches left without an answer is sent directly."""
@@ -39,7 +39,7 @@ _READ_KEPT = 5_000
 
 
 class BatchPolicy(Struct, frozen=True):
-    """What goes into batches, and how they are waited for.
+    """The rules of a run for batches.
 
     Attributes:
         roles: whose requests go into batches.
@@ -83,6 +83,11 @@ def batch_api(provider: Provider) -> BatchApi | None:
     return provider.batches if isinstance(provider, BatchingProvider) else None
 
 
+def server_text(server: ServerKey) -> str:
+    """Return the name of a model at its address, as stored batches have it."""
+    return f"{server.kind} {server.model} at {server.endpoint}"
+
+
 class Group(Struct, frozen=True):
     """Requests that one batch may hold: to one model, by one key, of one role. Log-probabilities make files large."""
 
@@ -93,7 +98,7 @@ class Group(Struct, frozen=True):
 
 
 class Pending(Struct):
-    """What a pass over the jobs left unanswered.
+    """The questions of a pass over the jobs that have no answer yet.
 
     Attributes:
         free: the keys of requests that are in no batch, by the group that they can be handed in with.
@@ -260,7 +265,7 @@ class BatchLayer:
 
 
 class _Scouting(Struct):
-    """How the first direct request of one kind went. `under_way` is done when it has ended."""
+    """The state of the first direct request of one kind. `under_way` is done when it has ended."""
 
     under_way: asyncio.Future[None] | None = None
     failures: int = 0

@@ -9,7 +9,7 @@ import os
 import secrets
 import tempfile
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from geval_cli.errors import BudgetError, ProviderError, ProviderRequestError
 from geval_cli.events import BatchesAdvanced, RunEvent
-from geval_cli.gateway.batch import BatchQueue, Group, batch_api
+from geval_cli.gateway.batch import BatchQueue, Group, batch_api, server_text
 from geval_cli.gateway.call import Notice, Runtime
 from geval_cli.providers.base import Provider
 from geval_cli.providers.wire.batch_api import (
@@ -57,7 +57,7 @@ _ENDS = {
 
 
 class Outcome(Enum):
-    """What comes after a wait."""
+    """The outcomes of a wait."""
 
     PASS = auto()  # something was answered, or is to be sent directly: the jobs are to be done again
     HANDED_IN = auto()  # nobody is to wait; what was asked is at the providers
@@ -70,7 +70,7 @@ Pause = Callable[[float], Awaitable[bool]]
 
 
 class _Watched(Struct):
-    """What this process knows of a batch that it waits for; `group` only of one that it has made."""
+    """The state of a batch that this process waits for; `group` only of one that it has made."""
 
     provider: Provider
     group: Group | None = None
@@ -131,6 +131,16 @@ class BatchDriver:
     async def open_batches(self) -> list[Batch]:
         """Return the batches of the run that may still bring answers."""
         return [batch for batch in await self._store.find(self._watched) if batch.state.is_open]
+
+    async def wait_for(self, batches: Mapping[str, Provider], pause: Pause) -> Outcome:
+        """Wait until these batches have ended, by id with the provider that has each, and keep their answers.
+
+        Raises:
+            ProviderError, StoreError: as `between_passes`.
+        """
+        for batch_id, provider in batches.items():
+            self._watched.setdefault(batch_id, _Watched(provider))
+        return await self._wait(pause, set(batches), sends_directly=False)
 
     async def finish(self) -> None:
         """Forget what was read by the last pass."""
@@ -242,7 +252,7 @@ class BatchDriver:
         wanted = Batch(
             id=secrets.token_hex(8),
             run_id=self._policy.run_id,
-            server=f"{group.server.kind} {group.server.model} at {group.server.endpoint}",
+            server=server_text(group.server),
             provider_id=item.provider.id,
             role=group.role,
             state=BatchState.INTENT,
@@ -267,7 +277,7 @@ class BatchDriver:
             return error
         return BudgetError(
             "the budget does not allow for any further batch",
-            hint="raise --max-cost or --max-requests, and go on with --resume",
+            hint="raise --max-cost or --max-requests, then `geval run CONFIG --resume`",
         )
 
     def _most_requests(self, group: Group, item: _Waiting, api: BatchApi) -> int:

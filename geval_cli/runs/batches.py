@@ -119,12 +119,13 @@ async def run_batches(
         return ()
     ids = [*(batch.id for batch in earlier), *(() if driver is None else driver.batch_ids)]
     try:
-        return tuple(map(_recorded, await cache.batches.of_run(run_id, ids)))
+        return tuple(map(recorded_batch, await cache.batches.of_run(run_id, ids)))
     except StoreError:
         return tuple(earlier)
 
 
-def _recorded(batch: Batch) -> RunBatch:
+def recorded_batch(batch: Batch) -> RunBatch:
+    """Return a batch as records have it."""
     return RunBatch(
         id=batch.id,
         remote_id=batch.remote_id,
