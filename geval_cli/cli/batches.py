@@ -111,7 +111,7 @@ def _with_keeper(home: Path | None, folder: Path | None, work: Callable[[BatchKe
     environ = gather_env(os.environ, base_dir=Path.cwd(), env_file=None, access=TRUSTED)
 
     async def run(cache: ResponseCache, runs: RunStore | None) -> T:
-        async with BatchKeeper.open(cache, runs, environ) as keeper:
+        async with BatchKeeper.opened(cache, runs, environ) as keeper:
             return await work(keeper)
 
     with _opened(home, folder) as (cache, runs):

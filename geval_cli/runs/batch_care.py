@@ -39,7 +39,7 @@ class BatchKeeper:
 
     @classmethod
     @asynccontextmanager
-    async def open(
+    async def opened(
         cls, cache: ResponseCache, runs: RunStore | None, environ: Mapping[str, str]
     ) -> "AsyncIterator[BatchKeeper]":
         """Provide a keeper until the end of the block."""
