@@ -69,6 +69,41 @@ class Message(Struct, frozen=True):
     further: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
+class Turn(Struct, frozen=True):
+    """One turn of a conversation.
+
+    Attributes:
+        role: user, assistant, system, developer or tool.
+        content: what was said; empty where an assistant only calls tools.
+        tool_calls: the tools that an assistant calls, as the test or the API wrote them.
+        tool_call_id: which of them a tool answers.
+    """
+
+    role: str
+    content: str = ""
+    tool_calls: tuple[Mapping[str, JsonValue], ...] = ()
+    tool_call_id: str | None = None
+
+
+class TraceStep(Struct, frozen=True):
+    """One step of an agent.
+
+    Attributes:
+        type: tool, llm or step.
+        args: what it was called with; None where that is not known.
+        output: what came back.
+        error: why it failed; None when it did not.
+        ms: how long it took.
+    """
+
+    type: str
+    name: str
+    args: JsonValue = None
+    output: JsonValue = None
+    error: str | None = None
+    ms: float | None = None
+
+
 class ModelRequest(Struct, frozen=True):
     """One question to a model, for as many choices as there are `sample_indexes`.
 
@@ -266,6 +301,8 @@ class CaseResult(Struct, frozen=True):
         latency_ms: of the model's answer; None where it came with a batch.
         finish_reason: why the model ended its answer (`stop`, `length`, `content_filter`, ...); None when it did not
             say, or was not asked.
+        turns: of a conversation, with every answer in it; `output` is the last. Empty for a test without turns.
+        trace: the steps of the agent that led to the output, as far as they are known.
     """
 
     id: str
@@ -287,6 +324,8 @@ class CaseResult(Struct, frozen=True):
     assertions: tuple[AssertionResult, ...] = ()
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     finish_reason: str | None = None
+    turns: tuple[Turn, ...] = ()
+    trace: tuple[TraceStep, ...] = ()
 
 
 class Column(Struct, frozen=True):
@@ -313,6 +352,24 @@ class GitState(Struct, frozen=True):
     commit: str | None = None
     branch: str | None = None
     dirty: bool | None = None
+
+
+class WorkerRecord(Struct, frozen=True):
+    """The work of one of the processes of a run.
+
+    Attributes:
+        name: within the run, such as `worker 1`.
+        host: the machine.
+        cases: results that came from it.
+        requests: that it sent, repetitions among them; of a shard that was lost with it, none is counted.
+        lost: how often the process ended before its work did.
+    """
+
+    name: str
+    host: str
+    cases: int = 0
+    requests: int = 0
+    lost: int = 0
 
 
 class RunBatch(Struct, frozen=True):
@@ -348,6 +405,8 @@ class RunRecord(Struct, frozen=True):
         tags: what the user said about the run, for finding it again.
         git: the commit in which its config lies; None outside a repository, and for a run of an older geval.
         judged_from: the run whose outputs were judged again; None for a run that asked for its own.
+        workers: the processes that did its cases; empty when that was the one that shows it.
+        title: the name that somebody gave the run afterwards; None without one.
         batches: those whose answers it used or waits for, oldest first.
     """
 
@@ -368,6 +427,8 @@ class RunRecord(Struct, frozen=True):
     tags: Mapping[str, str] = field(default_factory=dict)
     git: GitState | None = None
     judged_from: str | None = None
+    workers: tuple[WorkerRecord, ...] = ()
+    title: str | None = None
     batches: tuple[RunBatch, ...] = ()
 
 

@@ -17,8 +17,7 @@ from geval_cli.report.sanitize import sanitize
 CASES_MAX = 20_000
 """Above it, passed cases are left out and counted: browsers cannot hold a hundred thousand prompts."""
 
-LOOK_FOLDER = Path(__file__).with_name("html")
-"""The page's parts; the web page takes its colours from here too."""
+_FOLDER = Path(__file__).with_name("html")
 
 _PROBLEMS = frozenset({Status.FAILED, Status.ERROR})
 
@@ -44,7 +43,7 @@ class HtmlFile:
             problems += result.status in _PROBLEMS
         room = max(self._cases_max - problems, 0)
         left_out = max(total - max(self._cases_max, problems), 0)
-        style, script = (_asset("colours.css") + _asset("page.css")), _asset("page.js")
+        style, script = (_asset("static/colours.css") + _asset("page.css")), _asset("page.js")
         run = {"run": _without_config(report), "summary": report.summary, "left_out": left_out}
         head = Template(_asset("page.html")).substitute(
             title=html.escape(sanitize(report.run.config_path)),
@@ -82,7 +81,7 @@ def _embedded(value: object) -> str:
 
 
 def _asset(name: str) -> str:
-    return (LOOK_FOLDER / name).read_text(encoding="utf-8")
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -270,6 +270,7 @@ _COLUMNS = (
     _Column("run", lambda item, _, __: Text(sanitize(item.run.id))),
     _Column("when", _when, 38),
     _Column("config", _config, 0, 10),
+    _Column("title", lambda item, _, __: Text(one_line(item.run.title or "", _TEXT_MAX)), 30, 10),
     _Column("description", lambda item, _, __: Text(one_line(item.run.description or "", _TEXT_MAX)), 60, 16),
     _Column("models", _models, 80, 10),
     _Column("judge", lambda item, _, __: _listed(dict.fromkeys(item.run.judges)), 90, 10),

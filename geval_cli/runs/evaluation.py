@@ -2,63 +2,46 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from geval_cli.assertions.base import Tools
 from geval_cli.engine.aggregate import Notices, Tally, derive
-from geval_cli.engine.case import JobContext
-from geval_cli.engine.columns import row_columns
-from geval_cli.engine.comparison_groups import ComparisonGroups
 from geval_cli.engine.plan import Job
 from geval_cli.engine.runner import EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import BudgetError, ConfigError, PendingError, StoreError
-from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.gateway.batch import BatchPolicy
+from geval_cli.errors import ConfigError, PendingError, StoreError, UsageError
+from geval_cli.events import CaseFinished, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.batch_driver import BatchDriver
 from geval_cli.gateway.budget import Budget
-from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE
-from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
-from geval_cli.judge.memory import JudgeMemory
-from geval_cli.providers.redaction import Secrets
+from geval_cli.gateway.call import KEYS_OF_CASE
+from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.records import (
     CaseResult,
-    ModelRequest,
-    ModelResponse,
     RunRecord,
     RunStatus,
     RunSummary,
     Status,
     Usage,
+    WorkerRecord,
 )
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import Baseline, open_baseline
 from geval_cli.runs.batches import batch_policy, run_batches, run_in_waves
 from geval_cli.runs.git_state import is_dirty
-from geval_cli.runs.judging import ProviderPool, safe_assertion
-from geval_cli.runs.preparation import asks_for_money, reads_cache, resolved
+from geval_cli.runs.jobs import JOBS_PER_REQUEST, JobRunner, call_policy, open_jobs, request_limit
+from geval_cli.runs.preparation import asks_for_money, reads_cache
 from geval_cli.runs.record import STOPPED, begun_run, ended_run, origin_of
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.resume import DoneCases, ResumedRun, done_cases
+from geval_cli.runs.resume import ResumedRun, done_cases
+from geval_cli.runs.shards import DoneCases
 from geval_cli.runs.spending import Spending
 from geval_cli.runs.verdicts import with_verdicts
-from geval_cli.scripting.scripts import Scripts
-from geval_cli.specs.base import ProviderSpec
+from geval_cli.runs.workers import run_in_workers
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.recording import Recording
 from geval_cli.store.state import State
-
-DEFAULT_CONCURRENCY = 20
-"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
-
-_MODELS_KEPT = 64
-
-_JOBS_PER_REQUEST = (
-    2  # more jobs than requests under way: while one job judges, another already asks its model
-)
 
 
 async def run_evaluation(
@@ -85,13 +68,15 @@ async def run_evaluation(
     """
     run, started = begun_run(prepared, resumed), time.monotonic()
     baseline = await asyncio.to_thread(open_baseline, prepared, state.runs, run.id)
-    events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     batch = await batch_policy(
         prepared, state.cache, run.id, is_resumed=resumed is not None, reads_cache=reads_cache(prepared)
     )
-    policy = _call_policy(prepared, books.budget, run.id, batch)
+    if batch is not None and prepared.request.workers is not None:
+        message = f"run {run.id} waits for batches, and --workers does not go together with them"
+        raise UsageError(message, hint="resume it without --workers")
+    events, books = EventStream(), await _begun_books(run, prepared, state, resumed)
     jobs = _Jobs(prepared, state.cache, events, stop, resumed)
-    running = asyncio.ensure_future(_run_jobs(jobs, policy))
+    running = _begin_jobs(jobs, call_policy(prepared, books.budget, run.id, batch))
     # git is asked beside the run, since it may take a while; what it says is in the record of the run's end.
     dirty = asyncio.ensure_future(_is_dirty(run, prepared)) if resumed is None else None
     status = RunStatus.ABORTED  # holds when an error ends the block below
@@ -114,7 +99,7 @@ async def run_evaluation(
         # Also after Ctrl-C or an error the run is closed in the store, else it would look as if it were under way.
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        run = await _with_dirt(run, dirty)
+        run = _with_workers(await _with_dirt(run, dirty), running)
         notices = (*books.notices.texts, *prepared.suite.calibrations.notes())
         run = replace(run, batches=await run_batches(state.cache, run.id, run.batches, jobs.driver))
         run = ended_run(run, status, lasted_s=time.monotonic() - started, notices=notices)
@@ -124,6 +109,25 @@ async def run_evaluation(
     is_stored = state.keeps_runs and books.recording.failure is None
     results, bugs = books.recording.results, books.tally.bugs
     return RunReport(run, summary, results, planned=prepared.total, bugs=bugs, is_stored=is_stored)
+
+
+class _Jobs(Struct):
+    """The jobs of a run and where they report to; `driver` is there while they go on, if anything goes into batches."""
+
+    prepared: PreparedRun
+    cache: ResponseCache
+    events: EventStream
+    stop: StopSignal
+    resumed: ResumedRun | None
+    driver: BatchDriver | None = None
+
+
+def _begin_jobs(jobs: _Jobs, policy: CallPolicy) -> "asyncio.Future[tuple[WorkerRecord, ...]]":
+    if jobs.prepared.request.workers is None:
+        return asyncio.ensure_future(_run_jobs(jobs, policy))
+    return asyncio.ensure_future(
+        run_in_workers(jobs.prepared, jobs.cache, jobs.events, jobs.stop, jobs.resumed, policy)
+    )
 
 
 class _Books(Struct):
@@ -262,192 +266,79 @@ def _final_status(tally: Tally, prepared: PreparedRun, stop: StopSignal, notices
     return RunStatus.COMPLETED
 
 
-class _Jobs(Struct):
-    """The jobs of a run and where they report to; `driver` is there while they go on, if anything goes into batches."""
-
-    prepared: PreparedRun
-    cache: ResponseCache
-    events: EventStream
-    stop: StopSignal
-    resumed: ResumedRun | None
-    driver: BatchDriver | None = None
-    gateway: Gateway | None = None
-
-
-async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> None:
-    prepared, cache, events, resumed = jobs.prepared, jobs.cache, jobs.events, jobs.resumed
+async def _run_jobs(jobs: _Jobs, policy: CallPolicy) -> tuple[WorkerRecord, ...]:
+    """Do all jobs; those whose answers come with batches again and again, until there is nothing more to wait for."""
+    prepared, events, stop, resumed = jobs.prepared, jobs.events, jobs.stop, jobs.resumed
     if resumed is not None:
         # What the run has been answered since it began counts as its own, even if the clock was set back.
-        cache.begin_at(resumed.started_s)
-    began = cache.now() if resumed is None else resumed.started_s
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
+        jobs.cache.begin_at(resumed.started_s)
+    began = jobs.cache.now() if resumed is None else resumed.started_s
+    parallel = 1 if prepared.plan.is_serial else request_limit(prepared) * JOBS_PER_REQUEST
     try:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(pool.aclose)
-            gateway = _gateway(prepared, cache, events, policy, began_s=began)
-            stack.push_async_callback(gateway.aclose)
-            jobs.gateway, jobs.driver = gateway, gateway.batches
-            scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
-            stack.push_async_callback(scripts.aclose)
-            desk = ComparisonGroups(_bench(prepared, gateway, pool, scripts), prepared.row_size)
-            await _run_all(jobs, desk, pool)
+        async with open_jobs(prepared, jobs.cache, events, policy, began_s=began) as runner:
+            driver = jobs.driver = runner.gateway.batches
+            done = (
+                resumed.done if resumed is not None else done_cases(prepared) if driver is not None else None
+            )
+
+            async def run_pass() -> bool:
+                runner.begin_pass()
+                work = _Pass(runner, stop, None if driver is None else done)
+                queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
+                await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
+                return work.is_pending
+
+            await run_in_waves(driver, run_pass, stop=stop, events=events)
+        return ()
     finally:
         events.end()
-
-
-async def _run_all(jobs: _Jobs, desk: ComparisonGroups, pool: ProviderPool) -> None:
-    """Do all jobs; those whose answers come with batches again and again, until there is nothing more to wait for."""
-    prepared = jobs.prepared
-    done = None if jobs.resumed is None else jobs.resumed.done
-    if done is None and jobs.driver is not None:
-        done = done_cases(prepared)
-    parallel = 1 if prepared.plan.is_serial else _request_limit(prepared) * _JOBS_PER_REQUEST
-
-    async def run_pass() -> bool:
-        if jobs.gateway is not None:
-            jobs.gateway.begin_pass()
-        work = _Pass(jobs, desk, pool, done if jobs.driver is not None else None)
-        queues = prepared.queues if done is None else tuple(map(done.missing, prepared.queues))
-        await run_plan(queues, work.execute, parallel=parallel, events=jobs.events, stop=jobs.stop)
-        desk.forget()  # a group that waits for a batch is done as a whole by the next pass
-        return work.is_pending
-
-    await run_in_waves(jobs.driver, run_pass, stop=jobs.stop, events=jobs.events)
 
 
 class _Pass(Struct):
     """One pass over the jobs of a run. `done` takes note of each case that has its result, for the next pass."""
 
-    jobs: _Jobs
-    desk: ComparisonGroups
-    pool: ProviderPool
+    runner: JobRunner
+    stop: StopSignal
     done: DoneCases | None
     is_pending: bool = False
     keys_of_group: dict[str, list[str]] = field(default_factory=dict)
 
     async def execute(self, job: Job) -> CaseResult | None:
         """Do one job; None when it stays undone, or when its result comes with that of another one."""
-        request, events, stop = self.jobs.prepared.request, self.jobs.events, self.jobs.stop
-        if request.otel and request.has_collector():
-            CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
-            events.emit(CaseStarted(job.id, time.time()))
+        if self.done is None:
+            return await self.runner.execute(job, stop=self.stop)
         keys: list[str] = []
-        if self.done is not None:
-            KEYS_OF_CASE.set(keys)
+        KEYS_OF_CASE.set(keys)
         try:
-            results = [_without_secrets(item, self.pool.secrets) for item in await self.desk.run(job)]
+            return await self.runner.execute(job, stop=self.stop, note=partial(self._settle, job, keys))
         except PendingError:
             self.is_pending = True
             return None
-        except BudgetError as error:
-            if stop.reason is not StopReason.BUDGET:
-                events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
-            stop.request(StopReason.BUDGET)
-            return None
-        if self.done is not None:
-            self._settle(job, keys, results)
-        for result in results[:-1]:
-            events.emit(CaseFinished(result))
-        return results[-1] if results else None
 
     def _settle(self, job: Job, keys: list[str], results: Sequence[CaseResult]) -> None:
         """Note what is done. The answers of cases that are compared count when the last of them is."""
         gathered = self.keys_of_group.setdefault(job.group, [])
         gathered.extend(keys)
-        if not results or self.done is None or self.jobs.gateway is None:
+        if not results or self.done is None:
             return
-        self.jobs.gateway.settle(gathered)
+        self.runner.gateway.settle(gathered)
         del self.keys_of_group[job.group]
         for result in results:
             self.done.add(result)
 
 
-@asynccontextmanager
-async def open_bench(
-    prepared: PreparedRun, cache: ResponseCache, budget: Budget
-) -> AsyncIterator[tuple[JobContext, ProviderPool]]:
-    """Provide the models, judges and code of a prepared suite until the end of the block, without a run.
-
-    Answers go through the cache and the budget, as in a run. The pool knows the secrets of whatever was asked.
-    """
-    pool = ProviderPool(prepared.suite.env, prepared.suite.base_dir, prepared.suite.access)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(pool.aclose)
-        policy = _call_policy(prepared, budget, run_id=None)
-        gateway = _gateway(prepared, cache, EventStream(), policy, began_s=cache.now())
-        stack.push_async_callback(gateway.aclose)
-        scripts = Scripts(prepared.suite.base_dir, prepared.suite.access, env=prepared.suite.env)
-        stack.push_async_callback(scripts.aclose)
-        yield _bench(prepared, gateway, pool, scripts), pool
-
-
-def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
-    """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
-
-    The model's own answer stays as it is.
-    """
-    if not result.assertions:
-        return result
-    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
-
-
-def _request_limit(prepared: PreparedRun) -> int:
-    """Return the most requests under way at once."""
-    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
-    return named or DEFAULT_CONCURRENCY
-
-
-def _gateway(
-    prepared: PreparedRun, cache: ResponseCache, events: EventStream, policy: CallPolicy, *, began_s: float
-) -> Gateway:
-    """Return the gateway of a run that began at `began_s`, in seconds since 1970 by the cache's clock."""
-    return Gateway(
-        cache=cache,
-        reads_since=None if reads_cache(prepared) else began_s,
-        on_event=events.emit,
-        max_concurrency=_request_limit(prepared),
-        policy=policy,
-    )
-
-
-def _call_policy(
-    prepared: PreparedRun, budget: Budget, run_id: str | None, batch: BatchPolicy | None = None
-) -> CallPolicy:
-    request = prepared.request
-    return CallPolicy(
-        budget,
-        is_tracing=request.traces_requests,
-        trace_detail=request.trace_detail,
-        is_heard=(lambda: True) if request.is_logged else request.has_collector,
-        is_offline=request.is_offline,
-        run_id=run_id,
-        batch=batch,
-    )
-
-
-def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> JobContext:
-    models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
-
-    def model_for(spec: ProviderSpec) -> BoundModel:
-        known = models.get(id(spec))  # most tests share one spec, and comparing by content is slow
-        if known is not None:
-            return known[1]
-        model = gateway.model(pool.get(resolved(spec, prepared.suite)))
-        if len(models) < _MODELS_KEPT:
-            models[id(spec)] = spec, model
-        return model
-
-    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
-        return await model_for(spec).complete(request)
-
-    tools = Tools(
-        prepared.templates,
-        model_for,
-        JudgeMemory(prepared.locked_steps),
-        prepared.defaults,
-        scripts=scripts,
-        access=prepared.suite.access,
-        calibrations=prepared.suite.calibrations,
-    )
-    stored = None if prepared.stored is None else prepared.stored.find
-    return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))
+def _with_workers(run: RunRecord, running: "asyncio.Future[tuple[WorkerRecord, ...]]") -> RunRecord:
+    """Return the record with what its workers have done, in earlier processes of the run, too."""
+    if running.cancelled() or running.exception() is not None:
+        return run
+    known = {(worker.name, worker.host): worker for worker in run.workers}
+    for worker in running.result():
+        before = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
+        known[worker.name, worker.host] = WorkerRecord(
+            worker.name,
+            worker.host,
+            before.cases + worker.cases,
+            before.requests + worker.requests,
+            before.lost + worker.lost,
+        )
+    return replace(run, workers=tuple(known.values()))

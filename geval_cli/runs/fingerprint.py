@@ -3,13 +3,16 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
+from geval_cli.errors import UsageError
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import JsonValue
-from geval_cli.runs.options import declared_options, default_of
+from geval_cli.runs.options import RunOptions, declared_options, default_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.digest import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
+from geval_cli.specs.dialect import Dialect
 
 _SHOWN_VALUE = 60
 _VARIABLES = "variables"
@@ -56,6 +59,31 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
     if request.only is not None:
         written[_ONLY] = _hash(map(str, request.only))
     return written
+
+
+def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
+    """Return the options that decide results of the run with this fingerprint, to ask for the same once more.
+
+    Raises:
+        UsageError: its tests were chosen by a list of which only a hash is kept.
+    """
+    written = covered.get(_OPTIONS) or {}
+    values: dict[str, Any] = {_VARIABLES: dict(covered.get(_VARS) or {})}
+    for field, option in declared_options(RunOptions):
+        value = written.get(option.name)
+        if option.decides_results and value is not None:
+            values[field.name] = _from_json(field.name, value)
+    if "filter_failing" in values or _ONLY in written:
+        hint = "choose them again in a terminal: `geval run CONFIG --filter-failing RUN`"
+        raise UsageError("this run had some tests of its suite only, and which ones is not kept", hint=hint)
+    return RunOptions(**values)
+
+
+def _from_json(name: str, value: Any) -> Any:
+    """Return the value of an option from `deciding_options`."""
+    if name == "dialect":
+        return Dialect(value)
+    return tuple(tuple(pair.split("=", 1)) for pair in value) if isinstance(value, list) else value
 
 
 def _hash(fingerprints: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from geval_cli.runs.judged import JudgedTests, match_outputs
 from geval_cli.runs.lock_file import LockFile, lock_problems, read_lock
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.scripts import LoadScripts, filter_problems, template_filters
+from geval_cli.runs.true_figures import read_suite_labels
 from geval_cli.source.problems import sort_problems
 from geval_cli.source.secrets import MASK
 from geval_cli.specs.base import ProviderSpec, samples_of
@@ -82,8 +83,10 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
     if not opened.problems:
         refused += judged.problems() if judged else ()
         refused += _lock_problems(plan, lock, templates, defaults) if request.is_locked else ()
+    labels, of_labels = read_suite_labels(suite)
+    refused += of_labels
     problems = _all_problems(opened, refused, plan, checked, request, is_going_to_run=is_going_to_run)
-    if suite.calibrations.entries and not any(item.severity is Severity.ERROR for item in problems):
+    if not suite.calibrations.is_empty and not any(item.severity is Severity.ERROR for item in problems):
         found = calibration_problems(plan, lock, templates, defaults, lambda spec: resolved(spec, suite))
         problems = sort_problems([*problems, *found])
     # Everything is collected before anything is raised: the user sees all problems at once.
@@ -110,6 +113,33 @@ def prepare(request: RunRequest, *, is_going_to_run: bool = True) -> PreparedRun
         judges=_distinct_judges(suite, checked),
         stored=stored,
         lock=lock,
+        labels=labels,
+    )
+
+
+def reopened(request: RunRequest, *, tests: int, cases: int, is_in_rows: bool) -> PreparedRun:
+    """Open a config that another process has prepared; its tests are not checked again.
+
+    `tests`, `cases` and `is_in_rows` are what the other process found.
+
+    Raises:
+        ConfigError: it can no longer be read.
+    """
+    opened = _opened(request)
+    if any(problem.severity is Severity.ERROR for problem in opened.problems):
+        raise ConfigError(opened.problems)
+    suite = request.selection.apply(opened.suite)
+    return PreparedRun(
+        request=request,
+        suite=suite,
+        plan=Plan(suite, request.repeats or _repeats_of(suite), is_in_rows=is_in_rows),
+        defaults=_judge_defaults(request, suite),
+        templates=templates_for(suite),
+        tests=tests,
+        warnings=(),
+        notes=(),
+        cases=cases,
+        lock=read_lock(request.config, request.access),
     )
 
 

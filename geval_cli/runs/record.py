@@ -1,7 +1,7 @@
 """The record of a run as it begins, and what is kept so that it can be resumed."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -65,7 +65,11 @@ def origin_of(prepared: PreparedRun) -> RunOrigin:
 
 def _tags_of(prepared: PreparedRun) -> dict[str, str]:
     """Return the tags of the config, and those of the command line over them, without keys."""
-    tags = {**prepared.suite.tags, **prepared.request.tags}
+    return without_keys({**prepared.suite.tags, **prepared.request.tags})
+
+
+def without_keys(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags as they may be stored: a value that is a key, by its name or its form, is masked."""
     return {name: MASK if is_secret_name(name) else mask_bare(value) for name, value in tags.items()}
 
 

@@ -48,6 +48,7 @@ _PRUNE_BATCHED = "DELETE FROM batch_requests WHERE created_at < ? AND (reply IS 
 # A text is later than any number, so a row that holds one would never expire.
 _YOUNG_ROWS = "FROM choices WHERE key IN ({}) AND created_at >= ? AND typeof(created_at) = 'real'"
 _SELECT = f"SELECT key, answer {_YOUNG_ROWS}"
+_SELECT_KEYS_SINCE = "SELECT key FROM choices WHERE created_at >= ?"
 _SELECT_WITH_RUN = f"SELECT key, answer, only_run {_YOUNG_ROWS}"
 _STATS = """
     SELECT count(*), coalesce(sum(length(answer)), 0), min(created_at), max(created_at),
@@ -199,7 +200,7 @@ class ResponseCache:
 
     @property
     def folder(self) -> Path | None:
-        """Return the folder that it is in; None for one in memory."""
+        """Return the folder of its file; None for a cache in memory."""
         return None if self._database.access is Access.MEMORY else self._database.path.parent
 
     @property
@@ -220,6 +221,20 @@ class ResponseCache:
         """Have `now` not fall behind `time_s`: what is kept from here on counts as kept since then."""
         self._latest = max(self._latest, time_s)
         self._own_since = math.inf  # other processes kept some of it, whatever the clock says
+
+    async def begin_with_others(self, time_s: float) -> None:
+        """As `begin_at`; but what other processes keep from now on may be missing, which spares most look-ups.
+
+        Raises:
+            StoreError: the cache cannot be read.
+        """
+        self._latest = max(self._latest, time_s)
+        known = await self._reader.run(
+            lambda connection: connection.execute(_SELECT_KEYS_SINCE, (time_s,)).fetchall()
+        )
+        for (key,) in known:
+            self._own.add(key.hex())
+        self._own_since = time_s
 
     async def get_many(self, keys: Sequence[str], *, since: float | None = None) -> dict[str, StoredChoice]:
         """Return those of `keys` that are there and neither expired nor older than `since` (seconds since 1970).

@@ -76,15 +76,23 @@ class RunLocks:
 
     def is_any_going_on(self) -> bool:
         """Return whether a process works on any run; if the file system cannot tell, True is the safe answer."""
-        if self._held:
-            return True
         try:
-            names = [] if self._folder is None else [path.name for path in self._folder.iterdir()]
-        except FileNotFoundError:
-            return False
+            return bool(self._held) or any(map(self.is_going_on, self._names()))
         except OSError:
             return True
-        return any(self.is_going_on(name) for name in names)
+
+    def going_on(self) -> list[str]:
+        """Return the locked names, of runs and of whatever else processes share; none if the folder cannot be read."""
+        try:
+            return [name for name in {*self._held, *self._names()} if self.is_going_on(name)]
+        except OSError:
+            return list(self._held)
+
+    def _names(self) -> list[str]:
+        try:
+            return [] if self._folder is None else [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return []
 
     def holder(self, run_id: str) -> str:
         """Return who holds the lock, in words for a message."""

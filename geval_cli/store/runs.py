@@ -73,6 +73,7 @@ _SELECT_LATEST = "SELECT record, summary FROM runs ORDER BY sequence DESC LIMIT 
 _COUNT_RUNS = "SELECT count(*) FROM runs"
 _SELECT_IDS = "SELECT id FROM runs ORDER BY sequence DESC LIMIT ?"
 _DELETE_RUN = "DELETE FROM runs WHERE id = ?"
+_ANNOTATE_RUN = "UPDATE runs SET record = json_set(record, '$.title', ?, '$.tags', json(?)) WHERE id = ?"
 _SELECT_RESULTS = """
     SELECT result FROM results WHERE run_id = ? ORDER BY test_index, repeat_index, column_index
 """
@@ -245,8 +246,7 @@ class RunStore:
         """
         writer = self._writing()
         if not self.claim(run_id):
-            who = self.holder(run_id) or "another process"
-            raise UsageError(f"run {run_id} is going on: {who} works on it", hint="stop it first")
+            raise self._going_on(run_id, hint="stop it first")
 
         def delete(connection: sqlite3.Connection) -> int:
             connection.execute("PRAGMA secure_delete = ON")  # prompts and answers are private
@@ -256,6 +256,37 @@ class RunStore:
             return writer.submit(delete).result() > 0
         finally:
             self.release(run_id)
+
+    def annotate(self, run_id: str, title: str | None, tags: Mapping[str, str]) -> None:
+        """Store the title and the tags of a run, in place of those that it has. Returns when it is committed.
+
+        Raises:
+            UsageError: a process works on it, and will store its own record at the end.
+            StoreError: it cannot be written.
+        """
+        self._writing()
+        if not self.claim(run_id):
+            raise self._going_on(run_id, hint="wait for its end, or stop it first")
+        try:
+            self._write(_ANNOTATE_RUN, (title, encode_json(dict(tags)).decode(), run_id)).result()
+        finally:
+            self.release(run_id)
+
+    def under_way(self, config: Path) -> StoredRun | None:
+        """Return a run of a config that a process works on; None when there is none.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+        wanted = os.path.realpath(config)
+        for run_id in self._locks.going_on():
+            origin = self.origin(run_id)
+            if origin is None or os.path.realpath(origin.config_file) != wanted:
+                continue
+            stored = self.find(run_id)
+            if stored.run.status is RunStatus.RUNNING:  # and not only locked while it is changed
+                return stored
+        return None
 
     def shrink(self) -> None:
         """Give the room of removed runs back to the disk, unless a run is going on, which would have to wait for it."""
@@ -319,6 +350,10 @@ class RunStore:
             hint = f"write more of it: {several}{more}"
             raise UsageError(f"more than one run begins with `{name}`", hint=hint)
         return found[0]
+
+    def _going_on(self, run_id: str, *, hint: str) -> UsageError:
+        who = self.holder(run_id) or "another process"
+        return UsageError(f"run {run_id} is going on: {who} works on it", hint=hint)
 
     def _latest(self, back: int) -> StoredRun:
         found = self._select_runs(_SELECT_LATEST, back)

@@ -10,19 +10,21 @@ from geval_cli.trust.extra import require_statistics
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from geval_cli.trust.agreement import Agreement, Options, agree
-    from geval_cli.trust.calibration import Calibrated, CalibrateOptions, calibrate
+    from geval_cli.trust.calibration import calibrate
+    from geval_cli.trust.calibration_records import Calibrated, CalibrateOptions
     from geval_cli.trust.estimation import Estimated, EstimateOptions, draw_sheet, estimate
+    from geval_cli.trust.probe_items import ProbeOptions
     from geval_cli.trust.probes import ProbeReport
-    from geval_cli.trust.probing import ProbeOptions, aprobe, probe
+    from geval_cli.trust.probing import aprobe, probe
 else:
     _NEED_LIBRARIES = {
         "Agreement": "geval_cli.trust.agreement",
         "Options": "geval_cli.trust.agreement",
-        "ProbeOptions": "geval_cli.trust.probing",
+        "ProbeOptions": "geval_cli.trust.probe_items",
         "ProbeReport": "geval_cli.trust.probes",
         "agree": "geval_cli.trust.agreement",
-        "CalibrateOptions": "geval_cli.trust.calibration",
-        "Calibrated": "geval_cli.trust.calibration",
+        "CalibrateOptions": "geval_cli.trust.calibration_records",
+        "Calibrated": "geval_cli.trust.calibration_records",
         "aprobe": "geval_cli.trust.probing",
         "calibrate": "geval_cli.trust.calibration",
         "probe": "geval_cli.trust.probing",

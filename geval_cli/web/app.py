@@ -13,7 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from geval_cli.report.html_file import LOOK_FOLDER
+from geval_cli.report.html.environment import STATIC_FOLDER
 from geval_cli.report.json_file import json_text
 from geval_cli.runs.judging import judging
 from geval_cli.runs.requests import is_untrusted
@@ -21,11 +21,12 @@ from geval_cli.source.access import TRUSTED, access_of_stranger
 from geval_cli.source.env import gather_env
 from geval_cli.store.state import open_state
 from geval_cli.version import __version__
-from geval_cli.web.api import geval, openapi, runs
+from geval_cli.web.api import geval, labels, openapi, run_actions, runs
 from geval_cli.web.api.geval import Evaluations
 from geval_cli.web.editor import router as editor_router
 from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.pages import router as pages_router
+from geval_cli.web.pages.charts import KeptFigures
 from geval_cli.web.problems_json import SecurityHeaders, add_problem_handlers
 from geval_cli.web.security import BodyGuard, HostAndOrigin, TokenCheck
 from geval_cli.web.settings import ServerSettings
@@ -46,14 +47,24 @@ async def health() -> Response:
     return Response(json_text({"status": "ok", "version": __version__}), media_type="application/json")
 
 
-ROUTERS = (geval.router, runs.router, _health, openapi.router, editor_router, pages_router)
+ROUTERS = (
+    geval.router,
+    runs.router,
+    run_actions.router,
+    labels.router,
+    _health,
+    openapi.router,
+    editor_router,
+    pages_router,
+)
 """All addresses but those of static files and of the OpenAPI document."""
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
     """Return the application.
 
-    While it runs, its `state` has `settings`, `saving`, `state` (the stores), `judges`, `evaluations` and `live_runs`.
+    While it runs, its `state` has `settings`, `saving`, `figures`, `state` (the stores), `judges`, `evaluations` and
+    `live_runs`.
 
     Raises:
         ConfigError: an env file cannot be read.
@@ -89,14 +100,20 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings, app.state.evaluations = settings, evaluations
-    app.state.saving = asyncio.Lock()
+    app.state.saving, app.state.figures = asyncio.Lock(), KeptFigures()
     add_problem_handlers(app)
     openapi.describe_api(app, needs_token=settings.token is not None, has_open_geval=settings.has_open_geval)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static/report", StaticFiles(directory=os.fspath(LOOK_FOLDER)), name="look")
-    app.mount("/static", StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
+    app.mount("/static", _StaticFiles(directory=os.fspath(_STATIC), check_dir=False), name="static")
     return app
+
+
+class _StaticFiles(StaticFiles):
+    """The server's own styles and scripts, then those that the report has too."""
+
+    def get_directories(self, *chosen: Any) -> list[Any]:
+        return [*super().get_directories(*chosen), os.fspath(STATIC_FOLDER)]
 
 
 def judge_environment(settings: ServerSettings) -> dict[str, str]:
@@ -121,7 +138,7 @@ def _middleware(settings: ServerSettings) -> list[Middleware]:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.allowed_origins),
-                allow_methods=["GET", "POST"],
+                allow_methods=["GET", "POST", "PATCH", "DELETE"],
                 allow_headers=["authorization", "content-type"],
                 expose_headers=["location", "retry-after"],
             )

@@ -1,30 +1,14 @@
-"""Pages as HTML: the one template environment, and the filters by which numbers, times and foreign text are shown."""
+"""Pages of the server as HTML."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
-from geval_cli.numbers import format_comparison, format_cost, format_score
-from geval_cli.records import JsonValue, Role, RunSummary, Status, Usage
-from geval_cli.report.numbers import format_count, format_duration, format_percentage, plural
-from geval_cli.report.sanitize import one_line, sanitized_lines, value_text
-from geval_cli.version import __version__
-
-STATIC_FOLDER = Path(__file__).with_name("static")
-SHOWN_CHARACTERS_MAX = 200_000
-"""Of one text on a page; browsers draw more than this only slowly."""
+from geval_cli.report.html.environment import make_environment
 
 _TEMPLATE_FOLDER = Path(__file__).with_name("templates")
-_STATUS_WORDS = {
-    Status.PASSED: "Passed",
-    Status.FAILED: "Failed",
-    Status.ERROR: "Error",
-    Status.NOT_EVALUATED: "Not evaluated",
-}
 
 
 def render_page(template: str, /, *, status: int = 200, **values: object) -> HTMLResponse:
@@ -40,80 +24,6 @@ def error_page(status: int, title: str, message: str, hint: str) -> HTMLResponse
     )
 
 
-def shown_text(value: JsonValue, limit: int = SHOWN_CHARACTERS_MAX) -> str:
-    """Return a text safe to show: line breaks kept, control and hidden characters written out, length bounded."""
-    text = value_text(value)
-    left_out = len(text) - limit
-    shown = "\n".join(sanitized_lines(text[:limit]))
-    return shown if left_out <= 0 else f"{shown}\n… {plural(left_out, 'more character')}"
-
-
-def short_text(value: JsonValue, width: int = 120) -> str:
-    """Return the beginning of a text on one line."""
-    return one_line(value_text(value), width)
-
-
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATE_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["version"] = __version__
-    environment.filters |= {
-        "sanitize": shown_text,
-        "short": short_text,
-        "status_word": lambda status: _STATUS_WORDS[Status(status)],
-        "score": lambda score: "–" if score is None else format_score(score),  # noqa: RUF001
-        "comparison": format_comparison,
-        "cost": lambda cost: "unknown" if cost is None else format_cost(cost),
-        "amount": format_count,
-        "duration": lambda duration_ms: "" if duration_ms is None else format_duration(duration_ms),
-        "plural": plural,
-        "rate": pass_rate,
-        "total_cost": total_cost,
-        "when": readable_time,
-        "bar_pieces": bar_pieces,
-    }
-    return environment
-
-
-def pass_rate(counts: RunSummary) -> str:
-    """Return the share of judged cases that passed, in per cent; n/a when nothing was judged."""
-    return format_percentage(counts.passed, counts.passed + counts.failed)
-
-
-def total_cost(usage: Mapping[Role, Usage]) -> str:
-    """Return the cost of all calls; a dash where no calls are recorded, `unknown` where a price is missing."""
-    if not usage:
-        return "–"  # noqa: RUF001
-    total = sum(usage.values(), Usage())
-    return "unknown" if total.cost_usd is None else format_cost(total.cost_usd)
-
-
-def readable_time(started_at: str) -> str:
-    """Format a time as `2026-11-21 21:45` in UTC; return a text that is no time unchanged."""
-    try:
-        return f"{datetime.fromisoformat(started_at).astimezone(UTC):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return started_at
-
-
-def bar_pieces(counts: RunSummary) -> list[dict[str, str]]:
-    """Return the pieces of a bar 100 wide that shows the four outcomes, failures last."""
-    pieces: list[dict[str, str]] = []
-    start = 0.0
-    for status, count in (
-        (Status.PASSED, counts.passed),
-        (Status.NOT_EVALUATED, counts.not_evaluated),
-        (Status.ERROR, counts.errored),
-        (Status.FAILED, counts.failed),
-    ):
-        width = 100 * count / counts.total if counts.total else 0
-        if width:
-            pieces.append({"status": status.value, "start": f"{start:.2f}", "width": f"{width:.2f}"})
-        start += width
-    return pieces
+    return make_environment(_TEMPLATE_FOLDER)

@@ -1,210 +1,30 @@
-"""The runs that a server has under way: started, watched, stopped, and waited for when the server ends."""
+"""The runs that a server has under way: started, resumed, watched, stopped, and waited for when the server ends."""
 
 import asyncio
 import dataclasses
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
-from geval_cli.engine.aggregate import Tally
-from geval_cli.engine.runner import StopReason, StopSignal
-from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.records import AssertionResult, CaseResult, RunRecord, RunStatus, RunSummary, Status, to_json
+from geval_cli.engine.runner import StopSignal
+from geval_cli.errors import UsageError
+from geval_cli.events import RunEvent, RunStarted
+from geval_cli.records import RunRecord, RunStatus
 from geval_cli.runs.code import runs_code
 from geval_cli.runs.evaluation import run_evaluation
+from geval_cli.runs.fingerprint import options_of
 from geval_cli.runs.options import RunOptions, values_of
 from geval_cli.runs.preparation import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
+from geval_cli.runs.resume import ResumedRun, resume_run
 from geval_cli.store.runs import StoredRun
 from geval_cli.store.state import State
+from geval_cli.web.live_run import EventJson, LiveRun, finished_event, stored_events, stored_state
 from geval_cli.web.problems_json import RefusedError
 from geval_cli.web.served_folder import served_config
 from geval_cli.web.settings import ServerSettings
-
-UNREAD_MAX = 500
-"""A watcher with more unread events is given the state of things instead."""
-
-_PROBLEMS_KEPT = 20
-_REASON_LENGTH = 300
-
-EventJson = dict[str, Any]
-
-
-class LiveRun:
-    """State of a run while it goes on. Belongs to one event loop.
-
-    Its events are dicts with a `type`: `state` (always the first that a watcher gets), `case`, `notice`, `stopping`
-    and, as the last one, `finished` or `broken`.
-    """
-
-    def __init__(self, run: RunRecord, total: int, stop: StopSignal) -> None:
-        self.run = run
-        self.total = total
-        self._stop = stop
-        self._tally = Tally()
-        self._notices: list[str] = []
-        # For watchers who join late; all of them are in the store, and a run may have a million.
-        self._problems: deque[EventJson] = deque(maxlen=_PROBLEMS_KEPT)
-        self._watchers: set[_Unread] = set()
-        self._last: EventJson | None = None
-
-    @property
-    def is_stopping(self) -> bool:
-        """Return whether the run was asked to stop."""
-        return self._stop.is_requested
-
-    @property
-    def summary(self) -> RunSummary:
-        """The counts so far."""
-        return self._tally.summary()
-
-    def counts(self) -> EventJson:
-        """Return how far the run is: cases by status, and how many there will be."""
-        counts = self._tally.counts
-        return {
-            "done": sum(counts.values()),
-            "total": self.total,
-            "passed": counts[Status.PASSED],
-            "failed": counts[Status.FAILED],
-            "errored": counts[Status.ERROR],
-            "not_evaluated": counts[Status.NOT_EVALUATED],
-        }
-
-    def state(self) -> EventJson:
-        """Return the state that a watcher needs who joins late."""
-        return {
-            "type": "state",
-            "run": run_json(self.run),
-            "counts": self.counts(),
-            "summary": to_json(self.summary),
-            "notices": list(self._notices),
-            "problems": list(self._problems),
-            "stopping": self.is_stopping,
-        }
-
-    def stop(self) -> None:
-        """Ask for its end: nothing new is started, what is under way gets a short grace; asked twice, it gets none."""
-        if self._stop.is_requested:
-            self._stop.hurry()
-        self._stop.request(StopReason.REQUEST)
-        self._tell({"type": "stopping"})
-
-    def listen(self, event: RunEvent) -> None:
-        """Take note of an event and pass it on."""
-        if isinstance(event, CaseFinished):
-            self._tally.add(event.result)
-            brief = _brief(event.result)
-            if event.result.status in (Status.FAILED, Status.ERROR):
-                self._problems.append(brief)
-            self._tell({"type": "case", "case": brief, "counts": self.counts()})
-        elif isinstance(event, Noticed):
-            self._notices.append(event.message)
-            self._tell({"type": "notice", "message": event.message})
-        elif isinstance(event, RunFinished):
-            self.run = event.run
-            self._end(finished_event(event.run, event.summary))
-        elif isinstance(event, RunStarted):
-            self.run = event.run
-
-    def end_broken(self, message: str) -> None:
-        """Tell the watchers that the run broke off."""
-        self._end({"type": "broken", "message": message})
-
-    async def events(self) -> AsyncIterator[EventJson]:
-        """Yield the state now, then everything as it happens, until the run is over."""
-        unread = _Unread(self.state)
-        if self._last is not None:
-            unread.tell(self._last)
-        self._watchers.add(unread)
-        try:
-            yield self.state()
-            while True:
-                event = await unread.next()
-                yield event
-                if event is self._last:
-                    return
-        finally:
-            self._watchers.discard(unread)
-
-    def _tell(self, event: EventJson) -> None:
-        for unread in self._watchers:
-            unread.tell(event)
-
-    def _end(self, event: EventJson) -> None:
-        if self._last is None:
-            self._last = event
-            self._tell(event)
-
-
-class _Unread:
-    """Events that one watcher has not read yet. A watcher that is far behind gets the state in their place."""
-
-    def __init__(self, state: Callable[[], EventJson]) -> None:
-        self._state = state
-        self._events: deque[EventJson | None] = deque()
-        self._has_some = asyncio.Event()
-
-    def tell(self, event: EventJson) -> None:
-        if len(self._events) >= UNREAD_MAX:
-            self._events.clear()
-            self._events.append(None)
-        self._events.append(event)
-        self._has_some.set()
-
-    async def next(self) -> EventJson:
-        while not self._events:
-            self._has_some.clear()
-            await self._has_some.wait()
-        event = self._events.popleft()
-        return self._state() if event is None else event
-
-
-def run_json(run: RunRecord) -> EventJson:
-    """Return a run's record as JSON without its config, which may be large."""
-    return {name: value for name, value in to_json(replace(run, config=None)).items() if name != "config"}
-
-
-def finished_event(run: RunRecord, summary: RunSummary) -> EventJson:
-    """Return the last event of a run that came to its end."""
-    return {"type": "finished", "run": run_json(run), "summary": to_json(summary)}
-
-
-def _brief(result: CaseResult) -> EventJson:
-    """Return the part of a case that a list shows; a watcher asks for the rest by its place."""
-    return {
-        "id": result.id,
-        "test_index": result.test_index,
-        "repeat_index": result.repeat_index,
-        "column": result.column,
-        "description": result.description,
-        "prompt": result.prompt.label,
-        "provider": result.provider.label,
-        "status": result.status.value,
-        "score": result.score,
-        "reason": _first_reason(result),
-    }
-
-
-def _first_reason(result: CaseResult) -> str | None:
-    """Return why a case did not pass: its error, else the reason of the first assertion that gives one."""
-    if result.error is not None:
-        return _shortened(result.error.message)
-    wanted = (Status.FAILED, Status.ERROR)
-    reasons = (_reason(assertion) for assertion in result.assertions if assertion.status in wanted)
-    return next((_shortened(reason) for reason in reasons if reason), None)
-
-
-def _reason(assertion: AssertionResult) -> str | None:
-    return assertion.error.message if assertion.error is not None else assertion.reason
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 1]}…"
-
 
 _log = logging.getLogger("geval_cli")
 
@@ -220,8 +40,8 @@ class LiveRuns:
         self._state = state
         self._live: dict[str, LiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._starting = 0
-        self._is_closing = False
+        self._starting: list[Path] = []
+        self._closing = asyncio.Event()
 
     @property
     def running(self) -> tuple[LiveRun, ...]:
@@ -232,8 +52,12 @@ class LiveRuns:
         """Return the run under way with this id; None for any other."""
         return self._live.get(run_id)
 
-    async def start(self, config: str, options: RunOptions | None = None) -> str:
+    async def start(
+        self, config: str, options: RunOptions | None = None, *, unless_running: bool = False
+    ) -> str:
         """Check a config of the served folder and start it; return the run's id once it is stored.
+
+        With `unless_running` it is refused while a run of the config is under way, in whatever process.
 
         Raises:
             RefusedError: no such config, one outside the folder, one that runs code, or too many runs under way.
@@ -241,12 +65,64 @@ class LiveRuns:
         """
         self._check_room()
         path = served_config(self._settings.folder, config)
-        self._starting += 1
-        try:
-            prepared = await asyncio.to_thread(self._prepare, self._request(path, options or RunOptions()))
-            return await self._begin(prepared)
-        finally:
-            self._starting -= 1
+        return await self._launch(
+            path, lambda: self._request(path, options or RunOptions()), unless_running=unless_running
+        )
+
+    async def start_again(self, stored: StoredRun, *, unless_running: bool = False) -> str:
+        """Start a new run of the config of a stored one, with the options that decided its results; as `start`.
+
+        Raises:
+            RefusedError: as `start`; also when not enough is known of the run.
+        """
+        self._check_room()
+        path = await asyncio.to_thread(self.config_of, stored.run)
+        return await self._launch(
+            path, lambda: self._repeated(stored.run, path), unless_running=unless_running
+        )
+
+    async def resume(self, stored: StoredRun, *, retries_errors: bool = False) -> str:
+        """Do what a run lacks, under its id; with `retries_errors` also the cases again that ended in an error.
+
+        Raises:
+            RefusedError: as `start_again`; also when there is nothing to do, or the suite is another one by now.
+            ConfigError: with every problem of the config.
+        """
+        self._check_room()
+        run, summary = stored
+        if run.status is RunStatus.RUNNING:
+            raise RefusedError(
+                f"run {run.id} is under way", status=_CONFLICT, hint="wait for its end, or stop it"
+            )
+        lacks_nothing = run.status is RunStatus.COMPLETED
+        if lacks_nothing and not (retries_errors and summary is not None and summary.errored):
+            what = "no case of it ended in an error" if retries_errors else "it lacks nothing"
+            hint = "a new run of its suite does all of it again"
+            raise RefusedError(f"run {run.id} is complete, and {what}", status=_CONFLICT, hint=hint)
+        path = await asyncio.to_thread(self.config_of, run)
+
+        def request() -> RunRequest:
+            again = self._repeated(run, path)
+            return dataclasses.replace(again, resume_from=run.id, retry_errors=retries_errors)
+
+        return await self._launch(path, request)
+
+    def config_of(self, run: RunRecord) -> Path:
+        """Return the config that a stored run came from, to run it once more.
+
+        Raises:
+            RefusedError: it is not known, not there any more, or outside of the served folder.
+        """
+        if run.judged_from is not None:
+            hint = f"`geval judge` does so in a terminal, with the outputs of run {run.judged_from}"
+            raise RefusedError(f"run {run.id} judged stored outputs", status=_CONFLICT, hint=hint)
+        origin = self._state.runs.origin(run.id)
+        if origin is None:
+            hint = "start its config in a terminal with `geval run`"
+            raise RefusedError(
+                "an older geval made this run, and kept too little", status=_CONFLICT, hint=hint
+            )
+        return served_config(self._settings.folder, origin.config_file)
 
     def stop(self, run_id: str) -> None:
         """Ask a run to stop; the second time, without waiting for requests under way.
@@ -256,25 +132,33 @@ class LiveRuns:
         """
         live = self._live.get(run_id)
         if live is None:
-            message = f"run {run_id} is not under way in this server"
-            raise RefusedError(
-                message, status=_CONFLICT, hint="only a run that this server started can be stopped"
-            )
+            holder = self._state.runs.holder(run_id)
+            message = f"run {run_id} is not under way" + ("" if holder is None else f" here: {holder} has it")
+            hint = "there is nothing to stop" if holder is None else "stop it there, for example with Ctrl-C"
+            raise RefusedError(message, status=_CONFLICT, hint=hint)
         live.stop()
 
     async def events(self, stored: StoredRun) -> AsyncIterator[EventJson]:
         """Yield what happens in a run, from its state now to its end; see `LiveRun` for the events.
 
-        Of a run that is over the last event comes at once. One that another process has under way gives its record.
+        Of a run that is over the last event comes at once. One of another process has a new `state` for each change.
         """
         live = self._live.get(stored.run.id)
         if live is not None:
             async for event in live.events():
                 yield event
         elif stored.run.status is RunStatus.RUNNING or stored.summary is None:
-            yield {"type": "elsewhere", "run": run_json(stored.run), "summary": to_json(stored.summary)}
+            async for event in stored_events(self._state.runs, stored.run.id, self._closing):
+                yield event
         else:
             yield finished_event(stored.run, stored.summary)
+
+    def state_of(self, run: RunRecord) -> EventJson | None:
+        """Return how far a run is, as in its `state` event; None for one that is over."""
+        live = self._live.get(run.id)
+        if live is not None:
+            return live.state()
+        return stored_state(self._state.runs, run) if run.status is RunStatus.RUNNING else None
 
     def stop_all(self) -> None:
         """Ask every run to stop."""
@@ -282,8 +166,8 @@ class LiveRuns:
             live.stop()
 
     def close(self) -> None:
-        """Start no further run."""
-        self._is_closing = True
+        """Start no further run, and end what only watches."""
+        self._closing.set()
 
     async def aclose(self) -> None:
         """Wait for the runs under way to come to their end; start no further one."""
@@ -291,7 +175,7 @@ class LiveRuns:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _check_room(self) -> None:
-        if self._is_closing:
+        if self._closing.is_set():
             raise RefusedError(
                 "the server is stopping", status=_UNAVAILABLE, hint="start it again with `geval serve`"
             )
@@ -302,30 +186,67 @@ class LiveRuns:
             raise RefusedError(
                 message, status=_UNAVAILABLE, hint="start the server again: it makes a new one"
             )
-        if self._starting + len(self._live) >= self._settings.max_runs:
+        if len(self._starting) + len(self._live) >= self._settings.max_runs:
             message = f"{self._settings.max_runs} runs are under way already"
             hint = "wait until one of them is over, or stop one"
             raise RefusedError(message, status=_TOO_MANY, hint=hint, retry_after_s=_AGAIN_S)
+
+    async def _launch(
+        self, path: Path, request: Callable[[], RunRequest], *, unless_running: bool = False
+    ) -> str:
+        with self._place(path, unless_running=unless_running):
+            if unless_running:
+                await asyncio.to_thread(self._check_idle, path)
+            prepared, resumed = await asyncio.to_thread(self._prepare, request)
+            return await self._begin(prepared, resumed)
+
+    @contextmanager
+    def _place(self, path: Path, *, unless_running: bool) -> Iterator[None]:
+        """Count a run as starting, so that of two requests at once the second one knows of the first."""
+        if unless_running and path in self._starting:
+            raise _is_running(path, None)
+        self._starting.append(path)
+        try:
+            yield
+        finally:
+            self._starting.remove(path)
+
+    def _check_idle(self, path: Path) -> None:
+        stored = self._state.runs.under_way(path)
+        if stored is not None:
+            raise _is_running(path, stored.run.id)
 
     def _request(self, config: Path, asked: RunOptions) -> RunRequest:
         settings = self._settings
         options = dataclasses.replace(
             asked,
-            env_file=settings.env_file,
             grader=asked.grader or settings.grader,
             scoring=asked.scoring or settings.scoring,
             samples=asked.samples or settings.samples,
         )
+        return self._exact_request(config, options)
+
+    def _repeated(self, run: RunRecord, path: Path) -> RunRequest:
+        """Return the request of a stored run once more, with its own options and not the server's."""
+        origin = self._state.runs.origin(run.id)
+        try:
+            return self._exact_request(path, options_of({} if origin is None else origin.covered))
+        except UsageError as error:
+            raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
+
+    def _exact_request(self, config: Path, options: RunOptions) -> RunRequest:
+        settings = self._settings
         return RunRequest(
             config,
             settings.environ,
             served=settings.readable_folder,
-            is_own_grader=asked.grader in (None, settings.grader),
-            **values_of(options),
+            is_own_grader=options.grader in (None, settings.grader),
+            **values_of(dataclasses.replace(options, env_file=settings.env_file)),
         )
 
-    def _prepare(self, request: RunRequest) -> PreparedRun:
+    def _prepare(self, make_request: Callable[[], RunRequest]) -> tuple[PreparedRun, ResumedRun | None]:
         """Check a suite; called in a thread, since a suite may be large."""
+        request = make_request()
         # The server's own grader is the word of whoever started it.
         foreign = (
             request if request.grader != self._settings.grader else dataclasses.replace(request, grader=None)
@@ -336,30 +257,46 @@ class LiveRuns:
             message = f"{request.config} runs code of its own ({what}), which this server does not allow"
             hint = "start the server with --allow-code if you trust every config in the folder"
             raise RefusedError(message, status=_FORBIDDEN, hint=hint)
-        return prepare(request)
+        prepared = prepare(request)
+        if request.resumption is None:
+            return prepared, None
+        try:
+            return prepared, resume_run(prepared, self._state.runs)
+        except UsageError as error:
+            raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
 
-    async def _begin(self, prepared: PreparedRun) -> str:
+    async def _begin(self, prepared: PreparedRun, resumed: ResumedRun | None) -> str:
         stop = StopSignal()
         begun: asyncio.Future[LiveRun] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._run(prepared, stop, begun))
+        task = asyncio.create_task(self._run(prepared, resumed, stop, begun))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         either: set[asyncio.Future[Any]] = {task, begun}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not begun.done():
+            if resumed is not None:
+                self._state.runs.release(resumed.run.id)
             await task  # raises why it did not even begin
         return begun.result().run.id
 
-    async def _run(self, prepared: PreparedRun, stop: StopSignal, begun: "asyncio.Future[LiveRun]") -> None:
+    async def _run(
+        self,
+        prepared: PreparedRun,
+        resumed: ResumedRun | None,
+        stop: StopSignal,
+        begun: "asyncio.Future[LiveRun]",
+    ) -> None:
+        kept = None if resumed is None else resumed.kept
+
         def listen(event: RunEvent) -> None:
             if isinstance(event, RunStarted):
-                live = LiveRun(event.run, event.total, stop)
+                live = LiveRun(event.run, prepared.total, stop, kept)
                 self._live[event.run.id] = live
                 begun.set_result(live)
             begun.result().listen(event)
 
         try:
-            await run_evaluation(prepared, self._state, listen=listen, stop=stop)
+            await run_evaluation(prepared, self._state, listen=listen, stop=stop, resumed=resumed)
         finally:
             if begun.done():
                 live = begun.result()
@@ -371,3 +308,15 @@ class LiveRuns:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("a run broke off: %s", error, exc_info=error)
+
+
+def _is_running(path: Path, run_id: str | None) -> RefusedError:
+    """Return the refusal of a second run of a config; `running` in its answer is the id of the first."""
+    which = "is just being started" if run_id is None else f"is under way: {run_id}"
+    hint = "look at that run, or start another one without `unless_running`"
+    return RefusedError(
+        f"a run of {path} {which}",
+        status=_CONFLICT,
+        hint=hint,
+        more={} if run_id is None else {"running": run_id},
+    )

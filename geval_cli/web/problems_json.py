@@ -60,14 +60,27 @@ class SecurityHeaders:
 
 
 class RefusedError(GevalError):
-    """The server will not do this. `status` is the HTTP status; `retry_after_s` says when to come again, if ever."""
+    """The server will not do this.
+
+    `status` is the HTTP status; `retry_after_s` says when to come again, if ever; `more` are further fields of the
+    answer, for programs.
+    """
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, message: str, *, status: int, hint: str, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        hint: str,
+        retry_after_s: int | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.more = dict(more or {})
 
 
 PROBLEM_TYPE = "application/problem+json"
@@ -111,6 +124,7 @@ def problem_response(
     hint: str = "",
     errors: Sequence[Mapping[str, Any]] = (),
     headers: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> Response:
     """Return a problem+json response: `detail` is a sentence, `hint` the remedy, `errors` lists several problems."""
     body: dict[str, Any] = {
@@ -118,6 +132,7 @@ def problem_response(
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
+        **(more or {}),
     }
     if hint:
         body["hint"] = hint
@@ -222,7 +237,7 @@ async def _geval_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GevalError)
     if isinstance(error, RefusedError):
         again = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-        return problem_response(error.status, error.message, hint=error.hint, headers=again)
+        return problem_response(error.status, error.message, hint=error.hint, headers=again, more=error.more)
     status = 404 if isinstance(error, UsageError) else 503
     return problem_response(status, error.message, hint=error.hint)
 

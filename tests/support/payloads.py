@@ -61,6 +61,7 @@ class Payload:
         links: names in its folder that are made to lead to names in `out` once the config was checked.
         joined: configs in folders beside it that are one suite with it.
         files_alone: whether what it tries needs a file, a program or a port that Landlock can refuse.
+        is_patient: whether it asks its server again, seconds later; the process behind Landlock leaves it out.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Payload:
     links: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, Any] = field(default_factory=dict)
     files_alone: bool = True
+    is_patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -404,12 +406,16 @@ def _hosts(world: World) -> Iterator[Payload]:
         return _suite(providers=[{"id": "openai:m", "config": {"max_retries": 0, **config}}])
 
     judged = {"type": "llm-rubric", "value": "x"}
+    once = {"max_retries": 0}
     elsewhere = {"id": "openai:m", "config": {"apiBaseUrl": url, "max_retries": 0}}
     rows: dict[str, dict[str, Any]] = {
         "http": _suite(providers=[url]),
-        "http with a url": _suite(providers=[{"id": "http", "config": {"url": url}}]),
-        "https": _suite(providers=[f"https://{host}/"]),
-        "http of a template": _suite(providers=["http://{{i}}/"], tests=[{"vars": {"i": host}}]),
+        "http, asked once": _suite(providers=[{"id": url, "config": once}]),
+        "http with a url": _suite(providers=[{"id": "http", "config": {"url": url, **once}}]),
+        "https": _suite(providers=[{"id": f"https://{host}/", "config": once}]),
+        "http of a template": _suite(
+            providers=[{"id": "http://{{i}}/", "config": once}], tests=[{"vars": {"i": host}}]
+        ),
         "base_url": model(base_url=url),
         "apiBaseUrl": model(apiBaseUrl=f"{url}/v1"),
         "apiHost": model(apiHost=host),
@@ -449,7 +455,7 @@ def _hosts(world: World) -> Iterator[Payload]:
         "own webhook": _own(tests=[{"vars": {"i": "x"}, "assert": [{"type": "webhook", "value": url}]}]),
     }
     for name, config in rows.items():
-        yield Payload(f"host: {name}", config)
+        yield Payload(f"host: {name}", config, is_patient=name in ("http", "judge of the options"))
     headers = (
         "Host",
         "host",

@@ -31,7 +31,7 @@ def main() -> None:
     for number, payload in table:
         write(world, number, payload)
     if how == "walled":
-        table = [(number, item) for number, item in table if item.files_alone]
+        table = [(number, item) for number, item in table if item.files_alone and not item.is_patient]
         inside = world.root / "in"
         wall = Wall(is_strict=True)
         wall.put_up([RunRequest(inside / "config.json", ENV, untrusted=True)], [inside])

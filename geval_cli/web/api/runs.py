@@ -18,7 +18,8 @@ from geval_cli.specs.base import Scoring
 from geval_cli.specs.dialect import Dialect
 from geval_cli.store.run_pages import RunChoice
 from geval_cli.store.runs import RunStore, StoredRun
-from geval_cli.web.live_runs import EventJson, LiveRuns, run_json
+from geval_cli.web.live_run import EventJson, run_json
+from geval_cli.web.live_runs import LiveRuns
 from geval_cli.web.problems_json import answered, described
 
 
@@ -27,6 +28,13 @@ def _no_text(value: object) -> object:
     if isinstance(value, str | bool):
         raise ValueError("this must be a number")  # noqa: TRY004 - pydantic reports ValueErrors
     return value
+
+
+UNLESS_RUNNING: Any = Field(
+    False,
+    strict=True,
+    description="Refuse (409) while a run of this config is under way; `running` in the answer is its id.",
+)
 
 
 class _StartRequest(BaseModel):
@@ -39,9 +47,11 @@ class _StartRequest(BaseModel):
         examples=["gevalconfig.yaml"],
     )
 
+    unless_running: bool = UNLESS_RUNNING
+
     def options(self) -> RunOptions:
         """Return how the run is to differ from what its config says."""
-        return RunOptions(**self.model_dump(exclude={"config"}))
+        return RunOptions(**self.model_dump(exclude={"config", "unless_running"}))
 
 
 def start_request(options: type[RunOptions]) -> type[_StartRequest]:
@@ -152,7 +162,7 @@ _EVENT = {
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
-_LINKS = {
+LINKS = {
     name: {"operationId": name, "parameters": {"id": "$response.body#/id"}}
     for name in ("read_run", "read_results", "watch_run", "stop_run")
 }
@@ -180,12 +190,12 @@ async def list_runs(
     ] = None,
 ) -> Response:
     """Stored runs, newest first, each without its config. The counts of a run under way are those so far."""
-    pages = await asyncio.to_thread(_runs(request).pages)
+    pages = await asyncio.to_thread(runs_of(request).pages)
     pairs = (text.partition("=") for text in tag or ())
     chosen = RunChoice(config=config, tags=tuple((name, value) for name, _, value in pairs))
     outlines, total = await asyncio.to_thread(pages.outlines, chosen, offset=offset, limit=limit)
     listed = [{"run": run_json(item.run), "summary": to_json(item.counts)} for item in outlines]
-    return _json({"runs": listed, "total": total, "offset": offset, "limit": limit})
+    return json_answer({"runs": listed, "total": total, "offset": offset, "limit": limit})
 
 
 @router.post(
@@ -194,14 +204,19 @@ async def list_runs(
     summary="Start a run",
     operation_id="start_run",
     response_model=RunStartedAnswer,
-    responses={201: {"links": _LINKS}, **described(400, 401, 403, 404, 408, 413, 415, 422, 429, 503)},
+    responses={201: {"links": LINKS}, **described(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503)},
 )
 async def start_run(request: Request, asked: StartRequest) -> Response:
     """Check a config of the served folder and begin to run it. The answer comes when it runs, not when it is over."""
-    run_id = await _live(request).start(asked.config, asked.options())
+    run_id = await live_of(request).start(asked.config, asked.options(), unless_running=asked.unless_running)
+    return started_answer(run_id, 201)
+
+
+def started_answer(run_id: str, status: int) -> Response:
+    """Return where a run is found that has just begun."""
     where = f"/api/runs/{run_id}"
     body = {"id": run_id, "url": where, "events": f"{where}/events", "results": f"{where}/results"}
-    return Response(json_text(body), 201, {"location": where}, media_type="application/json")
+    return json_answer(body, status, {"location": where})
 
 
 @router.get(
@@ -218,13 +233,13 @@ async def read_run(
     ] = False,
 ) -> Response:
     """A run with its config, and its counts. The results have an address of their own, since they may be many."""
-    runs = _runs(request)
+    runs = runs_of(request)
     report = await asyncio.to_thread(load_report, runs, run_id)
     if results:
         return StreamingResponse(_bytes(json_document(report)), media_type="application/json")
     head = {"schema_version": SCHEMA_VERSION, "kind": "run"}
     body = {**head, "run": to_json(report.run), "summary": to_json(report.summary)}
-    return _json(body)
+    return json_answer(body)
 
 
 @router.get(
@@ -240,12 +255,12 @@ async def read_results(
     limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 100,
 ) -> Response:
     """Return some results of a run by test, repeat and column; those that are there, when it is under way."""
-    runs = _runs(request)
+    runs = runs_of(request)
     stored = await asyncio.to_thread(runs.find, run_id)
     pages = await asyncio.to_thread(runs.pages)
     found, total = await asyncio.to_thread(pages.results, stored.run.id, offset=offset, limit=limit)
     listed = [to_json(item) for item in found]
-    return _json({"results": listed, "total": total, "offset": offset, "limit": limit})
+    return json_answer({"results": listed, "total": total, "offset": offset, "limit": limit})
 
 
 @router.get(
@@ -263,9 +278,9 @@ async def read_results(
 )
 async def watch_run(request: Request, run_id: RunId) -> Response:
     """Return what happens in a run, as server-sent events: first `state`, then each `case`, at the end `finished`."""
-    stored = await asyncio.to_thread(_runs(request).find, run_id)
+    stored = await asyncio.to_thread(runs_of(request).find, run_id)
     return StreamingResponse(
-        event_stream(_live(request), stored),
+        event_stream(live_of(request), stored),
         media_type="text/event-stream",
         headers={"x-accel-buffering": "no"},
     )
@@ -283,9 +298,9 @@ async def watch_run(request: Request, run_id: RunId) -> Response:
 )
 async def stop_run(request: Request, run_id: RunId, asked: StopRequest) -> Response:
     """Start no further case of a run; what is under way has two seconds. What is finished is kept."""
-    stored = await asyncio.to_thread(_runs(request).find, run_id)
-    _live(request).stop(stored.run.id)
-    return _json({"id": stored.run.id, "stopping": True}, status=202)
+    stored = await asyncio.to_thread(runs_of(request).find, run_id)
+    live_of(request).stop(stored.run.id)
+    return json_answer({"id": stored.run.id, "stopping": True}, 202)
 
 
 async def event_stream(
@@ -319,15 +334,18 @@ def _bytes(parts: Iterator[str]) -> Iterator[bytes]:
         yield part.encode()
 
 
-def _json(value: JsonValue, status: int = 200) -> Response:
-    return Response(json_text(value), status, media_type="application/json")
+def json_answer(value: JsonValue, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with a JSON body."""
+    return Response(json_text(value), status, headers, media_type="application/json")
 
 
-def _runs(request: Request) -> RunStore:
+def runs_of(request: Request) -> RunStore:
+    """Return the runs that the server keeps."""
     runs: RunStore = request.app.state.state.runs
     return runs
 
 
-def _live(request: Request) -> LiveRuns:
+def live_of(request: Request) -> LiveRuns:
+    """Return the runs that the server has under way."""
     live: LiveRuns = request.app.state.live_runs
     return live

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult, MetricSummary
+from geval_cli.report.html.matrix import row_title
 from geval_cli.report.paired_cases import Change, Comparison, Pair, compare_runs
 from geval_cli.report.report import RunReport
 from geval_cli.runs.stored import load_report
@@ -23,7 +24,6 @@ from geval_cli.web.pages.routing import (
     stored_runs,
     word_in_query,
 )
-from geval_cli.web.pages.run import row_title
 
 PAIRS_PER_PAGE = 50
 _RUNS_COMPARED = 2
@@ -101,6 +101,7 @@ def _page(
         pages_total=page_count(len(pairs), PAIRS_PER_PAGE),
         page_link=lambda page: link_with("/compare", {**query, "page": page}),
         change_link=lambda word: link_with("/compare", {**query, "change": word}),
+        charts_link=link_with("/compare/charts", {"before": before.run.id, "after": after.run.id}),
         swap_link=link_with("/compare", {"before": after.run.id, "after": before.run.id}),
         run_link=run_link,
         case_link=case_link,

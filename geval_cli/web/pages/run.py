@@ -1,26 +1,32 @@
 """One run as a matrix: tests down, prompts x providers across."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from msgspec import Struct
 
-from geval_cli.records import CaseResult, Column, RunStatus, RunSummary, Status
+from geval_cli.numbers import format_score
+from geval_cli.records import Column, RunStatus, RunSummary, Status
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.html.matrix import cells_of, columns_of, row_title
 from geval_cli.report.junit_file import suite_name
-from geval_cli.report.verdict import derived_rows, has_fallback
+from geval_cli.report.matching import column_label
+from geval_cli.report.verdict import derived_rows
 from geval_cli.runs.stored import load_report
-from geval_cli.store.run_pages import ResultFilter, ResultRow, SortOrder
-from geval_cli.web.html import render_page, short_text, shown_text
+from geval_cli.store.run_pages import ResultFilter, SortOrder
+from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
     case_link,
     link_with,
+    number_in_query,
     page_count,
     page_number,
     run_link,
     stored_runs,
+    whole_number_in_query,
     word_in_query,
 )
 
@@ -28,16 +34,6 @@ ROWS_PER_PAGE = 50
 _CONFIG_CHARACTERS_MAX = 40_000
 
 router = APIRouter(route_class=PageRoute)
-
-
-class Cell(Struct, frozen=True):
-    """One case in the matrix, by its own score or by that of the chosen metric. `matches`: it passed the filter."""
-
-    result: CaseResult
-    status: Status
-    score: float | None
-    matches: bool
-    has_fallback: bool
 
 
 @router.get("/runs")
@@ -59,7 +55,8 @@ def show_run(request: Request, run_id: str) -> Response:
     sort = word_in_query(request, "sort", SortOrder) or SortOrder.TEST
     number = page_number(request)
     found = pages.rows(run.id, wanted, sort=sort, offset=(number - 1) * ROWS_PER_PAGE, limit=ROWS_PER_PAGE)
-    query = {"status": wanted.status, "metric": wanted.metric, "q": wanted.text}
+    query: dict[str, object] = {"status": wanted.status, "metric": wanted.metric, "q": wanted.text}
+    query |= {"column": wanted.column, "low": wanted.low, "high": wanted.high}
     query["sort"] = None if sort is SortOrder.TEST else sort
     path = run_link(run.id)
     return render_page(
@@ -70,9 +67,10 @@ def show_run(request: Request, run_id: str) -> Response:
         derived=list(derived_rows(report, {item.index: suite_name(item) for item in run.columns})),
         previous=pages.previous(run.id),
         columns=columns_of(run.columns, found.rows),
-        rows=[(row, _cells(row, wanted.metric)) for row in found.rows],
+        rows=[(row, cells_of(row, wanted.metric)) for row in found.rows],
         rows_total=found.total,
         wanted=wanted,
+        choice_words=_choice_words(wanted, run.columns),
         sort=sort,
         statuses=_status_counts(report.summary),
         page=number,
@@ -90,47 +88,29 @@ def show_run(request: Request, run_id: str) -> Response:
     )
 
 
-def columns_of(columns: tuple[Column, ...], rows: tuple[ResultRow, ...]) -> list[Column]:
-    """Return the columns of the run; where its record has none, those that its results have."""
-    if columns:
-        return list(columns)
-    results = {index: result for row in rows for index, result in row.cells.items()}
-    return [Column(index, item.prompt.label, item.provider.label) for index, item in sorted(results.items())]
-
-
-def row_title(result: CaseResult) -> str:
-    """Return the title of a test: its description, else its variables in short, else its prompt."""
-    if result.description:
-        return short_text(result.description, 160)
-    return variables_line(result) or short_text(result.prompt.rendered, 160)
-
-
-def variables_line(result: CaseResult) -> str:
-    """Return the variables of a test on one line."""
-    pairs = [f"{short_text(name, 40)}: {short_text(value, 60)}" for name, value in result.vars.items()]
-    return short_text(" · ".join(pairs), 160)
-
-
 def _wanted(request: Request) -> ResultFilter:
     return ResultFilter(
         status=word_in_query(request, "status", Status),
         metric=request.query_params.get("metric") or None,
         text=request.query_params.get("q", "").strip(),
+        column=whole_number_in_query(request, "column"),
+        low=number_in_query(request, "low"),
+        high=number_in_query(request, "high"),
     )
 
 
-def _cells(row: ResultRow, metric: str | None) -> dict[int, Cell]:
-    return {column: _cell(result, metric, column in row.matching) for column, result in row.cells.items()}
-
-
-def _cell(result: CaseResult, metric: str | None, matches: bool) -> Cell:
-    status, score = result.status, result.score
-    of_metric = [item.status for item in result.assertions if metric and item.metric == metric]
-    if metric is not None and of_metric:
-        order = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
-        status = next(item for item in order if item in of_metric)
-        score = result.named_scores.get(metric)
-    return Cell(result, status, score, matches, has_fallback(result.assertions))
+def _choice_words(wanted: ResultFilter, columns: Sequence[Column]) -> list[str]:
+    """Return in words what a drawing's mark chose beside status and metric."""
+    words = []
+    if wanted.column is not None:
+        named = [item for item in columns if item.index == wanted.column]
+        words.append(f"in {column_label(named[0])}" if named else f"in column {wanted.column + 1:,}")
+    if wanted.low is not None:
+        words.append(f"with a score from {format_score(wanted.low)}")
+    if wanted.high is not None:
+        joint = " to" if wanted.low is not None else "with a score"
+        words.append(f"{joint} {'' if wanted.high == 1 else 'below '}{format_score(wanted.high)}".strip())
+    return words
 
 
 def _status_counts(summary: RunSummary) -> list[tuple[Status, int]]:

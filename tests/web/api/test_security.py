@@ -342,7 +342,7 @@ class TestProblems:
             ("GET", "/static/..%2fapp.py", 404),
             ("GET", "/api/geval", 405),
             ("PUT", "/api/runs", 405),
-            ("DELETE", "/api/runs/latest", 405),
+            ("PUT", "/api/runs/latest", 405),
             ("POST", "/healthz", 405),
             ("POST", "/nowhere", 404),
             ("TRACE", "/api/runs", 405),

@@ -1,0 +1,1 @@
+"""Shared by the web page and the HTML report: templates, styles, scripts, and the values that templates get."""

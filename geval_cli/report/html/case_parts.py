@@ -1,0 +1,180 @@
+"""One case in parts for the templates: what was asked, what came back, what every assertion said about it."""
+
+import json
+from collections.abc import Mapping
+from itertools import count
+
+from msgspec import Struct
+
+from geval_cli.records import AssertionResult, CaseResult, JsonValue, Message, Usage
+from geval_cli.report.case_view import AssertionView, JudgeVerdict
+from geval_cli.report.html.environment import shown_text
+from geval_cli.report.numbers import format_percentage
+from geval_cli.report.verdict import Signs
+
+_SHOWN_ELSEWHERE = frozenset(
+    {
+        "estimator", "rating", "score_range", "distribution", "coverage", "valid", "requested", "fallback",
+        "evaluation_steps", "usage", "latency_ms", "criteria", "judge", "source_from", "parts", "status", "score",
+        "reason", "judges",
+    }
+)  # fmt: skip
+_NO_SIGNS = Signs({}, "·", "x")
+_BAR_WIDTH, _BAR_GAP, BAR_HEIGHT = 36, 12, 72
+_SCALE_MAX = 21
+
+
+class Bar(Struct, frozen=True):
+    """One rating of a distribution, as a bar of `height` at `x`."""
+
+    rating: str
+    share_text: str
+    x: float
+    height: float
+
+
+class Distribution(Struct, frozen=True):
+    """How likely the judge found each rating."""
+
+    bars: tuple[Bar, ...]
+    width: int
+
+    @property
+    def description(self) -> str:
+        """The chart in words."""
+        return ", ".join(f"rating {bar.rating}: {bar.share_text}" for bar in self.bars)
+
+
+class VerdictPart(Struct, frozen=True):
+    """A judge's verdict, or the part of it that belongs to one of several criteria."""
+
+    title: str
+    reason: str
+    criteria: str
+    facts: tuple[tuple[str, str], ...]
+    fallback: str
+    steps: tuple[str, ...]
+    distribution: Distribution | None
+
+
+class ShownAssertion(Struct, frozen=True):
+    """One assertion and those within it; `number` is unique on the page."""
+
+    number: int
+    result: AssertionResult
+    score_text: str
+    parts: tuple[VerdictPart, ...]
+    others: tuple[tuple[str, str], ...]
+    members: tuple["ShownAssertion", ...]
+
+
+def shown_assertions(result: CaseResult) -> list[ShownAssertion]:
+    """Return the assertions of a case in their order."""
+    numbers = count(1)
+    return [_shown(item, numbers) for item in result.assertions]
+
+
+def _shown(item: AssertionResult, numbers: "count[int]") -> ShownAssertion:
+    view = AssertionView(item, _NO_SIGNS)
+    verdicts = view.verdicts()
+    is_whole = len(verdicts) == 1
+    others = {name: value for name, value in item.detail.items() if name not in _SHOWN_ELSEWHERE}
+    return ShownAssertion(
+        number=next(numbers),
+        result=item,
+        score_text=view.score_text(),
+        parts=tuple(_part(verdict, is_whole) for verdict in verdicts),
+        others=tuple((name, _json_text(value)) for name, value in others.items() if value is not None),
+        members=tuple(_shown(member, numbers) for member in item.assertions),
+    )
+
+
+def _part(verdict: JudgeVerdict, is_whole: bool) -> VerdictPart:
+    facts = [(label, text) for label, text in verdict.facts() if label not in ("spread", "note")]
+    return VerdictPart(
+        title="" if is_whole else verdict.title(),
+        reason="" if is_whole else verdict.reason(),
+        criteria=_criteria_text(verdict.detail.get("criteria")) if is_whole else "",
+        facts=tuple(facts),
+        fallback=_text_of(verdict.detail.get("fallback")),
+        steps=verdict.evaluation_steps(),
+        distribution=_distribution(_on_scale(verdict.shares(), verdict.detail.get("score_range"))),
+    )
+
+
+def _on_scale(shares: list[tuple[str, float]], bounds: JsonValue) -> list[tuple[str, float]]:
+    """Add the ratings with no share, where the scale is short and of whole numbers."""
+    match bounds:
+        case [int() | float() as low, int() | float() as high] if 0 < high - low < _SCALE_MAX:
+            scale = {f"{low + step:g}": 0.0 for step in range(int(high - low) + 1)}
+            found = dict(shares)
+            if found.keys() <= scale.keys():
+                return [(rating, found.get(rating, 0.0)) for rating in scale] if found else []
+    return shares
+
+
+def _distribution(shares: list[tuple[str, float]]) -> Distribution | None:
+    if not shares:
+        return None
+    highest = max(share for _, share in shares)
+    bars = tuple(
+        Bar(
+            rating,
+            format_percentage(share, 1.0),
+            number * (_BAR_WIDTH + _BAR_GAP),
+            round(BAR_HEIGHT * share / highest, 1),
+        )
+        for number, (rating, share) in enumerate(shares)
+    )
+    return Distribution(bars, len(bars) * (_BAR_WIDTH + _BAR_GAP) - _BAR_GAP)
+
+
+def chat_messages(rendered: str) -> list[Message]:
+    """Return the messages of a rendered chat prompt; empty for a prompt that is plain text."""
+    try:
+        items = json.loads(rendered)
+    except (ValueError, RecursionError):
+        return []
+    is_chat = isinstance(items, list) and all(
+        isinstance(item, dict) and isinstance(item.get("role"), str) and "content" in item for item in items
+    )
+    return [Message(item["role"], _content_text(item["content"])) for item in items] if is_chat else []
+
+
+def output_text(result: CaseResult) -> str:
+    """Return the output for reading: text as it came, anything else as indented JSON."""
+    return shown_text(result.output) if isinstance(result.output, str) else _json_text(result.output)
+
+
+def usage_rows(result: CaseResult) -> list[tuple[str, Usage]]:
+    """Return a row of usage for each role that asked for anything."""
+    names = {"generation": "Model", "judge": "Judge"}
+    return [(names[role.value], usage) for role, usage in result.usage.items() if usage.requests]
+
+
+def _content_text(content: JsonValue) -> str:
+    if isinstance(content, list):
+        return "\n".join(_part_text(part) for part in content)
+    return _text_of(content) or ("" if content is None else _json_text(content))
+
+
+def _part_text(part: JsonValue) -> str:
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    return _json_text(part)
+
+
+def _criteria_text(value: JsonValue) -> str:
+    if isinstance(value, list | tuple):
+        return "\n".join(_text_of(item) for item in value)
+    return _text_of(value)
+
+
+def _text_of(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json_text(value: JsonValue) -> str:
+    if isinstance(value, str):
+        return shown_text(value)
+    return shown_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))

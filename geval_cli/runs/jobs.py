@@ -1,0 +1,200 @@
+"""Put together what does the jobs of a prepared suite: models behind a gateway, judges, and code."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from geval_cli.assertions.base import Tools
+from geval_cli.engine.case import JobContext
+from geval_cli.engine.columns import row_columns
+from geval_cli.engine.comparison_groups import ComparisonGroups
+from geval_cli.engine.plan import Job
+from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal
+from geval_cli.errors import BudgetError
+from geval_cli.events import CaseFinished, CaseStarted, Noticed
+from geval_cli.gateway.batch import BatchPolicy
+from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.call import CASE_OF_TRACE
+from geval_cli.gateway.gateway import BoundModel, CallPolicy, Gateway
+from geval_cli.judge.memory import JudgeMemory
+from geval_cli.providers.redaction import Secrets
+from geval_cli.records import CaseResult, ModelRequest, ModelResponse
+from geval_cli.runs.judging import ProviderPool, safe_assertion
+from geval_cli.runs.preparation import reads_cache, resolved
+from geval_cli.runs.record import STOPPED
+from geval_cli.runs.requests import PreparedRun
+from geval_cli.scripting.scripts import Scripts
+from geval_cli.specs.base import ProviderSpec
+from geval_cli.store.cache import ResponseCache
+
+DEFAULT_CONCURRENCY = 20
+"""Requests under way at once unless `-j` or the config says otherwise; a server's own limits come on top."""
+
+JOBS_PER_REQUEST = (
+    2  # more jobs than requests under way: while one job judges, another already asks its model
+)
+
+_MODELS_KEPT = 64
+
+
+class JobRunner(Struct, frozen=True):
+    """Does the jobs of a run, one call of `execute` each. Belongs to one event loop; `open_jobs` makes it."""
+
+    prepared: PreparedRun
+    events: EventSink
+    pool: ProviderPool
+    gateway: Gateway
+    groups: ComparisonGroups
+
+    def begin_pass(self) -> None:
+        """Begin to go through the jobs, perhaps again: what waited for a batch is done as a whole."""
+        self.gateway.begin_pass()
+        self.groups.forget()
+
+    async def execute(
+        self, job: Job, *, stop: StopSignal, note: Callable[[Sequence[CaseResult]], None] | None = None
+    ) -> CaseResult | None:
+        """Do one job; the results of its row but the last leave as events. None: it has no result of its own now.
+
+        When the budget is used up, `stop` is requested, and the job stays undone. `note` is told all results.
+
+        Raises:
+            PendingError: an answer comes with a batch, and the job stays undone.
+        """
+        request = self.prepared.request
+        if request.otel and request.has_collector():
+            CASE_OF_TRACE.set(job.id)  # of this job's own task, and of those that it makes
+            self.events.emit(CaseStarted(job.id, time.time()))
+        try:
+            found = await self.groups.run(job)
+        except BudgetError as error:
+            if stop.reason is not StopReason.BUDGET:
+                self.events.emit(Noticed(f"{STOPPED}{error.message} ({error.hint})"))
+            stop.request(StopReason.BUDGET)
+            return None
+        results = [_without_secrets(result, self.pool.secrets) for result in found]
+        if note is not None:
+            note(results)
+        for result in results[:-1]:
+            self.events.emit(CaseFinished(result))
+        return results[-1] if results else None
+
+
+@asynccontextmanager
+async def open_jobs(
+    prepared: PreparedRun,
+    cache: ResponseCache,
+    events: EventSink,
+    policy: CallPolicy,
+    *,
+    began_s: float,
+) -> AsyncIterator[JobRunner]:
+    """Provide what does the jobs of a run until the end of the block.
+
+    Args:
+        prepared: the suite.
+        cache: where answers are kept.
+        events: gets what happens meanwhile.
+        policy: the rules for requests.
+        began_s: when the run began, in seconds since 1970 by the cache's clock.
+    """
+    async with _opened(prepared, cache, events, policy, began_s=began_s) as (context, pool, gateway):
+        groups = ComparisonGroups(context, prepared.row_size)
+        yield JobRunner(prepared, events, pool, gateway, groups)
+
+
+@asynccontextmanager
+async def open_bench(
+    prepared: PreparedRun, cache: ResponseCache, budget: Budget
+) -> AsyncIterator[tuple[JobContext, ProviderPool]]:
+    """Provide the models, judges and code of a prepared suite until the end of the block, without a run.
+
+    Answers go through the cache and the budget, as in a run. The pool knows the secrets of whatever was asked.
+    """
+    policy = call_policy(prepared, budget, run_id=None)
+    async with _opened(prepared, cache, EventStream(), policy, began_s=cache.now()) as (context, pool, _):
+        yield context, pool
+
+
+@asynccontextmanager
+async def _opened(
+    prepared: PreparedRun, cache: ResponseCache, events: EventSink, policy: CallPolicy, *, began_s: float
+) -> AsyncIterator[tuple[JobContext, ProviderPool, Gateway]]:
+    suite = prepared.suite
+    pool = ProviderPool(suite.env, suite.base_dir, suite.access)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(pool.aclose)
+        gateway = Gateway(
+            cache=cache,
+            reads_since=None if reads_cache(prepared) else began_s,
+            on_event=events.emit,
+            max_concurrency=request_limit(prepared),
+            policy=policy,
+        )
+        stack.push_async_callback(gateway.aclose)
+        scripts = Scripts(suite.base_dir, suite.access, env=suite.env)
+        stack.push_async_callback(scripts.aclose)
+        yield _bench(prepared, gateway, pool, scripts), pool, gateway
+
+
+def _without_secrets(result: CaseResult, secrets: Secrets) -> CaseResult:
+    """Return the result with no secret in what judges, webhooks and code say: what is sent to them may come back.
+
+    The model's own answer stays as it is.
+    """
+    if not result.assertions:
+        return result
+    return replace(result, assertions=tuple(safe_assertion(item, secrets) for item in result.assertions))
+
+
+def request_limit(prepared: PreparedRun) -> int:
+    """Return the most requests under way at once."""
+    named = prepared.request.max_concurrency or prepared.suite.options.max_concurrency
+    return named or DEFAULT_CONCURRENCY
+
+
+def call_policy(
+    prepared: PreparedRun, budget: Budget, run_id: str | None, batch: BatchPolicy | None = None
+) -> CallPolicy:
+    """Return the rules for the requests of a run; None as `run_id` for what is no run."""
+    request = prepared.request
+    return CallPolicy(
+        budget,
+        is_tracing=request.traces_requests,
+        trace_detail=request.trace_detail,
+        is_heard=(lambda: True) if request.is_logged else request.has_collector,
+        is_offline=request.is_offline,
+        run_id=run_id,
+        batch=batch,
+    )
+
+
+def _bench(prepared: PreparedRun, gateway: Gateway, pool: ProviderPool, scripts: Scripts) -> JobContext:
+    models: dict[int, tuple[ProviderSpec, BoundModel]] = {}
+
+    def model_for(spec: ProviderSpec) -> BoundModel:
+        known = models.get(id(spec))  # most tests share one spec, and comparing by content is slow
+        if known is not None:
+            return known[1]
+        model = gateway.model(pool.get(resolved(spec, prepared.suite)))
+        if len(models) < _MODELS_KEPT:
+            models[id(spec)] = spec, model
+        return model
+
+    async def generate(spec: ProviderSpec, request: ModelRequest) -> ModelResponse:
+        return await model_for(spec).complete(request)
+
+    tools = Tools(
+        prepared.templates,
+        model_for,
+        JudgeMemory(prepared.locked_steps),
+        prepared.defaults,
+        scripts=scripts,
+        access=prepared.suite.access,
+        calibrations=prepared.suite.calibrations,
+    )
+    stored = None if prepared.stored is None else prepared.stored.find
+    return JobContext(generate, tools, stored=stored, columns=row_columns(prepared.plan.columns))
