@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 _RUN = """
-(rules) => axe.run(document, { resultTypes: ["violations"], ...(rules.length && { runOnly: rules }) }).then((found) => found.violations.flatMap(
-  (rule) => rule.nodes.map((node) => `${rule.id} (${rule.impact}): ${node.html.slice(0, 200)}`)
-))
+async (rules) => {
+  const found = await axe.run(document, rules.length ? { runOnly: rules } : {});
+  const nodes = found.violations.flatMap((rule) => rule.nodes.map((node) => [rule, node]));
+  return nodes.map(([rule, node]) => `${rule.id} (${rule.impact}): ${node.html.slice(0, 200)}`);
+}
 """
 
 
