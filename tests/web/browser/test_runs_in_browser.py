@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.axe import violations
 from support.browser import Visit, forget, open_window, serve, visit, watch
 from support.sample_run import RUN, make_case
 from support.stored_runs import (
@@ -74,6 +75,7 @@ def test_from_the_list_to_a_verdict(window: Visit, site: Site) -> None:
     page.locator(f"#run-{site.before} a.main-link").click()
     page.wait_for_url(f"**/runs/{site.before}")
     page.get_by_role("link", name="Failed", exact=False).first.click()
+    page.wait_for_url("**?status=failed")
     assert page.locator("tbody .test-number").all_inner_texts() == ["2"]
     page.locator("[data-cell].is-failed").first.click()
     drawer = page.get_by_role("dialog")
@@ -240,6 +242,31 @@ def test_text_can_be_read(browser: Any, site: Site, scheme: str) -> None:
             assert window.page.evaluate(_CONTRAST) == []
 
 
+@pytest.mark.parametrize(("scheme", "rules"), [("light", ()), ("dark", ("color-contrast",))])
+def test_assistive_technology_can_use_every_page(
+    site: Site, browser: Any, scheme: str, rules: tuple[str, ...]
+) -> None:
+    """As they are loaded, and with what opens on them."""
+    compare = f"/compare?before={site.before}&after="
+    opened = {
+        "/": "",
+        "/?tag=a=b": "",
+        f"/runs/{site.before}": "",
+        f"/runs/{site.hostile}": "document.querySelector('[data-act=rename]').click()",
+        f"/runs/{site.after}": "document.querySelector('[data-act=remove]').click()",
+        compare + site.after: "for (const item of document.querySelectorAll('details')) item.open = true",
+        compare + site.hostile: "",
+        "/docs": "",
+    }
+    with visit(browser, site.address, color_scheme=scheme) as window:
+        for path, script in opened.items():
+            window.go(path)
+            if script:
+                window.page.evaluate(f"() => {{ {script} }}")
+            assert (path, violations(window.page, *rules)) == (path, [])
+        window.complaints.clear()  # the browser tells of the comparison that is refused
+
+
 def test_small_screens_never_scroll_sideways(browser: Any, site: Site) -> None:
     with visit(browser, site.address, viewport={"width": 390, "height": 844}) as window:
         for path in (
@@ -279,7 +306,7 @@ def test_run_under_way_elsewhere_comes_to_its_end(browser: Any, tmp_path: Path) 
         runs.finish(RUN, RunSummary(total=1, passed=1, pass_rate=1.0))
         runs.close()
         window.page.clock.fast_forward(PATIENCE_MS)
-        window.page.get_by_text("completed").wait_for()
+        window.page.get_by_text("completed", exact=True).wait_for()
         assert statuses(window) == ["Passed 0.88"]
 
 
