@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from soak import coverage, findings, mutants, rankings
+from soak import coverage, findings, mutants, processes, rankings
 
 from benchmarks import faults, kill
 
