@@ -18,6 +18,7 @@ from geval_cli.records import (
     Status,
 )
 from geval_cli.store.record_text import ResultReader
+from geval_cli.store.result_filter import Facet, ResultFilter, facets_of, fits
 
 
 class SortOrder(StrEnum):
@@ -26,25 +27,6 @@ class SortOrder(StrEnum):
     TEST = "test"
     STATUS = "status"
     SCORE = "score"
-
-
-class ResultFilter(Struct, frozen=True):
-    """A choice among results; None and an empty text choose all.
-
-    Attributes:
-        status: of the case; with a `metric`, of an assertion of that metric.
-        metric: only results that have it; sorting by score then goes by its score.
-        text: stands in the description, a variable, the prompt or the output; upper and lower case are equal.
-    """
-
-    status: Status | None = None
-    metric: str | None = None
-    text: str = ""
-
-    @property
-    def is_active(self) -> bool:
-        """Return whether the filter leaves anything out."""
-        return self.status is not None or self.metric is not None or bool(self.text)
 
 
 class ResultRow(Struct, frozen=True):
@@ -164,11 +146,16 @@ _HAS_METRIC = """
             WHERE json_extract(assertion.value, '$.metric') = :metric
               AND (:status IS NULL OR json_extract(assertion.value, '$.status') = :status))
 """
-_HAS_TEXT = """
-    (instr(folded(CAST(json_extract(result, '$.description') AS BLOB)), :text)
-     OR instr(folded(CAST(json_extract(result, '$.prompt.rendered') AS BLOB)), :text)
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.output') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text))
-     OR EXISTS (SELECT 1 FROM json_tree(result, '$.vars') AS part WHERE instr(folded(CAST(part.atom AS BLOB)), :text)))
+_FITS = "fits(result)"
+_DIFFERS = """
+    (test_index, repeat_index) IN (SELECT test_index, repeat_index FROM results WHERE run_id = :run
+                                   GROUP BY test_index, repeat_index HAVING count(DISTINCT status) > 1)
+"""
+_SELECT_METADATA = "SELECT json_extract(result, '$.metadata') FROM results WHERE run_id = ?"
+_SELECT_NEIGHBOUR = """
+    SELECT test_index, repeat_index FROM results
+    WHERE run_id = ? AND column_index = ? AND (test_index, repeat_index) {0} (?, ?)
+    ORDER BY test_index {1}, repeat_index {1} LIMIT 1
 """
 _CASE_SCORE = "json_extract(result, '$.score')"
 _METRIC_SCORE = "(SELECT value FROM json_each(named(result), '$.named_scores') WHERE key = :metric)"
@@ -226,8 +213,9 @@ class RunPages(Struct, frozen=True):
     ) -> ResultPage:
         """Return rows of a run's results that have a result as `wanted`, sorted."""
         with self._reading() as connection:
-            connection.create_function("folded", 1, _folded, deterministic=True)
-            connection.create_function("named", 1, ResultReader(connection, run_id).text)
+            reader = ResultReader(connection, run_id)
+            connection.create_function("named", 1, reader.text)
+            connection.create_function("fits", 1, lambda text: fits(reader.read(text), wanted))
             statement, values = _row_query(wanted, sort)
             keys = connection.execute(statement, {**values, "run": run_id}).fetchall()
             rows = tuple(_row(connection, run_id, key) for key in keys[offset : offset + limit])
@@ -237,6 +225,23 @@ class RunPages(Struct, frozen=True):
         """Return all results of one test and repeat, by column."""
         with self._reading() as connection:
             return _row_results(connection, run_id, test_index, repeat_index)
+
+    def neighbours(
+        self, run_id: str, place: tuple[int, int], column: int
+    ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Return the test and repeat before and after `place` that have a result in a column; None at the ends."""
+        with self._reading() as connection:
+            before, after = (
+                connection.execute(_SELECT_NEIGHBOUR.format(*signs), (run_id, column, *place)).fetchone()
+                for signs in (("<", "DESC"), (">", "ASC"))
+            )
+            return before, after
+
+    def facets(self, run_id: str) -> tuple[Facet, ...]:
+        """Return the metadata that the results of a run can be chosen by."""
+        with self._reading() as connection:
+            rows = connection.execute(_SELECT_METADATA, (run_id,))
+            return facets_of(json.loads(text) for (text,) in rows if text)
 
     def results(self, run_id: str, *, offset: int, limit: int) -> tuple[list[CaseResult], int]:
         """Return some results of a run by test, repeat and column, and how many there are."""
@@ -303,14 +308,16 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
         conditions.append(_HAS_METRIC)
     elif wanted.status is not None:
         conditions.append(_HAS_STATUS)
-    if wanted.text:
-        conditions.append(_HAS_TEXT)
+    if wanted.words or wanted.metadata:
+        conditions.append(_FITS)
+    if wanted.differs:
+        conditions.append(_DIFFERS)
     order = _ORDERS[sort].format(score=_CASE_SCORE if wanted.metric is None else _METRIC_SCORE)
     statement = f"""
         SELECT test_index, repeat_index, json_group_array(column_index) FROM results
         WHERE {" AND ".join(conditions)} GROUP BY test_index, repeat_index ORDER BY {order}
     """
-    return statement, {"status": wanted.status, "metric": wanted.metric, "text": wanted.text.casefold()}
+    return statement, {"status": wanted.status, "metric": wanted.metric}
 
 
 def _row(connection: sqlite3.Connection, run_id: str, key: tuple[int, int, str]) -> ResultRow:
@@ -353,14 +360,6 @@ def _verdict(row: tuple[Any, ...]) -> StoredVerdict:
         vars=variables,
         named_scores=json.loads(named_scores),
     )
-
-
-def _folded(value: bytes | None) -> str:
-    """Return a column's text for comparison without case.
-
-    It comes as bytes: SQLite cannot return half of a surrogate pair, which a model may write, as text.
-    """
-    return "" if value is None else _lenient_text(value).casefold()
 
 
 def _lenient_text(value: bytes) -> str:

@@ -12,7 +12,8 @@ from geval_cli.report.html.matrix import cells_of, columns_of, row_title
 from geval_cli.report.junit_file import suite_name
 from geval_cli.report.verdict import derived_rows
 from geval_cli.runs.stored import load_report
-from geval_cli.store.run_pages import ResultFilter, SortOrder
+from geval_cli.store.result_filter import ResultFilter
+from geval_cli.store.run_pages import SortOrder
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import (
     PageRoute,
