@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,10 @@ class ResultRow(Struct, frozen=True):
     repeat_index: int
     cells: Mapping[int, CaseResult]
     matching: frozenset[int]
+
+
+RowPlace = tuple[int, int, str]
+"""The test, the repeat, and as JSON text the columns that passed the filter."""
 
 
 class ResultPage(Struct, frozen=True):
@@ -212,14 +216,22 @@ class RunPages(Struct, frozen=True):
         self, run_id: str, wanted: ResultFilter, *, sort: SortOrder, offset: int, limit: int
     ) -> ResultPage:
         """Return rows of a run's results that have a result as `wanted`, sorted."""
+        keys = self.places(run_id, wanted, sort)
+        return ResultPage(tuple(self.rows_at(run_id, keys[offset : offset + limit])), len(keys))
+
+    def places(self, run_id: str, wanted: ResultFilter, sort: SortOrder) -> list[RowPlace]:
+        """Return where the rows are that have a result as `wanted`, sorted."""
         with self._reading() as connection:
             reader = ResultReader(connection, run_id)
             connection.create_function("named", 1, reader.text)
             connection.create_function("fits", 1, lambda text: fits(reader.read(text), wanted))
             statement, values = _row_query(wanted, sort)
-            keys = connection.execute(statement, {**values, "run": run_id}).fetchall()
-            rows = tuple(_row(connection, run_id, key) for key in keys[offset : offset + limit])
-            return ResultPage(rows, len(keys))
+            return connection.execute(statement, {**values, "run": run_id}).fetchall()
+
+    def rows_at(self, run_id: str, places: Iterable[RowPlace]) -> list[ResultRow]:
+        """Return the rows at `places`, in their order."""
+        with self._reading() as connection:
+            return [_row(connection, run_id, place) for place in places]
 
     def row(self, run_id: str, test_index: int, repeat_index: int) -> list[CaseResult]:
         """Return all results of one test and repeat, by column."""
@@ -320,7 +332,7 @@ def _row_query(wanted: ResultFilter, sort: SortOrder) -> tuple[str, dict[str, st
     return statement, {"status": wanted.status, "metric": wanted.metric}
 
 
-def _row(connection: sqlite3.Connection, run_id: str, key: tuple[int, int, str]) -> ResultRow:
+def _row(connection: sqlite3.Connection, run_id: str, key: RowPlace) -> ResultRow:
     test_index, repeat_index, matching = key
     cells = {item.column: item for item in _row_results(connection, run_id, test_index, repeat_index)}
     return ResultRow(test_index, repeat_index, cells, frozenset(json.loads(matching)))

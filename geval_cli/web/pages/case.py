@@ -7,15 +7,8 @@ from fastapi.responses import HTMLResponse
 
 from geval_cli.errors import UsageError
 from geval_cli.records import CaseResult
-from geval_cli.report.html.case_parts import (
-    BAR_HEIGHT,
-    chat_messages,
-    output_text,
-    shown_assertions,
-    usage_rows,
-)
+from geval_cli.report.html.case_parts import case_values
 from geval_cli.report.html.matrix import row_title
-from geval_cli.report.verdict import has_fallback
 from geval_cli.web.html import render_page
 from geval_cli.web.pages.routing import PageRoute, case_link, run_link, stored_runs
 
@@ -36,18 +29,10 @@ def show_case(request: Request, run_id: str, test: str, repeat: str, column: str
         "case.html",
         section="runs",
         run=run,
-        case=result,
-        title=row_title(result),
-        siblings=[item for item in row if len(row) > 1],
-        has_fallback=has_fallback(result.assertions),
-        assertions=shown_assertions(result),
-        messages=chat_messages(result.prompt.rendered),
-        output=output_text(result),
-        usage=usage_rows(result),
-        bar_height=BAR_HEIGHT,
         run_link=run_link,
         case_link=lambda item: case_link(run.id, item),
         config_name=Path(run.config_path).name or run.config_path,
+        **case_values(result, row, row_title(result)),
     )
 
 

@@ -26,7 +26,12 @@ def run_link(run_id: str) -> str:
 
 def case_link(run_id: str, case: CaseResult | StoredVerdict) -> str:
     """Return the link to one case of a run."""
-    return f"{run_link(run_id)}/results/{case.test_index}/{case.repeat_index}/{case.column}"
+    return place_link(run_id, case.test_index, case.repeat_index, case.column)
+
+
+def place_link(run_id: str, test: int, repeat: int, column: int) -> str:
+    """Return the link to the case in a place of a run; all three numbers count from 0."""
+    return f"{run_link(run_id)}/results/{test}/{repeat}/{column}"
 
 
 def link_with(path: str, values: Mapping[str, object]) -> str:
