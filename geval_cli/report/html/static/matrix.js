@@ -130,6 +130,7 @@ async function show(query, { keepsHistory = false, replaces = false } = {}) {
   if (found !== region) region.replaceWith(found);
   region = found;
   shown = query.toString();
+  region.dataset.shown = shown;
   readGrid();
   const frame = region.querySelector("[data-matrix-frame]");
   if (frame) frame.scrollLeft = left;

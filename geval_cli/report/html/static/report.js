@@ -52,14 +52,17 @@ function element(html) {
 
 // ---- choosing ----
 
+/** A text as it is searched: Straße and STRASSE are equal, and so are both small sigmas. */
+const folded = (text) => text.toUpperCase().toLowerCase().replaceAll("ς", "σ");
+
 /** For each word the numbers of a chunk's strings that have it. */
 function stringsWith(chunk, words) {
-  chunk.folded ??= chunk.strings.map((text) => text.toLowerCase());
+  chunk.folded ??= chunk.strings.map(folded);
   return words.map((word) => new Set(chunk.folded.flatMap((text, number) => (text.includes(word) ? [number] : []))));
 }
 
 function chooser(query) {
-  const words = [...(query.get("q") ?? "").matchAll(WORD)].map((found) => (found[1] ?? found[2]).toLowerCase());
+  const words = [...(query.get("q") ?? "").matchAll(WORD)].map((found) => folded(found[1] ?? found[2]));
   const status = query.get("status");
   const metric = query.get("metric");
   const meta = [...query].filter(([name, value]) => name.startsWith("meta.") && value).map(([name, value]) => [name.slice(5), value]);
